@@ -1,0 +1,48 @@
+# The verbs of the project. `make demo` and `make test` work on a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format bench docs clean
+
+help:  ## list the verbs
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Made anew when the dependencies change.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## set up, train a small family, measure it, write a report (a few minutes)
+	$(BIN)/toposcope demo --out toposcope-demo
+
+test: $(READY)  ## set up and run the tests (minutes)
+	$(BIN)/pytest -m 'not slow'
+
+test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies
+	$(BIN)/pytest -m slow
+
+check: $(READY)  ## format, lint, types, import rules
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## format the code in place
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/results/
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/homology.py
+
+docs: $(READY)  ## build the documentation into docs/_build
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/sphinx-build -W -b html docs docs/_build
+
+clean:  ## remove what the other verbs made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache docs/_build toposcope-demo

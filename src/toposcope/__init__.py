@@ -1,0 +1,32 @@
+"""Toposcope: an instrument for the topology of language-model training."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from toposcope.version import __version__
+
+__all__ = ["Study", "ToposcopeError", "__version__", "measure", "neural_persistence", "rips", "series"]
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints import series
+    from toposcope.errors import ToposcopeError
+    from toposcope.homology import neural_persistence, rips
+    from toposcope.study import Study, measure
+
+_HOMES = {
+    "Study": "toposcope.study",
+    "ToposcopeError": "toposcope.errors",
+    "measure": "toposcope.study",
+    "neural_persistence": "toposcope.homology",
+    "rips": "toposcope.homology",
+    "series": "toposcope.checkpoints",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Names are fetched on first use, so that `import toposcope` does not import torch or numba.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'toposcope' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,28 @@
+"""``toposcope export``."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder; DIRECTORY/export if left out.")
+@click.option("--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
+def export(directory: Path, out: Path | None, kind: str) -> None:
+    """Write a study's tables (features, log, checkpoints, runs, errors) for other tools.
+
+    \b
+    Example:
+      toposcope export paper --format csv
+    """
+    from toposcope.files import write_whole
+    from toposcope.study import Study
+
+    study = Study.load(directory)
+    folder = out or directory / "export"
+    for name in ("frame", "log", "checkpoints", "runs", "errors"):
+        frame = getattr(study, name)()
+        path = folder / f"{'features' if name == 'frame' else name}.{kind}"
+        write_whole(path, frame.write_parquet if kind == "parquet" else frame.write_csv)
+        click.echo(f"{path} ({len(frame)} rows)")

@@ -1,0 +1,116 @@
+"""``toposcope measure``."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toposcope.cli.shared import bad_use, parse_options, progress_bars, tell_errors, workers_option
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from toposcope.study import Study
+    from toposcope.study.declaration import DeclaredSeries
+
+SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
+
+
+@click.command()
+@click.argument("series", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Table to write: .csv or .parquet. Makes the work resumable."
+)
+@click.option(
+    "--probe", "probes", multiple=True, metavar="NAME[:OPTION=VALUE,...]", help="Instead of the default probes."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
+@workers_option
+def measure(
+    series: tuple[Path, ...], out: Path | None, probes: tuple[str, ...], as_json: bool, workers: int | None
+) -> None:
+    """Measure checkpoints, as a table: run, step, layer, role, probe, options, statistic, value, flag.
+
+    A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), or one checkpoint.
+    The layer "network" holds what a probe says of the whole checkpoint.
+
+    \b
+    Example:
+      toposcope measure checkpoints/ --out features.csv
+      toposcope measure checkpoints/ --probe neural_persistence --probe rips:pooled=true,threshold=2.0
+    """
+    from toposcope.study.declaration import DEFAULT_PROBES
+    from toposcope.study.measuring import measure_series
+
+    with bad_use():
+        declared = _named(series)
+        wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
+        if out is not None and out.suffix not in (".csv", ".parquet"):
+            raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
+        from toposcope.probes import make_probes
+
+        make_probes(wanted)
+    directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
+    try:
+        with progress_bars() as progress:
+            study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
+        frame = study.frame()
+        if out is not None:
+            _write(frame, out)
+        _tell(study, frame, out, as_json)
+    finally:
+        if out is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    if out is not None and not errors:
+        shutil.rmtree(directory)
+    tell_errors(errors)
+
+
+def _probe(text: str) -> dict[str, Any]:
+    name, _, options = text.partition(":")
+    return {"name": name, **parse_options(options, f"--probe {name}")}
+
+
+def _named(paths: tuple[Path, ...]) -> list[DeclaredSeries]:
+    """Name each series by the end of its path, with as many parts as tell them apart."""
+    import re
+
+    from toposcope.study.declaration import DeclaredSeries
+
+    resolved = [path.resolve() for path in paths]
+    longest = max(len(path.parts) for path in resolved)
+    for depth in range(1, longest + 1):
+        names = [re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(path.parts[-depth:])).lstrip("._-") for path in resolved]
+        if len(set(names)) == len(names):
+            break
+    else:
+        raise click.BadParameter("the same series is named twice")
+    return [DeclaredSeries(name=name, path=str(path)) for name, path in zip(names, resolved, strict=True)]
+
+
+def _write(frame: pl.DataFrame, out: Path) -> None:
+    from toposcope.files import write_whole
+
+    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)
+
+
+def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
+    if as_json:
+        click.echo(frame.write_json())
+        return
+    import polars as pl
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & pl.col("statistic").is_in(SHOWN))
+    labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
+    named = labelled.with_columns(column=pl.col("label") + " " + pl.col("statistic"))
+    wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
+    table = Table(*wide.columns, title="Over the network" + (f"; all rows in {out}" if out else ""))
+    for row in wide.iter_rows():
+        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
+    Console().print(table)

@@ -1,0 +1,79 @@
+"""``toposcope study run`` and ``toposcope study status``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toposcope.cli.shared import bad_use, progress_bars, tell_errors, workers_option
+
+if TYPE_CHECKING:
+    from toposcope.study import Declaration
+
+
+@click.group()
+def study() -> None:
+    """Run a declared study, or see where one stands."""
+
+
+@study.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder; named after the study if left out.")
+@workers_option
+def run(file: Path, out: Path | None, workers: int | None) -> None:
+    """Train, measure, analyse and report what a TOML file declares; run again to resume.
+
+    \b
+    Example:
+      toposcope study run studies/paper.toml --out paper
+    """
+    from toposcope.study import load_declaration
+
+    with bad_use():
+        declaration = load_declaration(file)
+    run_and_report(declaration, out or Path(declaration.name), workers)
+
+
+def run_and_report(declaration: Declaration, directory: Path, workers: int | None) -> None:
+    """Run a study, write its report, and tell where it is and what it says."""
+    from toposcope.cli.report import write_and_tell
+    from toposcope.study import run_study
+
+    with progress_bars() as progress:
+        errors = run_study(declaration, directory, workers=workers, progress=progress)
+    write_and_tell(directory)
+    tell_errors(errors)
+
+
+@study.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(directory: Path, as_json: bool) -> None:
+    """Tell how far each run is, and what failed; exit code 1 if anything did.
+
+    \b
+    Example:
+      toposcope study status paper
+    """
+    from toposcope.study import Study
+
+    found = Study.load(directory)
+    runs, errors = found.progress(), found.errors()
+    if as_json:
+        click.echo(json.dumps({"runs": runs.to_dicts(), "errors": errors.to_dicts()}))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*runs.columns, title=f"{found.declaration.name} in {directory}")
+        for row in runs.iter_rows():
+            table.add_row(*("" if value is None else str(value) for value in row))
+        Console().print(table)
+        for error in errors.iter_rows(named=True):
+            place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
+            click.echo(f"error: {place}: {error['probe']}: {error['message']}")
+    if len(errors):
+        raise click.exceptions.Exit(1)

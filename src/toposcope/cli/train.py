@@ -1,0 +1,49 @@
+"""``toposcope train``."""
+
+from pathlib import Path
+
+import click
+
+from toposcope.cli.shared import bad_use, parse_options, progress_bars, tell_errors, workers_option
+
+
+@click.command()
+@click.argument("sizes", nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("trained"), show_default=True, help="Folder.")
+@click.option(
+    "--corpus", "source", default="python-docs", show_default=True, help="Text file, folder, or hf:owner/name."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field of [training], for example steps=500."
+)
+@workers_option
+def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, ...], workers: int | None) -> None:
+    """Train members of the family: tiny-3k, small-7k, med-21k, large-46k, xl-97k.
+
+    \b
+    Example:
+      toposcope train tiny-3k small-7k --out trained --set steps=1000 --set seed=7
+    """
+    import msgspec
+
+    from toposcope.errors import ToposcopeError
+    from toposcope.family import Corpus, Training
+    from toposcope.study import Declaration, run_study
+    from toposcope.study.declaration import DeclaredRun, check
+
+    with bad_use():
+        fields = {k: v for setting in settings for k, v in parse_options(setting, "--set").items()}
+        try:
+            training = msgspec.convert(fields, Training)
+        except msgspec.ValidationError as error:
+            raise ToposcopeError(f"--set: {error} (fields: {', '.join(Training.__struct_fields__)})") from error
+        is_name = source == "python-docs" or source.startswith("hf:")
+        corpus = Corpus(source=source if is_name else str(Path(source).resolve()))
+        runs = [DeclaredRun(size=size) for size in sizes]
+        declaration = Declaration(name=out.name, corpus=corpus, training=training, runs=runs, probes=[])
+        check(declaration)
+    with progress_bars() as progress:
+        errors = run_study(declaration, out, workers=workers, progress=progress)
+    tell_errors(errors)
+    for run in declaration.resolved_runs():
+        click.echo(out / "runs" / run.name)

@@ -1,0 +1,229 @@
+"""Text to train on: a file or folder, a Hugging Face dataset, or the documentation of Python itself."""
+
+import ast
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_whole
+
+CHARACTERS = 128
+
+
+class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What text a run reads, and how it becomes tokens.
+
+    Attributes
+    ----------
+    source : str
+        ``"python-docs"`` (docstrings of the installed standard library and ``pydoc_data.topics``), a text file, a
+        folder of ``.txt`` and ``.md`` files, or ``"hf:owner/name"`` (needs the extra ``hf``).
+    split, column : str
+        Which split and text column of a Hugging Face dataset.
+    tokenizer : "characters" or "bpe"
+        ``characters`` are code points modulo 128, as published. ``bpe`` is a byte-level byte-pair encoding trained on
+        the training part.
+    vocabulary : int
+        Number of tokens; 128 for characters, at least 256 for ``bpe``.
+    validation_fraction : float
+        The last part of the text, by position, that is never trained on.
+    """
+
+    source: str = "python-docs"
+    split: str = "train"
+    column: str = "text"
+    tokenizer: Literal["characters", "bpe"] = "characters"
+    vocabulary: int = CHARACTERS
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.tokenizer == "characters" and self.vocabulary != CHARACTERS:
+            raise ValueError(f'vocabulary is {self.vocabulary}; tokenizer = "characters" has exactly {CHARACTERS}')
+        if self.tokenizer == "bpe" and not 256 <= self.vocabulary <= 65536:
+            raise ValueError(f'vocabulary is {self.vocabulary}; tokenizer = "bpe" needs 256 to 65536')
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie between 0 and 1")
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """A corpus as tokens.
+
+    Attributes
+    ----------
+    training, validation : Tensor, shape (n,), uint8 or int32
+    sha256 : str
+        Of the UTF-8 text.
+    n_characters : int
+    """
+
+    training: Tensor
+    validation: Tensor
+    sha256: str
+    n_characters: int
+
+
+def read_text(corpus: Corpus, base: Path = Path()) -> str:
+    """Return the whole text of a corpus.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    base : Path
+        Relative paths start here.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such text, or a dataset's package is not installed.
+    """
+    if corpus.source == "python-docs":
+        return "\n\n".join(_python_docs())
+    if corpus.source.startswith("hf:"):
+        return _hugging_face(corpus)
+    path = base / Path(corpus.source).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".md")) if path.is_dir() else [path]
+    if not files:
+        raise ToposcopeError(f"corpus {path}: the folder holds no .txt or .md file")
+    try:
+        return "\n\n".join(file.read_text(encoding="utf-8") for file in files)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToposcopeError(f"corpus {path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
+    """Tokenize a corpus into one safetensors file, once, and return the SHA-256 of its text.
+
+    Raises
+    ------
+    ToposcopeError
+        If the text cannot be read, is empty, or differs from the text the file was made from.
+    """
+    text = read_text(corpus, base)
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    if path.exists():
+        known = load(path).sha256
+        if known != digest:
+            raise ToposcopeError(
+                f"{path}: made from another text (SHA-256 {known[:12]}, now {digest[:12]}); "
+                "restore the corpus or use another directory"
+            )
+        return digest
+    cut = round(len(text) * (1 - corpus.validation_fraction))
+    parts = _encode(corpus, text[:cut], text[cut:], path.with_suffix(".tokenizer.json"))
+    metadata = {"corpus": msgspec.json.encode({"sha256": digest, "n_characters": len(text)}, order="sorted").decode()}
+    tensors = {name: torch.from_numpy(part) for name, part in zip(("training", "validation"), parts, strict=True)}
+    write_whole(path, lambda partial: safetensors.torch.save_file(tensors, partial, metadata=metadata))
+    return digest
+
+
+def load(path: Path) -> Tokens:
+    """Memory-map a corpus written by `prepare`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = msgspec.json.decode(file.metadata()["corpus"])
+            return Tokens(file.get_tensor("training"), file.get_tensor("validation"), **facts)
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise ToposcopeError(f"{path}: damaged corpus ({error}); delete it and run again") from error
+
+
+def spread_sequences(tokens: Tensor, count: int, length: int, what: str) -> Tensor:
+    """Cut `count` sequences at even distances, without randomness; shape (count, length).
+
+    Raises
+    ------
+    ToposcopeError
+        If the tokens are fewer than one sequence.
+    """
+    if len(tokens) < length:
+        raise ToposcopeError(
+            f"corpus: the {what} part has {len(tokens)} tokens, fewer than one sequence of {length}; "
+            "give a longer text or a shorter context"
+        )
+    starts = torch.linspace(0, len(tokens) - length, count, dtype=torch.float64).long()
+    return tokens[starts[:, None] + torch.arange(length)].long()
+
+
+def _python_docs() -> list[str]:
+    """Docstrings of the standard library in path and source order, then the help topics, each text once."""
+    from pydoc_data.topics import topics
+
+    root = Path(sysconfig.get_path("stdlib"))
+    texts: dict[str, None] = {}
+    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
+        parts = path.relative_to(root).parts
+        # Tests and packages of the user are no documentation, and differ between installations.
+        if {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(parts):
+            continue
+        texts |= dict.fromkeys(_docstrings(path))
+    texts |= dict.fromkeys(topics[name] for name in sorted(topics))
+    return list(texts)
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # files kept for old syntax (lib2to3 templates) document nothing
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def _hugging_face(corpus: Corpus) -> str:
+    try:
+        import datasets
+    except ImportError:
+        raise ToposcopeError(f'corpus {corpus.source}: needs the extra: pip install "toposcope[hf]"') from None
+    name = corpus.source.removeprefix("hf:")
+    try:
+        rows = datasets.load_dataset(name, split=corpus.split)
+    except Exception as error:
+        raise ToposcopeError(f"corpus {corpus.source}: cannot be loaded: {' '.join(str(error).split())}") from error
+    if corpus.column not in rows.column_names:
+        raise ToposcopeError(
+            f"corpus {corpus.source}: no column {corpus.column!r}; choose one of {', '.join(rows.column_names)}"
+        )
+    return "\n\n".join(rows[corpus.column])
+
+
+Encoded = np.ndarray[tuple[int], np.dtype[np.uint8]] | np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+def _encode(corpus: Corpus, training: str, validation: str, tokenizer_path: Path) -> tuple[Encoded, Encoded]:
+    if corpus.tokenizer == "characters":
+        return _characters(training), _characters(validation)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=corpus.vocabulary,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(training.splitlines(keepends=True), trainer)
+    write_whole(tokenizer_path, lambda partial: tokenizer.save(str(partial)))
+
+    def encode(text: str) -> Encoded:
+        pieces = tokenizer.encode_batch(text.splitlines(keepends=True))
+        return np.array([i for piece in pieces for i in piece.ids], dtype=np.int32)
+
+    return encode(training), encode(validation)
+
+
+def _characters(text: str) -> Encoded:
+    points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    return (points % CHARACTERS).astype(np.uint8)

@@ -1,0 +1,117 @@
+"""The model: a decoder-only, pre-norm transformer with learned positions and a tied head."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from toposcope.family.sizes import Size, find_size
+from toposcope.seeds import derive_seed
+
+INITIAL_STD = 0.02
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention with fused query, key and value."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
+        self.proj = nn.Linear(size.hidden, size.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix a batch of sequences, shape (batch, time, hidden)."""
+        batch, time, hidden = x.shape
+        query, key, value = self.qkv(x).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        projected: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, time, hidden))
+        return projected
+
+
+class MLP(nn.Module):
+    """Two linear maps with a GELU between them, four times as wide inside."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(size.hidden, 4 * size.hidden)
+        self.fc2 = nn.Linear(4 * size.hidden, size.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map every position, shape (batch, time, hidden)."""
+        mapped: Tensor = self.fc2(functional.gelu(self.fc1(x)))
+        return mapped
+
+
+class Block(nn.Module):
+    """One pre-norm residual block."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.ln1 = nn.LayerNorm(size.hidden)
+        self.attn = Attention(size)
+        self.ln2 = nn.LayerNorm(size.hidden)
+        self.mlp = MLP(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add attention, then the MLP, to the residual stream."""
+        x = x + self.attn(self.ln1(x))
+        residual: Tensor = x + self.mlp(self.ln2(x))
+        return residual
+
+
+class GPT(nn.Module):
+    """The family's model; parameter names are those of the published checkpoints."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+        self.token_emb = nn.Embedding(size.vocabulary, size.hidden)
+        self.pos_emb = nn.Embedding(size.context, size.hidden)
+        self.layers = nn.ModuleList([Block(size) for _ in range(size.layers)])
+        self.ln_f = nn.LayerNorm(size.hidden)
+        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.head.weight = self.token_emb.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return next-token logits, shape (batch, time, vocabulary), for tokens of shape (batch, time)."""
+        x = self.token_emb(tokens) + self.pos_emb.weight[: tokens.shape[1]]
+        for block in self.layers:
+            x = block(x)
+        logits: Tensor = self.head(self.ln_f(x))
+        return logits
+
+    def loss(self, sequences: Tensor) -> Tensor:
+        """Return the mean cross-entropy in nats of predicting each token from those before it.
+
+        Parameters
+        ----------
+        sequences : Tensor, shape (batch, time + 1), integer
+        """
+        sequences = sequences.long()
+        logits = self(sequences[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+
+
+def build(size: str | Size, *, seed: int = 42) -> GPT:
+    """Make a freshly initialised model: weights N(0, 0.02), biases 0, norms 1.
+
+    Parameters
+    ----------
+    size : str or Size
+        A name of `SIZES`, or a declaration.
+    seed : int
+        The same seed gives the same weights, whatever has been drawn before.
+
+    Raises
+    ------
+    ToposcopeError
+        For an unknown name.
+    """
+    model = GPT(find_size(size))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    return model

@@ -1,0 +1,43 @@
+"""What every filtration in this package returns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Diagram:
+    """A persistence diagram in one dimension: its finite points, and a count of all that is not among them.
+
+    Attributes
+    ----------
+    pairs : ndarray, shape (k, 2), float64
+        Finite (birth, death) points, sorted; bars of length zero are kept. In a descending filtration
+        (neural persistence) death is below birth.
+    dimension : int
+        Homology dimension.
+    n_essential : int
+        Classes that never die.
+    n_truncated : int
+        Classes still alive at the filtration cap, whose death is not known.
+    cover_radius : float
+        0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
+        distance 2r of the exact one.
+    """
+
+    pairs: NDArray[np.float64]
+    dimension: int
+    n_essential: int = 0
+    n_truncated: int = 0
+    cover_radius: float = 0.0
+
+    @property
+    def lifetimes(self) -> NDArray[np.float64]:
+        """Length of every finite bar, |death - birth|, zero lengths included; shape (k,)."""
+        return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
+
+
+def sorted_pairs(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sort points by birth, then death, so that equal diagrams are equal arrays."""
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]

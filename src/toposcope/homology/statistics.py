@@ -1,0 +1,42 @@
+"""Scalars of one persistence diagram (METHODS 4)."""
+
+import numpy as np
+
+from toposcope.homology.diagram import Diagram
+
+
+def statistics(diagram: Diagram) -> dict[str, float]:
+    """Return every scalar statistic of a diagram.
+
+    Sums run over finite bars of positive length l_i; zero-length bars are counted in ``n_zero``.
+
+    Returns
+    -------
+    dict
+        ``count``, ``total`` (sum l), ``total_p2`` (sum l^2), ``mean``, ``max``, ``std`` (of the population),
+        ``entropy`` (-sum p ln p with p = l / total, in nats), ``entropy_normalized`` (entropy / ln count; 0 when count
+        is below 2), ``n_significant`` (bars longer than the median), ``n_zero``, ``n_essential``, ``n_truncated`` and
+        ``cover_radius``. An empty diagram has 0 everywhere.
+    """
+    lifetimes = np.sort(diagram.lifetimes[diagram.lifetimes > 0])
+    count = len(lifetimes)
+    total = float(lifetimes.sum())
+    share = lifetimes / total if count else lifetimes
+    # A share can underflow to 0 beside one enormous bar; its limit p ln p is 0.
+    share = share[share > 0]
+    entropy = float(-(share * np.log(share)).sum()) if count > 1 else 0.0
+    return {
+        "count": float(count),
+        "total": total,
+        "total_p2": float((lifetimes**2).sum()),
+        "mean": total / count if count else 0.0,
+        "max": float(lifetimes[-1]) if count else 0.0,
+        "std": float(lifetimes.std()) if count else 0.0,
+        "entropy": entropy,
+        "entropy_normalized": entropy / float(np.log(count)) if count > 1 else 0.0,
+        "n_significant": float((lifetimes > np.median(lifetimes)).sum()) if count else 0.0,
+        "n_zero": float(len(diagram.pairs) - count),
+        "n_essential": float(diagram.n_essential),
+        "n_truncated": float(diagram.n_truncated),
+        "cover_radius": diagram.cover_radius,
+    }

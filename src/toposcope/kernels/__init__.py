@@ -1,0 +1,1 @@
+"""The hot loops under `toposcope.homology`: one algorithm a file, arrays in, arrays out, inputs already checked."""

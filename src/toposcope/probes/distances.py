@@ -1,0 +1,61 @@
+"""How far each diagram moved since the previous checkpoint (METHODS 4, between diagrams)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
+from toposcope.homology import bottleneck, wasserstein
+from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
+
+
+class DistancesProbe(Probe, frozen=True, tag="distances"):
+    """``H0.wasserstein_1``, ``H0.wasserstein_2``, ``H0.bottleneck`` and so on, to the same layer one checkpoint before.
+
+    Over the network the first-order distances add up, the second-order ones combine as a Euclidean norm, and the
+    bottleneck distance is the largest.
+
+    Attributes
+    ----------
+    of : "rips" or "neural_persistence"
+        Whose diagrams; that probe must be declared too, and of several the first counts.
+    """
+
+    NEEDS: ClassVar[frozenset[Need]] = frozenset({"diagrams", "previous"})
+
+    of: Literal["rips", "neural_persistence"] = "rips"
+
+    def source(self, probes: Sequence[Probe]) -> Probe:
+        """Return the probe whose diagrams are compared."""
+        for probe in probes:
+            if probe.name() == self.of and not getattr(probe, "pooled", False):
+                return probe
+        raise ToposcopeError(f'probes: distances compares the diagrams of {self.of}; declare name = "{self.of}" too')
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+
+        def measure_layer(layer: Layer) -> Measurement:
+            for step, diagrams in (("this", subject.diagrams), ("the previous", subject.previous_diagrams)):
+                if layer.name not in diagrams:
+                    raise ToposcopeError(f"layer {layer.name}: {self.of} has no diagram of it at {step} checkpoint")
+            statistics: dict[str, float] = {}
+            before = subject.previous_diagrams[layer.name]
+            for name, diagram in subject.diagrams[layer.name].items():
+                statistics[f"{name}.wasserstein_1"] = wasserstein(before[name], diagram, order=1)
+                statistics[f"{name}.wasserstein_2"] = wasserstein(before[name], diagram, order=2)
+                statistics[f"{name}.bottleneck"] = bottleneck(before[name], diagram)
+            return Measurement(layer.name, layer.role, statistics)
+
+        yield from each_layer(subject, measure_layer, _network)
+
+
+def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    combine: dict[str, Callable[[list[float]], Any]] = {
+        "wasserstein_1": np.sum,
+        "wasserstein_2": np.linalg.norm,
+        "bottleneck": np.max,
+    }
+    return {name: float(combine[name.partition(".")[2]]([row[name] for row in rows])) for name in rows[0]}

@@ -1,0 +1,68 @@
+"""Neural persistence of every weight matrix (METHODS 2)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
+from toposcope.homology import neural_persistence
+from toposcope.homology.arrays import as_float_matrix
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, each_layer
+
+
+class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
+    """``np_mean``, ``np_norm``, ``np_normalized`` of every layer; over the network their means (Rieck Def. 4).
+
+    The network also carries ``np_mean_std`` (population), ``np_mean_min`` and ``np_mean_max`` over its layers.
+
+    Attributes
+    ----------
+    scale : "layer" or "network"
+        ``network`` divides every layer by the largest weight of all analysed layers (Rieck Algorithm 1).
+    p : float
+    essential : "drop" or "count"
+    """
+
+    scale: Literal["layer", "network"] = "layer"
+    p: float = 2.0
+    essential: Literal["drop", "count"] = "drop"
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+        scale: Literal["layer"] | float = "layer"
+        if self.scale == "network":
+            try:
+                scale = max(_largest(layer) for layer in subject.layers)
+            except ToposcopeError as error:
+                yield from (Failure(name, f"no network scale: {error}") for name in sorted(subject.wanted))
+                return
+
+        def measure_layer(layer: Layer) -> Measurement:
+            found = neural_persistence(
+                as_float_matrix(layer.read(), f"layer {layer.name}"), scale=scale, p=self.p, essential=self.essential
+            )
+            return Measurement(
+                layer.name,
+                layer.role,
+                {"np_mean": found.mean, "np_norm": found.norm, "np_normalized": found.normalized},
+                {"NP": found.diagram},
+                flag="degenerate" if found.degenerate else "",
+            )
+
+        yield from each_layer(subject, measure_layer, _network)
+
+
+def _largest(layer: Layer) -> float:
+    return float(np.abs(as_float_matrix(layer.read(), f"layer {layer.name}")).max())
+
+
+def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    means = np.array([row["np_mean"] for row in rows])
+    return {
+        **{name: float(np.mean([row[name] for row in rows])) for name in ("np_mean", "np_norm", "np_normalized")},
+        "np_mean_std": float(means.std()),
+        "np_mean_min": float(means.min()),
+        "np_mean_max": float(means.max()),
+    }

@@ -1,0 +1,129 @@
+"""Writing the report: figures, tables, and the page that holds them."""
+
+import base64
+import io
+import platform
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import jinja2
+import matplotlib as mpl
+import polars as pl
+from matplotlib.figure import Figure
+
+from toposcope.analysis import Analysis, analyse
+from toposcope.analysis.association import RULE
+from toposcope.files import write_text, write_whole
+from toposcope.report.figures import STYLE, Drawn, draw
+from toposcope.report.headline import HEADLINES, TARGETS
+from toposcope.report.verdict import primary, sentences
+from toposcope.study import Study
+
+PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars")
+SHOWN_ERRORS = 100
+
+
+def write_report(study: Study) -> tuple[Path, list[str]]:
+    """Write ``report/`` of a study: ``index.html``, ``figures/*.svg|png``, ``tables/*.csv``.
+
+    Parameters
+    ----------
+    study : Study
+
+    Returns
+    -------
+    page : Path
+    verdict : list of str
+        The sentences at the top of the page.
+    """
+    runs, log, errors = study.runs(), study.log(), study.errors()
+    analysis = analyse(study.frame(), study.labels(), log, runs)
+    verdict = sentences(analysis, runs, len(errors))
+    drawn = draw(analysis, log, runs)
+    folder = study.directory / "report"
+    _write_tables(folder / "tables", analysis, runs, errors)
+    _write_figures(folder / "figures", drawn)
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True)
+    page = environment.get_template("page.html.j2").render(
+        name=study.declaration.name,
+        verdict=verdict,
+        figures={d.name: _for_page(d) for d in drawn},
+        runs=runs.to_dicts(),
+        association=_association_rows(analysis),
+        n_association=len(analysis.association),
+        phases=analysis.phases.to_dicts(),
+        scaling=_scaling_rows(analysis),
+        errors=errors.head(SHOWN_ERRORS).to_dicts(),
+        n_errors=len(errors),
+        not_applicable=_not_applicable(study),
+        rule=RULE,
+        declaration=study.declaration.to_toml(),
+        versions={"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        corpus=study.meta("corpus_sha256"),
+    )
+    write_text(folder / "index.html", page)
+    return folder / "index.html", verdict
+
+
+def _write_tables(folder: Path, analysis: Analysis, runs: pl.DataFrame, errors: pl.DataFrame) -> None:
+    tables = {
+        "association": analysis.association,
+        "phases": analysis.phases,
+        "scaling": analysis.scaling,
+        "runs": runs,
+        "errors": errors,
+    }
+    for name, table in tables.items():
+        write_whole(folder / f"{name}.csv", table.write_csv)
+
+
+def _write_figures(folder: Path, drawn: list[Drawn]) -> None:
+    for d in drawn:
+        for kind in ("svg", "png"):
+            content = _render(d.figure, kind)
+            write_whole(folder / f"{d.name}.{kind}", partial(_write_bytes, content))
+
+
+def _write_bytes(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+
+
+def _for_page(drawn: Drawn) -> dict[str, str]:
+    svg = base64.b64encode(_render(drawn.figure, "svg")).decode()
+    return {"source": f"data:image/svg+xml;base64,{svg}", "alt": drawn.alt, "caption": drawn.caption}
+
+
+def _render(figure: Figure, kind: str) -> bytes:
+    """Render a figure; no date and no version goes in, so that equal figures are equal bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+    return buffer.getvalue()
+
+
+def _association_rows(analysis: Analysis) -> list[dict[str, object]]:
+    """Return the headline rows of each run's first target, in the order of the headlines."""
+    names = {h.feature: h.name for h in HEADLINES}
+    order = {feature: i for i, feature in enumerate(names)}
+    rows = primary(analysis).filter(pl.col("feature").is_in(names), pl.col("rho").is_finite()).to_dicts()
+    shown = [{**row, "name": names[row["feature"]], "target": TARGETS[row["target"]]} for row in rows]
+    runs = list(dict.fromkeys(row["run"] for row in shown))
+    return sorted(shown, key=lambda row: (runs.index(row["run"]), order[row["feature"]]))
+
+
+def _scaling_rows(analysis: Analysis) -> list[dict[str, object]]:
+    names = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
+    rows = analysis.scaling.filter(pl.col("quantity").is_in(names)).to_dicts()
+    return [{**row, "name": names[row["quantity"]]} for row in rows]
+
+
+def _not_applicable(study: Study) -> list[str]:
+    """Tell which declared probes do not apply to which runs."""
+    series = list(study.declaration.named_series())
+    needing = [p.label() for p in study.declaration.resolved_probes() if "gradients" in p.NEEDS]
+    if not series or not needing:
+        return []
+    return [
+        f"{label} does not apply to {', '.join(series)}: only runs trained here can be evaluated" for label in needing
+    ]

@@ -1,0 +1,89 @@
+"""What a study says, in sentences; the first one is the verdict."""
+
+import polars as pl
+
+from toposcope.analysis import Analysis
+from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline
+
+CONTROLS = "controls "
+
+
+def primary(analysis: Analysis) -> pl.DataFrame:
+    """Return the association rows of each run's first target, the one to trust."""
+    first = {t.run: next(iter(t.targets)) for t in analysis.trajectories if t.targets}
+    rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
+    return analysis.association.join(rows, on=["run", "target"], how="semi", maintain_order="left")
+
+
+def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str]:
+    """Return the verdict and what stands beside it."""
+    rows = primary(analysis)
+    topology = rows.filter(~pl.col("feature").str.starts_with(CONTROLS) & (pl.col("verdict") != "constant"))
+    found = [_overall(topology)]
+    if len(topology):
+        found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]
+    found += _scaling(analysis, rows)
+    found += _troubles(runs, n_errors)
+    return found
+
+
+def _overall(topology: pl.DataFrame) -> str:
+    if not len(topology):
+        return "Nothing can be said about what topology adds: no loss is known for the measured checkpoints."
+    n_runs = topology.get_column("run").n_unique()
+    kept = topology.filter(verdict="undecided").get_column("feature").n_unique()
+    total = topology.get_column("feature").n_unique()
+    trend = topology.filter(verdict="trend only").get_column("feature").n_unique()
+    within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
+    if not kept:
+        return (
+            f"Topology adds nothing detectable about the loss to what the training step tells: of {total} topological "
+            f"features, {trend} correlate with the loss, and none does so once the step, the weight norm and the "
+            f"cumulative learning rate are known, in {within}."
+        )
+    return (
+        f"Undecided: {kept} of {total} topological features keep an association with the loss once the step, the "
+        f"weight norm and the cumulative learning rate are known, in at least one of {n_runs} run{'s'[: n_runs > 1]}. "
+        "Checkpoints of one run are not independent, so this is not yet evidence beyond the trend."
+    )
+
+
+def _of_feature(headline: Headline, rows: pl.DataFrame) -> str:
+    mine = rows.filter(feature=headline.feature)
+    if not len(mine):
+        return ""
+    target = TARGETS[mine.item(0, "target")]
+    text = f"{headline.name}: rho with the {target} {_list(mine, 'rho')}; the step's own is {_list(mine, 'rho_step')}. "
+    counts = dict(mine.group_by("verdict", maintain_order=True).len().iter_rows())
+    parts = [f"{verdict} in {n} of {len(mine)}" for verdict, n in sorted(counts.items())]
+    same = mine.filter((pl.col("rho").abs() - pl.col("rho_step").abs()).abs() < 1e-9)
+    note = " It ranks the checkpoints exactly as the step does." if len(same) == len(mine) else ""
+    return f"{text}Verdict: {', '.join(parts)} run{'s'[: len(mine) > 1]}.{note}"
+
+
+def _list(rows: pl.DataFrame, column: str) -> str:
+    return ", ".join(f"{value:+.3f}".replace("-", "−") for value in rows.get_column(column))
+
+
+def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
+    if not len(rows):
+        return []
+    law = analysis.scaling.filter(quantity=rows.item(0, "target"))
+    if not len(law):
+        return []
+    n, exponent, r_squared = law.row(0, named=True)["n"], law.item(0, "exponent"), law.item(0, "r_squared")
+    caution = " That is too few sizes for a p-value below .05." if n < 6 else ""
+    text = f"The final {TARGETS[rows.item(0, 'target')]} goes as N^{exponent:.3f} over {n} sizes (R² {r_squared:.3f})."
+    return [text.replace("^-", "^−") + caution]
+
+
+def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:
+    found = []
+    for run, step in runs.filter(status="diverged").select("run", "last_step").iter_rows():
+        found.append(f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step.")
+    unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
+    if unfinished:
+        found.append(f"Not complete: {', '.join(unfinished)}.")
+    if n_errors:
+        found.append(f"{n_errors} measurement{'s'[: n_errors > 1]} failed; the errors are listed below.")
+    return found

@@ -1,0 +1,184 @@
+"""The declaration of a study: one TOML file, every field checked, unknown fields refused."""
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from toposcope.errors import ToposcopeError
+from toposcope.family import Corpus, Run, Size, Training
+from toposcope.family.sizes import find_size
+from toposcope.probes import Probe, make_probes
+from toposcope.version import __version__
+
+DEFAULT_PROBES: list[dict[str, Any]] = [
+    {"name": "neural_persistence"},
+    {"name": "rips"},
+    {"name": "controls"},
+    {"name": "distances"},
+]
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run to train.
+
+    Attributes
+    ----------
+    size : str or Size
+        A name of the family, or its dials.
+    name : str
+        Its folder under ``runs/``; the size's name if left out.
+    training : dict
+        Fields of `Training` that differ from the study's.
+    """
+
+    size: str | Size
+    name: str = ""
+    training: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A series of checkpoints that exists.
+
+    Attributes
+    ----------
+    path : str
+        A relative one starts at the TOML file.
+    name : str
+        The last part of the path if left out.
+    steps : list of int
+        Only these; all if empty.
+    """
+
+    path: str
+    name: str = ""
+    steps: list[int] = []
+
+
+class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a study trains, reads and measures.
+
+    Attributes
+    ----------
+    name : str
+    corpus : Corpus
+    training : Training
+        For every run that does not say otherwise.
+    runs : list of DeclaredRun
+    series : list of DeclaredSeries
+    probes : list of dict
+        ``name`` and options of each; all of METHODS' weight probes if left out.
+    toposcope : str
+        Version that ran the study; filled in by the runner.
+    """
+
+    name: str
+    corpus: Corpus = Corpus()
+    training: Training = Training()
+    runs: list[DeclaredRun] = []
+    series: list[DeclaredSeries] = []
+    probes: list[dict[str, Any]] = msgspec.field(default_factory=lambda: list(DEFAULT_PROBES))
+    toposcope: str = __version__
+
+    def resolved_runs(self) -> list[Run]:
+        """Return the runs with everything inherited filled in."""
+        return [self._resolve(declared) for declared in self.runs]
+
+    def resolved_probes(self) -> list[Probe]:
+        """Return the probes."""
+        return make_probes(self.probes)
+
+    def named_series(self) -> dict[str, DeclaredSeries]:
+        """Return the series by name."""
+        return {s.name or Path(s.path).name: s for s in self.series}
+
+    def to_toml(self) -> str:
+        """Return the declaration with every default written out."""
+        return tomli_w.dumps(msgspec.to_builtins(self))
+
+    def _resolve(self, declared: DeclaredRun) -> Run:
+        name = declared.name or (declared.size if isinstance(declared.size, str) else "")
+        if not name:
+            raise ToposcopeError("runs: a run with a size of its own needs a name")
+        try:
+            training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, Training)
+        except msgspec.ValidationError as error:
+            raise ToposcopeError(f"runs: {name}: training: {error}") from error
+        size = msgspec.structs.replace(find_size(declared.size), vocabulary=self.corpus.vocabulary)
+        return Run(name=name, size=size, corpus=self.corpus, training=training)
+
+
+def load_declaration(path: str | Path) -> Declaration:
+    """Read and check a declaration.
+
+    Raises
+    ------
+    ToposcopeError
+        With the file, the field at fault and what it accepts.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToposcopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ToposcopeError(f"{path}: not valid TOML: {error}") from error
+    try:
+        declaration = msgspec.convert(content, Declaration)
+        declaration = _anchored(declaration, path.resolve().parent)
+        check(declaration)
+    except msgspec.ValidationError as error:
+        raise ToposcopeError(f"{path}: {_with_choices(str(error), content)}") from error
+    except ToposcopeError as error:
+        raise ToposcopeError(f"{path}: {error}") from error
+    return declaration
+
+
+def check(declaration: Declaration) -> None:
+    """Refuse what cannot be run: wrong options, equal or unsafe names, nothing to do."""
+    declaration.resolved_probes()
+    names = [run.name for run in declaration.resolved_runs()] + [
+        s.name or Path(s.path).name for s in declaration.series
+    ]
+    if not names:
+        raise ToposcopeError("neither [[runs]] nor [[series]]: there is nothing to measure")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
+        if not _SAFE_NAME.fullmatch(name):
+            raise ToposcopeError(
+                f"the name {name!r} cannot be a folder; use letters, digits, dots, dashes, underscores"
+            )
+
+
+def _anchored(declaration: Declaration, folder: Path) -> Declaration:
+    """Make paths absolute, starting at the TOML file."""
+    series = [msgspec.structs.replace(s, path=str(folder / Path(s.path).expanduser())) for s in declaration.series]
+    corpus = declaration.corpus
+    if corpus.source != "python-docs" and not corpus.source.startswith("hf:"):
+        corpus = msgspec.structs.replace(corpus, source=str(folder / Path(corpus.source).expanduser()))
+    return msgspec.structs.replace(declaration, series=series, corpus=corpus)
+
+
+def _with_choices(message: str, content: dict[str, Any]) -> str:
+    """Add the fields that would have been known to a complaint about an unknown one."""
+    found = re.search(r"unknown field `(.+?)`(?: - at `\$(?:\.(\w+))?)?", message)
+    if not found:
+        return message
+    places: dict[str | None, type[msgspec.Struct]] = {
+        None: Declaration,
+        "corpus": Corpus,
+        "training": Training,
+        "runs": DeclaredRun,
+        "series": DeclaredSeries,
+    }
+    place = found.group(2)
+    where = f"[{place}]" if place else "top level"
+    known = ", ".join(places[place].__struct_fields__) if place in places else "none"
+    return f"unknown field {found.group(1)!r} at {where}; it takes {known}"

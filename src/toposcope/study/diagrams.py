@@ -1,0 +1,60 @@
+"""Diagram files: one safetensors file for each checkpoint and probe."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_whole
+from toposcope.homology import Diagram
+from toposcope.probes import Probe
+
+SEPARATOR = "|"
+
+
+def diagram_file(run: str, step: int, probe: Probe) -> str:
+    """Return the path of a diagram file inside a study's folder; other options or versions have other files."""
+    tag = hashlib.sha256(f"{probe.VERSION}{probe.options()}".encode()).hexdigest()[:8]
+    return f"diagrams/{run}/step_{step:06d}/{probe.name()}-{tag}.safetensors"
+
+
+def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]]) -> None:
+    """Write the diagrams of a checkpoint's layers, beside those already in the file.
+
+    Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
+    names, dimension, n_essential, n_truncated and cover_radius.
+    """
+    everything = {**read_diagrams(path), **layers} if path.exists() else dict(layers)
+    flat = {f"{layer}{SEPARATOR}{name}": d for layer, found in everything.items() for name, d in found.items()}
+    rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
+    tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
+    # One metadata key: safetensors writes several in no fixed order.
+    metadata = {"diagrams": msgspec.json.encode(rest).decode()}
+    write_whole(path, lambda partial: save_file(tensors, partial, metadata=metadata))
+
+
+def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
+    """Read a diagram file: layer -> name -> diagram.
+
+    Raises
+    ------
+    ToposcopeError
+        If the file is absent or damaged.
+    """
+    found: dict[str, dict[str, Diagram]] = {}
+    try:
+        with safe_open(path, framework="np") as file:
+            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, tuple[int, int, int, float]])
+            for key, rest in described.items():
+                layer, _, name = key.rpartition(SEPARATOR)
+                found.setdefault(layer, {})[name] = Diagram(file.get_tensor(key), *rest)
+    except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
+        raise ToposcopeError(
+            f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
+        ) from error
+    return found

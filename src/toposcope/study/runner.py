@@ -1,0 +1,269 @@
+"""Running a study: train, read, measure; only what is missing, and nothing that fails stops the rest."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from toposcope.checkpoints import Checkpoint, Series, series
+from toposcope.checkpoints.logs import read_log
+from toposcope.errors import ToposcopeError
+from toposcope.family import corpus as corpora
+from toposcope.family.training import Outcome, is_finished
+from toposcope.files import write_text
+from toposcope.probes import Failure, Measurement, Probe
+from toposcope.progress import Progress, silent
+from toposcope.study.declaration import Declaration, check
+from toposcope.study.diagrams import diagram_file, write_diagrams
+from toposcope.study.plan import Planned, plan
+from toposcope.study.pool import Workers
+from toposcope.study.store import CheckpointRow, Store, Unit
+from toposcope.study.tasks import Failed, MeasureTask, ReadTask, TrainTask, measure_task, read_task, train_task
+from toposcope.version import __version__
+
+WHOLE_RUN = -1
+"""The step under which an error of a whole run is kept."""
+
+
+def run_study(
+    declaration: Declaration, directory: str | Path, *, workers: int | None = None, progress: Progress = silent
+) -> dict[Unit, str]:
+    """Run a study in a directory, or go on with it.
+
+    Parameters
+    ----------
+    declaration : Declaration
+    directory : str or Path
+        Made if absent. A rerun does only what is missing.
+    workers : int, optional
+        Processes; all processors if left out. Results do not depend on it.
+    progress : callable
+        Called with the name of a run, ``read`` or ``measure``.
+
+    Returns
+    -------
+    dict
+        What failed, and why in one line; also kept in the store.
+
+    Raises
+    ------
+    ToposcopeError
+        If another process runs the study, the disk is full, or the declaration is not one that can be run.
+    """
+    check(declaration)
+    directory = Path(directory)
+    with locked(directory):
+        write_text(directory / "study.toml", declaration.to_toml())
+        store = Store(directory / "study.db")
+        try:
+            with Workers(workers or len(os.sched_getaffinity(0))) as pool:
+                return _Runner(declaration, directory, store, pool, progress).go()
+        finally:
+            store.close()
+
+
+def _selected(found: Series, steps: list[int]) -> Series:
+    """Keep the steps a declaration names."""
+    missing = sorted(set(steps) - set(found.steps))
+    if missing:
+        raise ToposcopeError(
+            f"{found.path}: no checkpoint at step {missing[0]}; it has {found.steps[0]} to {found.steps[-1]}"
+        )
+    kept = tuple(c for c in found if not steps or c.step in set(steps))
+    return replace(found, checkpoints=kept)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a study's directory; a second runner is told who has it."""
+    holder = directory / "study.lock.pid"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory / "study.lock", timeout=0):
+            holder.write_text(f"{os.getpid()}\n")
+            yield
+            holder.unlink(missing_ok=True)
+    except Timeout:
+        who = holder.read_text().strip() if holder.exists() else "unknown"
+        raise ToposcopeError(
+            f"{directory}: another process (pid {who}) is running this study; wait for it, or stop it"
+        ) from None
+    except OSError as error:
+        raise ToposcopeError(
+            f"{directory}: cannot be used: {error.strerror}; free some space or choose another directory"
+        ) from error
+
+
+@dataclass
+class _Runner:
+    """The stages of one run of a study."""
+
+    declaration: Declaration
+    directory: Path
+    store: Store
+    pool: Workers
+    progress: Progress
+    errors: dict[Unit, str] = field(default_factory=dict)
+    checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
+    corpus_sha256: str = ""
+
+    @property
+    def corpus_path(self) -> Path:
+        return self.directory / "corpus.safetensors"
+
+    def go(self) -> dict[Unit, str]:
+        self.store.clear_errors()
+        self.store.set_meta("toposcope", __version__)
+        self._train()
+        self._find_series()
+        self._read()
+        probes = self.declaration.resolved_probes()
+        sources = {probe: probe.source(probes) for probe in probes}
+        self._measure({p: s for p, s in sources.items() if s is None})
+        self._measure({p: s for p, s in sources.items() if s is not None})
+        return self.errors
+
+    def _train(self) -> None:
+        runs = self.declaration.resolved_runs()
+        for position, run in enumerate(runs):
+            self.store.put_run(run.name, position, "family", run.size.n_parameters, self.run_directory(run.name))
+        if not runs:
+            return
+        try:
+            if all(is_finished(run, self.run_directory(run.name)) for run in runs) and self.corpus_path.exists():
+                self.corpus_sha256 = corpora.load(self.corpus_path).sha256
+                return
+            self.progress("corpus", 0, 1)
+            self.corpus_sha256 = corpora.prepare(self.declaration.corpus, self.corpus_path)
+            self.store.set_meta("corpus_sha256", self.corpus_sha256)
+            self.progress("corpus", 1, 1)
+        except ToposcopeError as error:
+            for run in runs:
+                self._fail_run(run.name, "train", str(error))
+            return
+        # The longest first, so that the processors finish together.
+        ordered = sorted(runs, key=lambda r: -r.size.n_parameters * r.training.steps * r.training.batch_size)
+        for run in ordered:
+            self.progress(run.name, 0, run.training.steps)
+        tasks = [TrainTask(run, self.corpus_path, self.run_directory(run.name)) for run in ordered]
+        for task, result in self.pool.run(train_task, tasks, self.progress):
+            name = task.run.name
+            if isinstance(result, Failed):
+                self._fail_run(name, "train", result.message)
+            else:
+                self._keep_outcome(name, result)
+                self.progress(name, result.step, result.step)
+
+    def run_directory(self, name: str) -> Path:
+        return self.directory / "runs" / name
+
+    def _keep_outcome(self, name: str, outcome: Outcome) -> None:
+        self.store.set_status(name, outcome.status, outcome.step)
+
+    def _find_series(self) -> None:
+        """List the checkpoints of every run, and keep its training log."""
+        runs = [run.name for run in self.declaration.resolved_runs()]
+        declared = self.declaration.named_series()
+        places = {name: self.run_directory(name) for name in runs} | {n: Path(s.path) for n, s in declared.items()}
+        for position, (name, path) in enumerate(places.items()):
+            if name in declared:
+                self.store.put_run(name, position, "series", None, path)
+        for name, path in places.items():
+            if name in runs and not (path / "checkpoints").is_dir():
+                continue  # its training failed before the first checkpoint, and said so
+            try:
+                found = _selected(series(path), declared[name].steps if name in declared else [])
+                log = read_log(path)
+            except ToposcopeError as error:
+                self._fail_run(name, "read", str(error))
+                continue
+            self.checkpoints[name] = {c.step: c for c in found}
+            if log is not None:
+                self.store.put_log(name, log)
+            if name in declared:
+                self.store.set_status(name, "complete", found.steps[-1])
+
+    def _read(self) -> None:
+        """Hash the layers of every checkpoint that is new or has changed."""
+        tasks = []
+        for name, checkpoints in self.checkpoints.items():
+            known = self.store.checkpoints(name)
+            evaluable = self._evaluable(name)
+            self.store.drop_checkpoints(name, sorted(set(known) - set(checkpoints)))
+            for step, checkpoint in checkpoints.items():
+                row = known.get(step)
+                if row is None or row.fingerprint != checkpoint.fingerprint() or row.path != str(checkpoint.path):
+                    tasks.append(ReadTask(name, checkpoint, evaluable))
+        for done, (task, result) in enumerate(self.pool.run(read_task, tasks, self.progress), 1):
+            if isinstance(result, CheckpointRow):
+                self.store.put_checkpoint(result)
+            else:
+                self.store.drop_checkpoints(task.run, [task.checkpoint.step])
+                self._fail({Unit(task.run, task.checkpoint.step, "", "read", ""): result.message})
+            self.progress("read", done, len(tasks))
+
+    def _evaluable(self, name: str) -> bool:
+        return name not in self.declaration.named_series()
+
+    def _measure(self, sources: dict[Probe, Probe | None]) -> None:
+        """Measure what is missing with some probes."""
+        tasks = []
+        for name in self.checkpoints:
+            rows = self.store.checkpoints(name)
+            measured = self.store.measured(name)
+            for probe, source in sources.items():
+                for planned in plan(rows, probe, source, measured, self.directory, self.corpus_sha256):
+                    self.store.drop_measurements(planned.stale)
+                    tasks.append(self._task(name, planned, source, rows))
+        for done, (task, results) in enumerate(self.pool.run(measure_task, tasks, self.progress), 1):
+            self._keep(task, results)
+            self.progress("measure", done, len(tasks))
+
+    def _task(self, name: str, planned: Planned, source: Probe | None, rows: dict[int, CheckpointRow]) -> MeasureTask:
+        checkpoints, probe = self.checkpoints[name], planned.probe
+        partly = set(planned.wanted) != set(probe.covers([layer.layer for layer in rows[planned.step].layers]))
+
+        def diagrams(step: int | None) -> Path | None:
+            return None if source is None or step is None else self.directory / diagram_file(name, step, source)
+
+        return MeasureTask(
+            run=name,
+            checkpoint=checkpoints[planned.step],
+            probe=probe,
+            wanted=planned.wanted,
+            known=self.store.statistics(name, planned.step, probe.name(), probe.options()) if partly else {},
+            first=checkpoints[next(iter(rows))] if "first" in probe.NEEDS else None,
+            previous=checkpoints[planned.previous]
+            if "previous" in probe.NEEDS and planned.previous is not None
+            else None,
+            diagrams=diagrams(planned.step),
+            previous_diagrams=diagrams(planned.previous),
+            run_directory=self.run_directory(name) if "gradients" in probe.NEEDS else None,
+            corpus=self.corpus_path,
+        )
+
+    def _keep(self, task: MeasureTask, results: list[Measurement | Failure]) -> None:
+        """Write diagrams, then the rows that point to them."""
+        probe, step = task.probe, task.checkpoint.step
+
+        def unit(layer: str) -> Unit:
+            return Unit(task.run, step, layer, probe.name(), probe.options())
+
+        found = [r for r in results if isinstance(r, Measurement)]
+        file = diagram_file(task.run, step, probe)
+        diagrams = {r.layer: r.diagrams for r in found if r.diagrams}
+        if diagrams:
+            write_diagrams(self.directory / file, diagrams)
+        self.store.put_measurements((unit(r.layer), task.wanted[r.layer], r, file if r.diagrams else "") for r in found)
+        self._fail({unit(r.layer): r.message for r in results if isinstance(r, Failure)})
+
+    def _fail(self, errors: dict[Unit, str]) -> None:
+        self.errors.update(errors)
+        self.store.put_errors(errors)
+
+    def _fail_run(self, name: str, stage: str, message: str) -> None:
+        self.store.set_status(name, "failed", None)
+        self._fail({Unit(name, WHOLE_RUN, "", stage, ""): message})

@@ -1,0 +1,81 @@
+-- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
+
+CREATE TABLE IF NOT EXISTS meta (
+    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS runs (
+    run          TEXT PRIMARY KEY,
+    position     INTEGER NOT NULL,         -- order of declaration
+    kind         TEXT NOT NULL,            -- family (trained here) or series (found)
+    n_parameters INTEGER,                  -- trainable, tied head once; NULL for a series
+    status       TEXT NOT NULL,            -- running, complete, diverged, failed
+    last_step    INTEGER,
+    source       TEXT NOT NULL             -- folder
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
+    run             TEXT NOT NULL,
+    step            INTEGER NOT NULL,      -- updates made; the loss is that of the batch of this update
+    loss            REAL,                  -- nats a token
+    learning_rate   REAL,
+    grad_norm       REAL,                  -- L2, before clipping
+    tokens          REAL,                  -- seen so far
+    flops           REAL,                  -- 6 N D so far
+    validation_loss REAL,                  -- on the fixed set; at checkpoints only
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS checkpoints (
+    run          TEXT NOT NULL,
+    step         INTEGER NOT NULL,
+    path         TEXT NOT NULL,
+    fingerprint  TEXT NOT NULL,            -- names, sizes and times of its files when it was read
+    weights_hash TEXT NOT NULL,            -- of every tensor, for runs that can be evaluated; else empty
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS layers (        -- analysed layers
+    run          TEXT NOT NULL,
+    step         INTEGER NOT NULL,
+    layer        TEXT NOT NULL,
+    position     INTEGER NOT NULL,
+    role         TEXT NOT NULL,
+    n_rows       INTEGER NOT NULL,         -- as stored
+    n_columns    INTEGER NOT NULL,
+    dtype        TEXT NOT NULL,
+    content_hash TEXT NOT NULL,            -- SHA-256 of dtype, shape and bytes
+    PRIMARY KEY (run, step, layer)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS measurements (
+    id       INTEGER PRIMARY KEY,
+    run      TEXT NOT NULL,
+    step     INTEGER NOT NULL,
+    layer    TEXT NOT NULL,                -- or network, pooled
+    role     TEXT NOT NULL,
+    probe    TEXT NOT NULL,
+    options  TEXT NOT NULL,                -- JSON
+    key      TEXT NOT NULL,                -- of the tensors measured, the probe, its version and its options
+    flag     TEXT NOT NULL,                -- degenerate, landmarks, or empty
+    diagrams TEXT NOT NULL,                -- file under the study's folder, or empty
+    UNIQUE (run, step, layer, probe, options)
+);
+
+CREATE TABLE IF NOT EXISTS features (
+    measurement INTEGER NOT NULL REFERENCES measurements (id) ON DELETE CASCADE,
+    statistic   TEXT NOT NULL,
+    value       REAL NOT NULL,
+    PRIMARY KEY (measurement, statistic)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run
+    run     TEXT NOT NULL,
+    step    INTEGER NOT NULL,              -- -1: the run as a whole
+    layer   TEXT NOT NULL,
+    probe   TEXT NOT NULL,                 -- or train, read
+    options TEXT NOT NULL,
+    message TEXT NOT NULL,
+    PRIMARY KEY (run, step, layer, probe, options)
+) WITHOUT ROWID;

@@ -1,0 +1,262 @@
+"""The database of a study: SQLite in WAL mode, one writer, any number of readers. The schema is in ``schema.sql``."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from toposcope.checkpoints.logs import COLUMNS, TrainingLog
+from toposcope.errors import ToposcopeError
+from toposcope.probes import Measurement
+
+SCHEMA_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """What the store keeps of one analysed layer."""
+
+    layer: str
+    role: str
+    n_rows: int
+    n_columns: int
+    dtype: str
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """What the store keeps of one checkpoint."""
+
+    run: str
+    step: int
+    path: str
+    fingerprint: str
+    weights_hash: str
+    layers: tuple[LayerRow, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """One thing to measure: a layer or pseudo-layer of a checkpoint, by one probe."""
+
+    run: str
+    step: int
+    layer: str
+    probe: str
+    options: str
+
+
+class Store:
+    """The only writer of a study's database.
+
+    Parameters
+    ----------
+    path : Path
+        Made if absent.
+
+    Raises
+    ------
+    ToposcopeError
+        From any method, when the file is not a store of this version, is damaged, or the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._told():
+            self._connection = sqlite3.connect(path, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
+        known = self.meta("schema_version")
+        if known not in (None, SCHEMA_VERSION):
+            raise ToposcopeError(
+                f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
+            )
+        self.set_meta("schema_version", SCHEMA_VERSION)
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        self._connection.close()
+
+    def meta(self, key: str) -> str | None:
+        """Return one fact about the study."""
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        return str(rows[0][0]) if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Keep one fact about the study."""
+        with self._transaction() as c:
+            c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: Path) -> None:
+        """Declare a run; its status is ``running`` until `set_status`."""
+        with self._transaction() as c:
+            c.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE SET "
+                "position = excluded.position, kind = excluded.kind, n_parameters = excluded.n_parameters, "
+                "source = excluded.source",
+                (run, position, kind, n_parameters, str(source)),
+            )
+
+    def set_status(self, run: str, status: str, last_step: int | None) -> None:
+        """Tell where a run stands."""
+        with self._transaction() as c:
+            c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
+
+    def put_log(self, run: str, log: TrainingLog) -> None:
+        """Replace the training log of a run; NaN means not logged, infinities are kept."""
+        columns = [log.values[c].tolist() for c in COLUMNS]
+        rows = (
+            (run, step, *(_or_null(v) for v in values))
+            for step, *values in zip(log.steps.tolist(), *columns, strict=True)
+        )
+        with self._transaction() as c:
+            c.execute("DELETE FROM log WHERE run = ?", (run,))
+            c.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
+        """Return the known checkpoints of a run by step."""
+        layers: dict[int, list[LayerRow]] = {}
+        for step, *row in self._rows(
+            "SELECT step, layer, role, n_rows, n_columns, dtype, content_hash "
+            "FROM layers WHERE run = ? ORDER BY position",
+            run,
+        ):
+            layers.setdefault(step, []).append(LayerRow(*row))
+        rows = self._rows(
+            "SELECT step, path, fingerprint, weights_hash FROM checkpoints WHERE run = ? ORDER BY step", run
+        )
+        return {
+            step: CheckpointRow(run, step, path, fingerprint, weights_hash, tuple(layers.get(step, ())))
+            for step, path, fingerprint, weights_hash in rows
+        }
+
+    def put_checkpoint(self, row: CheckpointRow) -> None:
+        """Keep what was read of a checkpoint; what was measured on layers it no longer has is forgotten."""
+        with self._transaction() as c:
+            _forget(c, row.run, row.step)
+            c.execute(
+                "DELETE FROM measurements WHERE run = ? AND step = ? AND role NOT IN ('network', 'pooled') "
+                "AND layer NOT IN (SELECT value FROM json_each(?))",
+                (row.run, row.step, json.dumps([r.layer for r in row.layers])),
+            )
+            c.execute(
+                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (row.run, row.step, row.path, row.fingerprint, row.weights_hash),
+            )
+            c.executemany(
+                "INSERT INTO layers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (row.run, row.step, r.layer, i, r.role, r.n_rows, r.n_columns, r.dtype, r.content_hash)
+                    for i, r in enumerate(row.layers)
+                ],
+            )
+
+    def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
+        """Forget checkpoints that are gone or cannot be read, with all that was measured on them."""
+        with self._transaction() as c:
+            for step in steps:
+                _forget(c, run, step)
+                c.execute("DELETE FROM measurements WHERE run = ? AND step = ?", (run, step))
+
+    def measured(self, run: str) -> dict[Unit, tuple[str, str]]:
+        """Return key and diagram file of everything measured on a run."""
+        rows = self._rows("SELECT step, layer, probe, options, key, diagrams FROM measurements WHERE run = ?", run)
+        return {Unit(run, *row[:4]): (row[4], row[5]) for row in rows}
+
+    def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:
+        """Return what one probe measured on a checkpoint, by layer."""
+        found: dict[str, dict[str, float]] = {}
+        for layer, statistic, value in self._rows(
+            "SELECT layer, statistic, value FROM measurements JOIN features ON measurement = id "
+            "WHERE run = ? AND step = ? AND probe = ? AND options = ?",
+            run,
+            step,
+            probe,
+            options,
+        ):
+            found.setdefault(layer, {})[statistic] = value
+        return found
+
+    def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
+        """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
+        with self._transaction() as c:
+            for unit, key, found, diagrams in rows:
+                place = (unit.run, unit.step, unit.layer, unit.probe, unit.options)
+                c.execute(
+                    "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
+                    place,
+                )
+                cursor = c.execute(
+                    "INSERT INTO measurements (run, step, layer, probe, options, role, key, flag, diagrams) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*place, found.role, key, found.flag, diagrams),
+                )
+                values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
+                c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
+
+    def drop_measurements(self, units: Iterable[Unit]) -> None:
+        """Forget what was measured on tensors, or by probe versions, that are no longer current."""
+        with self._transaction() as c:
+            c.executemany(
+                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
+                [(u.run, u.step, u.layer, u.probe, u.options) for u in units],
+            )
+
+    def clear_errors(self) -> None:
+        """Forget the errors of the run before; what still fails is told again."""
+        with self._transaction() as c:
+            c.execute("DELETE FROM errors")
+
+    def put_errors(self, errors: Mapping[Unit, str]) -> None:
+        """Keep what failed."""
+        rows = [(u.run, u.step, u.layer, u.probe, u.options, message) for u, message in errors.items()]
+        with self._transaction() as c:
+            c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+        with self._told():
+            return self._connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn SQLite's errors into one line that names the file and the mend."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ToposcopeError(f"{self.path}: {error}; {_mend(str(error))}") from error
+
+
+def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
+    c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
+    c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _mend(message: str) -> str:
+    if "full" in message or "disk I/O" in message:
+        return "free some disk space and run the same command again"
+    if "locked" in message:
+        return "another program is writing to it; close that program"
+    return "if it is damaged, delete it and run again: checkpoints are kept"

@@ -1,0 +1,168 @@
+"""What a study's directory holds, as frames."""
+
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram
+from toposcope.study.declaration import Declaration, load_declaration
+from toposcope.study.diagrams import diagram_file, read_diagrams
+
+
+class Study:
+    """A study on disk, read-only; safe to open while a runner is at work.
+
+    Attributes
+    ----------
+    directory : Path
+    declaration : Declaration
+        As last run.
+    """
+
+    def __init__(self, directory: Path, declaration: Declaration) -> None:
+        self.directory = directory
+        self.declaration = declaration
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Study":
+        """Open a study.
+
+        Raises
+        ------
+        ToposcopeError
+            If the directory holds none.
+        """
+        directory = Path(directory)
+        for name in ("study.toml", "study.db"):
+            if not (directory / name).is_file():
+                raise ToposcopeError(
+                    f"{directory}: no study here ({name} is missing); make one with: toposcope study run"
+                )
+        return cls(directory, load_declaration(directory / "study.toml"))
+
+    def frame(self) -> pl.DataFrame:
+        """Return every feature of the declared runs by the declared probes, in a fixed order.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns ``run, step, layer, role, probe, options, statistic, value, flag``. ``layer`` is ``network`` for
+            what a probe says of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
+        """
+        frame = self._query(
+            "SELECT m.run, m.step, m.layer, m.role, m.probe, m.options, statistic, value, flag "
+            "FROM measurements m JOIN features ON measurement = id JOIN runs r ON r.run = m.run "
+            "LEFT JOIN layers l ON (l.run, l.step, l.layer) = (m.run, m.step, m.layer) "
+            "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options, statistic",
+            {
+                "run": pl.String,
+                "step": pl.Int64,
+                "layer": pl.String,
+                "role": pl.String,
+                "probe": pl.String,
+                "options": pl.String,
+                "statistic": pl.String,
+                "value": pl.Float64,
+                "flag": pl.String,
+            },
+        )
+        frame = frame.filter(pl.col("run").is_in(self._run_names()))
+        return frame.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")
+
+    def labels(self) -> pl.DataFrame:
+        """Return ``probe, options, label`` of the declared probes; a label is what the command line takes."""
+        probes = self.declaration.resolved_probes()
+        rows = [(probe.name(), probe.options(), probe.label()) for probe in probes]
+        return pl.DataFrame(rows, schema={"probe": pl.String, "options": pl.String, "label": pl.String}, orient="row")
+
+    def runs(self) -> pl.DataFrame:
+        """Return the runs: ``run, kind, n_parameters, status, last_step, n_checkpoints``, in the order declared."""
+        frame = self._query(
+            "SELECT run, kind, n_parameters, status, last_step, "
+            "(SELECT COUNT(*) FROM checkpoints c WHERE c.run = r.run) FROM runs r ORDER BY position",
+            {
+                "run": pl.String,
+                "kind": pl.String,
+                "n_parameters": pl.Int64,
+                "status": pl.String,
+                "last_step": pl.Int64,
+                "n_checkpoints": pl.Int64,
+            },
+        )
+        return frame.filter(pl.col("run").is_in(self._run_names()))
+
+    def progress(self) -> pl.DataFrame:
+        """Return `runs` with how many checkpoints carry a measurement, and how many errors there are, by run."""
+        measured = self.frame().group_by("run").agg(measured=pl.col("step").n_unique())
+        failed = self.errors().group_by("run").agg(errors=pl.len())
+        return (
+            self.runs()
+            .join(measured, on="run", how="left", maintain_order="left")
+            .join(failed, on="run", how="left", maintain_order="left")
+            .with_columns(pl.col("measured", "errors").fill_null(0))
+        )
+
+    def log(self) -> pl.DataFrame:
+        """Return the training logs; see ``schema.sql`` for units."""
+        columns = ["loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"]
+        frame = self._query(
+            f"SELECT l.run, l.step, {', '.join(columns)} FROM log l JOIN runs r ON r.run = l.run "
+            "ORDER BY position, l.step",
+            {"run": pl.String, "step": pl.Int64, **dict.fromkeys(columns, pl.Float64)},
+        )
+        return frame.filter(pl.col("run").is_in(self._run_names()))
+
+    def checkpoints(self) -> pl.DataFrame:
+        """Return the readable checkpoints: ``run, step, path``."""
+        return self._query(
+            "SELECT c.run, c.step, c.path FROM checkpoints c JOIN runs r ON r.run = c.run ORDER BY position, c.step",
+            {"run": pl.String, "step": pl.Int64, "path": pl.String},
+        ).filter(pl.col("run").is_in(self._run_names()))
+
+    def errors(self) -> pl.DataFrame:
+        """Return what failed when the study was last run; step -1 is the run as a whole."""
+        return self._query(
+            "SELECT run, step, layer, probe, message FROM errors ORDER BY run, step, layer, probe, options",
+            {"run": pl.String, "step": pl.Int64, "layer": pl.String, "probe": pl.String, "message": pl.String},
+        )
+
+    def meta(self, key: str) -> str:
+        """Return one fact about the study, or an empty text."""
+        with self._connect() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
+        """Return the diagrams a declared probe found: layer -> name (``H0``, ``H1``, ``NP``) -> diagram.
+
+        Raises
+        ------
+        ToposcopeError
+            If there are none.
+        """
+        for declared in self.declaration.resolved_probes():
+            if declared.label() == probe:
+                return read_diagrams(self.directory / diagram_file(run, step, declared))
+        labels = ", ".join(p.label() for p in self.declaration.resolved_probes())
+        raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; it has {labels}")
+
+    def _run_names(self) -> list[str]:
+        return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.directory / "study.db", timeout=30)
+
+    def _query(self, query: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+        try:
+            connection = self._connect()
+            try:
+                rows = connection.execute(query).fetchall()
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise ToposcopeError(
+                f"{self.directory / 'study.db'}: {error}; delete it and run the study again"
+            ) from error
+        return pl.DataFrame(rows, schema=schema, orient="row")

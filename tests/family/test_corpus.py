@@ -1,0 +1,311 @@
+"""Text to tokens: sources, tokenizers, the split, and what is refused."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from small_runs import prepared, small_corpus, some_text
+from tokenizers import Tokenizer
+
+from toposcope.errors import ToposcopeError
+from toposcope.family import Corpus
+from toposcope.family.corpus import load, prepare, read_text, spread_sequences
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def refusal(corpus: Corpus, path: Path) -> str:
+    """The one line a corpus is refused with."""
+    with pytest.raises(ToposcopeError) as caught:
+        prepare(corpus, path)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("naïve text\n", encoding="utf-8")
+    assert read_text(Corpus(source=str(tmp_path / "a.txt"))) == "naïve text\n"
+
+
+def test_a_relative_path_starts_at_the_base(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("here", encoding="utf-8")
+    assert read_text(Corpus(source="a.txt"), tmp_path) == "here"
+
+
+def test_a_folder_is_read_in_path_order_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "deeper").mkdir()
+    for name, text in {"b.md": "second", "a.txt": "first", "deeper/c.txt": "third", "d.py": "no"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_text(Corpus(source=str(tmp_path))) == "first\n\nsecond\n\nthird"
+
+
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    message = refusal(Corpus(source=str(tmp_path / "texts")), tmp_path / "corpus.safetensors")
+    assert str(tmp_path / "texts") in message
+    assert ".txt or .md" in message
+
+
+def test_an_absent_file_is_refused_by_name(tmp_path: Path) -> None:
+    message = refusal(Corpus(source=str(tmp_path / "absent.txt")), tmp_path / "corpus.safetensors")
+    assert "absent.txt" in message
+
+
+def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("naïve".encode("latin-1"))
+    message = refusal(Corpus(source=str(tmp_path / "latin.txt")), tmp_path / "corpus.safetensors")
+    assert "latin.txt" in message
+    assert "UTF-8" in message
+
+
+def test_one_bad_file_of_a_folder_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "good.txt").write_text("good", encoding="utf-8")
+    (texts / "latin.txt").write_bytes("naïve".encode("latin-1"))
+    assert "latin.txt" in refusal(Corpus(source=str(texts)), tmp_path / "corpus.safetensors")
+
+
+def test_an_empty_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    assert "empty.txt" in refusal(Corpus(source=str(tmp_path / "empty.txt")), tmp_path / "corpus.safetensors")
+
+
+@pytest.fixture(scope="module")
+def python_docs() -> str:
+    return read_text(Corpus())
+
+
+def test_the_default_is_the_documentation_of_python(python_docs: str) -> None:
+    assert Corpus() == Corpus(source="python-docs", tokenizer="characters", vocabulary=128)
+    # About 2.2 MB; the amount differs between versions of Python.
+    assert 1_800_000 < len(python_docs.encode()) < 3_000_000
+    # One text is a docstring (of `textwrap.dedent`), one a help topic.
+    assert "Remove any common leading whitespace from every line in `text`." in python_docs
+    assert "The \"if\" statement is used for conditional execution" in python_docs
+
+
+def test_the_default_text_is_the_same_in_every_process(python_docs: str, tmp_path: Path) -> None:
+    program = (
+        "import hashlib; from toposcope.family.corpus import Corpus, read_text; "
+        "print(hashlib.sha256(read_text(Corpus()).encode()).hexdigest())"
+    )
+    # Another hash seed orders sets otherwise; another folder would find other files by relative paths.
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == sha256(python_docs)
+
+
+def test_characters_are_code_points_modulo_128(tmp_path: Path) -> None:
+    text = "ab\n\x7f\u0080é€😀z"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8", newline="")
+    _, path = prepared(tmp_path)
+    tokens = load(path)
+    found = torch.cat([tokens.training, tokens.validation])
+    assert found.dtype == torch.uint8
+    assert found.tolist() == [ord(character) % 128 for character in text]
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.9])
+def test_validation_is_the_last_part_by_position(tmp_path: Path, fraction: float) -> None:
+    corpus, path = prepared(tmp_path, validation_fraction=fraction)
+    text = read_text(corpus)
+    tokens = load(path)
+    cut = round(len(text) * (1 - fraction))
+    # Together the whole text, once: the parts cannot overlap.
+    assert bytes(tokens.training.tolist()).decode("ascii") == text[:cut]
+    assert bytes(tokens.validation.tolist()).decode("ascii") == text[cut:]
+    assert tokens.n_characters == len(text)
+    assert tokens.sha256 == sha256(text)
+
+
+def test_preparing_twice_keeps_the_file(tmp_path: Path) -> None:
+    corpus, path = prepared(tmp_path)
+    before, changed = path.read_bytes(), path.stat().st_mtime_ns
+    assert prepare(corpus, path) == load(path).sha256
+    assert path.read_bytes() == before
+    assert path.stat().st_mtime_ns == changed
+
+
+def test_preparing_is_deterministic(tmp_path: Path) -> None:
+    corpus, path = prepared(tmp_path)
+    prepare(corpus, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_a_changed_text_is_refused(tmp_path: Path) -> None:
+    corpus, path = prepared(tmp_path)
+    Path(corpus.source).write_text(some_text(seed=1), encoding="utf-8")
+    message = refusal(corpus, path)
+    assert str(path) in message
+    assert "another text" in message
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"validation_fraction": 0.5}, {"tokenizer": "bpe", "vocabulary": 300}],
+    ids=["fraction", "tokenizer"],
+)
+def test_tokens_made_by_other_options_are_never_taken_for_these(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Refused or made anew, whichever: the tokens on disk must not silently be those of the earlier declaration."""
+    corpus, path = prepared(tmp_path)
+    changed = msgspec.structs.replace(corpus, **other)
+    prepare(changed, tmp_path / "right.safetensors")
+    try:
+        prepare(changed, path)
+    except ToposcopeError as error:
+        assert str(path) in str(error)  # noqa: PT017 - refusing is one of two right answers
+        return
+    assert torch.equal(load(path).training, load(tmp_path / "right.safetensors").training)
+
+
+def test_a_damaged_token_file_is_told_with_its_mend(tmp_path: Path) -> None:
+    corpus, path = prepared(tmp_path)
+    path.write_bytes(path.read_bytes()[:-50])
+    message = refusal(corpus, path)
+    assert str(path) in message
+    assert "delete it" in message
+
+
+def bpe(folder: Path, vocabulary: int) -> tuple[str, Path, Tokenizer]:
+    corpus, path = prepared(folder, tokenizer="bpe", vocabulary=vocabulary)
+    return read_text(corpus), path, Tokenizer.from_file(str(path.with_suffix(".tokenizer.json")))
+
+
+def test_bpe_gives_the_text_back(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(some_text(500) + "\n\n  Größe €\t😀 \r\n end", encoding="utf-8", newline="")
+    text, path, tokenizer = bpe(tmp_path, 300)
+    tokens = load(path)
+    cut = round(len(text) * 0.9)
+    assert tokenizer.decode(tokens.training.tolist()) == text[:cut]
+    # The validation part holds bytes the training part never showed; a byte-level alphabet has them all.
+    assert tokenizer.decode(tokens.validation.tolist()) == text[cut:]
+
+
+def test_bpe_vocabulary(tmp_path: Path) -> None:
+    text, path, tokenizer = bpe(tmp_path, 280)
+    tokens = load(path)
+    assert tokens.training.dtype == torch.int32
+    assert tokenizer.get_vocab_size() <= 280
+    assert 0 <= int(tokens.training.min()) <= int(tokens.training.max()) < 280
+    # Merged pairs make fewer tokens than characters.
+    assert len(tokens.training) + len(tokens.validation) < len(text)
+    assert int(tokens.training.max()) >= 256
+
+
+def test_bpe_is_deterministic(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        bpe(tmp_path / name, 300)
+    for file in ("corpus.safetensors", "corpus.tokenizer.json"):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_bpe_is_trained_on_the_training_part_alone(tmp_path: Path) -> None:
+    # Two texts that differ only after the cut have one tokenizer.
+    head = some_text(2000)
+    tails = ("qqqq " * 10_000)[: len(head) // 9], ("zzzz " * 10_000)[: len(head) // 9]
+    for name, tail in zip(("first", "second"), tails, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(head + tail, encoding="utf-8")
+        bpe(tmp_path / name, 300)
+    first, second = (tmp_path / name / "corpus.tokenizer.json" for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"vocabulary": 64}, ["vocabulary", "64", "128"]),
+        ({"tokenizer": "bpe", "vocabulary": 255}, ["vocabulary", "255", "256"]),
+        ({"tokenizer": "bpe", "vocabulary": 70_000}, ["vocabulary", "70000", "65536"]),
+        ({"validation_fraction": 0.0}, ["validation_fraction", "0.0"]),
+        ({"validation_fraction": 1.0}, ["validation_fraction", "1.0"]),
+        ({"validation_fraction": float("nan")}, ["validation_fraction", "nan"]),
+    ],
+)
+def test_bad_options_are_refused_by_name(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        Corpus(**options)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_hugging_face_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    message = refusal(Corpus(source="hf:owner/name"), tmp_path / "corpus.safetensors")
+    assert "hf:owner/name" in message
+    assert "toposcope[hf]" in message
+
+
+class Rows(dict[str, list[str]]):
+    """What `datasets.load_dataset` returns, as far as we use it."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self)
+
+
+def pretend_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Any) -> None:
+    module = ModuleType("datasets")
+    vars(module).update(vars(SimpleNamespace(load_dataset=load_dataset)))
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def test_hugging_face_reads_the_named_split_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def load_dataset(name: str, *, split: str) -> Rows:
+        asked.append((name, split))
+        return Rows(text=["no"], story=["once", "upon a time"])
+
+    pretend_datasets(monkeypatch, load_dataset)
+    text = read_text(Corpus(source="hf:owner/name", split="validation", column="story"))
+    assert text == "once\n\nupon a time"
+    assert asked == [("owner/name", "validation")]
+
+
+def test_hugging_face_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(name: str, *, split: str) -> Rows:
+        raise ConnectionError("no route\nto host")
+
+    pretend_datasets(monkeypatch, offline)
+    assert "no route to host" in refusal(Corpus(source="hf:owner/name"), tmp_path / "corpus.safetensors")
+
+    pretend_datasets(monkeypatch, lambda name, split: Rows(story=["once"]))
+    message = refusal(Corpus(source="hf:owner/name"), tmp_path / "corpus.safetensors")
+    assert "'text'" in message
+    assert "story" in message
+
+
+def test_spread_sequences_are_even_and_reach_both_ends() -> None:
+    tokens = torch.arange(100, dtype=torch.uint8)
+    found = spread_sequences(tokens, 4, 10, "training")
+    assert found.dtype == torch.int64
+    assert found[:, 0].tolist() == [0, 30, 60, 90]
+    assert np.array_equal(found[3].numpy(), np.arange(90, 100))
+    assert torch.equal(found, spread_sequences(tokens, 4, 10, "training"))
+
+
+def test_a_part_shorter_than_one_sequence_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("short", encoding="utf-8")
+    small_corpus(tmp_path)
+    with pytest.raises(ToposcopeError, match=r"validation part has 5 tokens.*sequence of 6"):
+        spread_sequences(torch.zeros(5, dtype=torch.uint8), 2, 6, "validation")
+    assert spread_sequences(torch.zeros(6, dtype=torch.uint8), 2, 6, "validation").shape == (2, 6)

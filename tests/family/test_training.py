@@ -1,0 +1,471 @@
+"""Training: what is logged and kept, that a stop costs nothing, and what is refused."""
+
+import csv
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from small_runs import SIZE, contents, prepared, small_run, some_text
+
+from toposcope.errors import ToposcopeError
+from toposcope.family import Run, Training, build, train, training
+from toposcope.family.corpus import load, prepare
+from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, is_finished, outcome, read_run
+from toposcope.seeds import derive_seed
+
+
+class Stopped(Exception):
+    """What a test raises in the middle of a training."""
+
+
+def read_log(directory: Path) -> list[dict[str, str]]:
+    with (directory / "log.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def column(directory: Path, name: str) -> list[float]:
+    """One column of a log; an empty field is NaN."""
+    return [float(row[name] or "nan") for row in read_log(directory)]
+
+
+@pytest.fixture
+def corpus_path(tmp_path: Path) -> Path:
+    return prepared(tmp_path)[1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return small_run(prepared(tmp_path)[0])
+
+
+def with_training(run: Run, **changed: Any) -> Run:
+    return msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, **changed))
+
+
+def refusal(start: Callable[[], object]) -> str:
+    """The one line a training is refused with."""
+    with pytest.raises(ToposcopeError) as caught:
+        start()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    published = Training()
+    assert (published.steps, published.batch_size, published.checkpoint_every) == (5000, 64, 100)
+    assert (published.learning_rate, published.final_learning_rate) == (3e-3, 1e-5)
+    assert (published.schedule, published.warmup_steps) == ("cosine", 200)
+    assert (published.weight_decay, published.gradient_clip, published.seed) == (0.01, 1.0, 42)
+    assert len(published.checkpoint_steps) == 51
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps", 0),
+        ("batch_size", 0),
+        ("checkpoint_every", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("final_learning_rate", -1e-5),
+        ("final_learning_rate", math.nan),
+        ("gradient_clip", 0.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", math.nan),
+        ("warmup_steps", -1),
+        ("decay_steps", -1),
+        ("seed", -1),
+        # The validation set is what a final loss is measured on: fewer sequences would be noise.
+        ("validation_sequences", 63),
+    ],
+)
+def test_bad_fields_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        Training(**{field: value})  # type: ignore[arg-type]
+
+
+def test_ramps_longer_than_the_run_are_refused() -> None:
+    with pytest.raises(ValueError, match="200 steps, more than steps = 100"):
+        Training(steps=100)
+    with pytest.raises(ValueError, match="1200 steps, more than steps = 1100"):
+        Training(steps=1100, schedule="wsd")
+    assert Training(steps=1200, schedule="wsd").steps == 1200
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "expected"),
+    [
+        (40, 10, [0, 10, 20, 30, 40]),
+        (45, 10, [0, 10, 20, 30, 40, 45]),
+        (5, 10, [0, 5]),
+        (3, 1, [0, 1, 2, 3]),
+    ],
+)
+def test_checkpoints_at_the_begin_every_so_often_and_at_the_end(steps: int, every: int, expected: list[int]) -> None:
+    assert Training(steps=steps, checkpoint_every=every, warmup_steps=0).checkpoint_steps == expected
+
+
+def test_what_a_run_leaves(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    run = with_training(run, steps=25)
+    directory = tmp_path / "run"
+    told: list[tuple[str, int, int]] = []
+    assert train(run, corpus_path, directory, lambda *what: told.append(what)) == Outcome("complete", 25)
+    assert sorted(contents(directory)) == [
+        "checkpoints/step_000000.safetensors",
+        "checkpoints/step_000010.safetensors",
+        "checkpoints/step_000020.safetensors",
+        "checkpoints/step_000025.safetensors",
+        "log.csv",
+        "run.json",
+        "state.safetensors",
+    ]
+    assert told == [("small", 10, 25), ("small", 20, 25), ("small", 25, 25)]
+    assert read_run(directory) == run
+    assert is_finished(run, directory)
+    assert not is_finished(with_training(run, seed=4), directory)
+
+
+def test_the_first_checkpoint_is_the_initial_model(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    train(run, corpus_path, tmp_path / "run")
+    kept = safetensors.torch.load_file(checkpoint_path(tmp_path / "run", 0))
+    fresh = build(run.size, seed=run.training.seed).state_dict()
+    assert kept.keys() == fresh.keys()
+    assert all(torch.equal(kept[name], fresh[name]) for name in kept)
+
+
+def test_the_log_by_its_columns(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(run, corpus_path, directory)
+    assert (directory / "log.csv").read_text().splitlines()[0] == ",".join(LOG_COLUMNS)
+    rows = read_log(directory)
+    assert [int(row["step"]) for row in rows] == list(range(41))
+    for step, row in enumerate(rows):
+        tokens = step * run.training.batch_size * SIZE.context
+        assert int(row["tokens"]) == tokens
+        assert float(row["flops"]) == 6 * run.size.n_parameters * tokens
+        assert float(row["learning_rate"]) == run.training.rate(step)
+        # Before the first update there is no batch, hence neither loss nor gradient.
+        assert (row["loss"] == "") == (row["grad_norm"] == "") == (step == 0)
+        assert (row["validation_loss"] != "") == (step % 10 == 0)
+        assert "nan" not in ",".join(row.values())
+
+
+def test_the_loss_falls(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    run = with_training(run, steps=120, learning_rate=2e-2)
+    train(run, corpus_path, tmp_path / "run")
+    losses = column(tmp_path / "run", "loss")
+    validation = [v for v in column(tmp_path / "run", "validation_loss") if not math.isnan(v)]
+    assert losses[1] == pytest.approx(math.log(128), abs=0.1)
+    assert np.mean(losses[-10:]) < losses[1] - 1.5
+    assert validation[-1] < validation[0] - 1.5
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_a_plain_training_loop_gives_the_same_losses(
+    run: Run, corpus_path: Path, tmp_path: Path, schedule: str
+) -> None:
+    """The loss of step t is that of its own batch before the update; AdamW, clipped, at the rate of the schedule."""
+    run = with_training(
+        run, steps=12, warmup_steps=3, checkpoint_every=5, schedule=schedule, decay_steps=4, gradient_clip=0.5
+    )
+    train(run, corpus_path, tmp_path / "run")
+    tokens = load(corpus_path).training.long()
+    length = SIZE.context + 1
+    generator = torch.Generator().manual_seed(derive_seed(run.training.seed, "batches", 0))
+    starts = torch.randint(0, len(tokens) - length + 1, (1000, run.training.batch_size), generator=generator)
+    model = build(run.size, seed=run.training.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=run.training.weight_decay)
+    losses, norms = column(tmp_path / "run", "loss"), column(tmp_path / "run", "grad_norm")
+    for step in range(1, 13):
+        optimizer.param_groups[0]["lr"] = run.training.rate(step)
+        optimizer.zero_grad()
+        loss = model.loss(torch.stack([tokens[s : s + length] for s in starts[step - 1].tolist()]))
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norm = math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradients))
+        for gradient in gradients:
+            gradient *= min(1.0, run.training.gradient_clip / norm)
+        optimizer.step()
+        assert losses[step] == pytest.approx(float(loss.detach()), rel=1e-4)
+        # The norm is the one before clipping.
+        assert norms[step] == pytest.approx(norm, rel=1e-3)
+    kept = safetensors.torch.load_file(checkpoint_path(tmp_path / "run", 12))
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(kept[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", [{}, {"seed": 8}, {"validation_sequences": 100, "batch_size": 7}])
+def test_the_validation_set_is_fixed(run: Run, corpus_path: Path, tmp_path: Path, changed: dict[str, int]) -> None:
+    """Evenly spread sequences of the validation part: the same for every seed, batch size and step."""
+    run = with_training(run, **changed)
+    assert run.training.validation_sequences >= 64
+    train(run, corpus_path, tmp_path / "run")
+    text = load(corpus_path).validation.long()
+    length, count = SIZE.context + 1, run.training.validation_sequences
+    starts = [int(i * (len(text) - length) / (count - 1)) for i in range(count)]
+    sequences = torch.stack([text[s : s + length] for s in starts])
+    logged = column(tmp_path / "run", "validation_loss")
+    model = build(run.size)
+    for step in run.training.checkpoint_steps:
+        model.load_state_dict(safetensors.torch.load_file(checkpoint_path(tmp_path / "run", step)))
+        with torch.no_grad():
+            assert logged[step] == pytest.approx(float(model.loss(sequences)), rel=1e-5)
+
+
+def test_the_result_depends_on_nothing_but_the_run(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    train(run, corpus_path, tmp_path / "first")
+    threads = torch.get_num_threads()
+    torch.manual_seed(99)
+    torch.set_num_threads(2)
+    try:
+        train(run, corpus_path, tmp_path / "second")
+        # The caller's number of threads is given back.
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+
+
+def test_the_seed_decides_weights_and_batches(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    train(run, corpus_path, tmp_path / "first")
+    train(with_training(run, seed=4), corpus_path, tmp_path / "second")
+    for step in (0, 40):
+        paths = [checkpoint_path(tmp_path / name, step) for name in ("first", "second")]
+        assert paths[0].read_bytes() != paths[1].read_bytes()
+    assert column(tmp_path / "first", "loss")[2:] != column(tmp_path / "second", "loss")[2:]
+
+
+def stop_at(steps: set[int]) -> Callable[[str, int, int], None]:
+    """Raise the first time each of these steps is told."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        if done in steps:
+            steps.remove(done)
+            raise Stopped
+
+    return progress
+
+
+@pytest.mark.parametrize("stops", [[10], [20], [30, 40], [10, 20, 30, 40, 50], [50]], ids=str)
+def test_a_stopped_run_goes_on_bit_for_bit(
+    run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: list[int]
+) -> None:
+    # Blocks of batches shorter than the run, so that stops fall before, on and after their borders.
+    monkeypatch.setattr(training, "STEPS_A_BLOCK", 16)
+    run = with_training(run, steps=50, checkpoint_every=15)
+    train(run, corpus_path, tmp_path / "undisturbed")
+    directory = tmp_path / "stopped"
+    remaining = set(stops)
+    progress = stop_at(remaining)
+    attempts = 0
+    while remaining:
+        with pytest.raises(Stopped):
+            train(run, corpus_path, directory, progress)
+        attempts += 1
+        found = outcome(directory)
+        assert found is not None
+        # A stop loses at most what came after the last checkpoint.
+        assert found.step in run.training.checkpoint_steps
+        assert found.status in ("running", "complete")
+    assert attempts == len(stops)
+    assert train(run, corpus_path, directory, progress) == Outcome("complete", 50)
+    assert contents(directory) == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_stop_between_any_two_files_costs_nothing(
+    run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A kill can fall between a checkpoint and the log, or the log and the state; each is a write of its own."""
+    run = with_training(run, steps=20)
+    train(run, corpus_path, tmp_path / "undisturbed")
+    left = [at]
+
+    def counted(write: Callable[..., None]) -> Callable[..., None]:
+        def stopping(*arguments: Any) -> None:
+            if left[0] == 0:
+                left[0] = -1
+                raise Stopped
+            left[0] -= 1
+            write(*arguments)
+
+        return stopping
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "write_whole", counted(training.write_whole))
+        patched.setattr(training, "write_text", counted(training.write_text))
+        with pytest.raises(Stopped):
+            train(run, corpus_path, tmp_path / "stopped")
+    assert train(run, corpus_path, tmp_path / "stopped") == Outcome("complete", 20)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "undisturbed")
+
+
+def test_a_complete_run_is_left_alone(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(run, corpus_path, directory)
+    changed = {path: path.stat().st_mtime_ns for path in directory.rglob("*.*") if path.name != ".lock"}
+    assert train(run, corpus_path, directory) == Outcome("complete", 40)
+    assert {path: path.stat().st_mtime_ns for path in changed} == changed
+
+
+@pytest.fixture
+def diverging(run: Run) -> Run:
+    """A run whose weights leave the range of numbers within a few updates, but after its first checkpoint."""
+    return with_training(run, learning_rate=1e30, warmup_steps=0, schedule="constant", checkpoint_every=2)
+
+
+def test_a_diverging_run_stops_and_is_kept(diverging: Run, corpus_path: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    found = train(diverging, corpus_path, directory)
+    assert found.status == "diverged"
+    assert 1 < found.step < 40
+    assert outcome(directory) == found
+    # Divergence is an end: there is nothing left to do for this run.
+    assert is_finished(diverging, directory)
+    rows = read_log(directory)
+    assert [int(row["step"]) for row in rows] == list(range(found.step + 1))
+    assert not math.isfinite(float(rows[-1]["loss"]))
+    assert all(math.isfinite(float(row["loss"])) for row in rows[1:-1])
+    kept = sorted(int(p.stem.removeprefix("step_")) for p in (directory / "checkpoints").iterdir())
+    assert kept == [step for step in range(0, found.step, 2)]
+    for step in kept:
+        assert checkpoint_path(directory, step).stat().st_size > 0
+
+
+def test_a_diverged_run_stays_diverged(diverging: Run, corpus_path: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    first = train(diverging, corpus_path, directory)
+    before = contents(directory)
+    assert train(diverging, corpus_path, directory) == first
+    assert contents(directory) == before
+
+
+def test_no_checkpoint_holds_weights_out_of_range(diverging: Run, corpus_path: Path, tmp_path: Path) -> None:
+    """A run that ends on the very update that ruins its weights has diverged too: it must not be called complete."""
+    found = train(diverging, corpus_path, tmp_path / "long")
+    # Its loss was finite up to here, so these steps alone would look healthy.
+    run = with_training(diverging, steps=found.step - 1, checkpoint_every=found.step - 1)
+    last = train(run, corpus_path, tmp_path / "short")
+    weights = safetensors.torch.load_file(checkpoint_path(tmp_path / "short", run.training.steps))
+    finite = all(bool(tensor.isfinite().all()) for tensor in weights.values())
+    validation = column(tmp_path / "short", "validation_loss")[-1]
+    assert last.status == ("complete" if finite and math.isfinite(validation) else "diverged")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"training": {"steps": 41}}, ["training.steps", "40", "41"]),
+        ({"training": {"seed": 9}}, ["training.seed", "3", "9"]),
+        ({"size": {"hidden": 16}}, ["size.hidden", "8", "16"]),
+        ({"corpus": {"validation_fraction": 0.2}}, ["corpus.validation_fraction", "0.1", "0.2"]),
+    ],
+    ids=str,
+)
+def test_the_directory_of_another_declaration_is_refused(
+    run: Run, corpus_path: Path, tmp_path: Path, changed: dict[str, dict[str, Any]], words: list[str]
+) -> None:
+    directory = tmp_path / "run"
+    train(run, corpus_path, directory)
+    before = contents(directory)
+    parts = {part: msgspec.structs.replace(getattr(run, part), **fields) for part, fields in changed.items()}
+    message = refusal(lambda: train(msgspec.structs.replace(run, **parts), corpus_path, directory))
+    assert str(directory) in message
+    assert all(word in message for word in words)
+    assert contents(directory) == before
+
+
+def test_a_directory_trained_on_another_text_is_refused(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    train(run, corpus_path, tmp_path / "run")
+    Path(run.corpus.source).write_text(some_text(seed=1), encoding="utf-8")
+    prepare(run.corpus, tmp_path / "other.safetensors")
+    message = refusal(lambda: train(run, tmp_path / "other.safetensors", tmp_path / "run"))
+    assert "another text" in message
+    assert str(tmp_path / "run") in message
+
+
+@pytest.mark.parametrize("file", ["state.safetensors", "run.json"])
+def test_a_damaged_file_is_told_with_its_mend(run: Run, corpus_path: Path, tmp_path: Path, file: str) -> None:
+    directory = tmp_path / "run"
+    train(run, corpus_path, directory)
+    undisturbed = contents(directory)
+    path = directory / file
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    message = refusal(lambda: train(run, corpus_path, directory))
+    assert str(path) in message
+    assert "delete" in message
+    # The mend works: what is trained again is what was there.
+    path.unlink()
+    train(run, corpus_path, directory)
+    assert contents(directory) == undisturbed
+
+
+def test_a_checkpoint_lost_from_a_complete_run_is_made_again(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(run, corpus_path, directory)
+    undisturbed = contents(directory)
+    checkpoint_path(directory, 20).unlink()
+    try:
+        train(run, corpus_path, directory)
+    except ToposcopeError as error:
+        assert "step_000020" in str(error)  # noqa: PT017 - telling is as good as mending; a silent gap is not
+        return
+    assert contents(directory) == undisturbed
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_a_corpus_shorter_than_one_sequence_is_refused(tmp_path: Path, part: str) -> None:
+    (tmp_path / "text.txt").write_text("a" * 20, encoding="utf-8")
+    corpus, path = prepared(tmp_path, validation_fraction=0.9 if part == "training" else 0.1)
+    message = refusal(lambda: train(small_run(corpus), path, tmp_path / "run"))
+    assert f"the {part} part has 2 tokens" in message
+    assert "17" in message
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import msgspec
+from toposcope.family import Run, train
+
+def wait(what, done, total):
+    if done == 10:
+        print("inside", flush=True)
+        sys.stdin.readline()
+
+run = msgspec.json.decode(sys.argv[1], type=Run)
+print(train(run, Path(sys.argv[2]), Path(sys.argv[3]), wait).status, flush=True)
+"""
+
+
+def test_two_processes_on_one_run_are_refused(
+    run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run"
+    arguments = [msgspec.json.encode(run).decode(), str(corpus_path), str(directory)]
+    first = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdin is not None
+    assert first.stdout is not None
+    assert first.stdout.readline() == "inside\n"
+    # The wait is for a process that was just killed; this one lives.
+    monkeypatch.setattr(training, "LOCK_SECONDS", 0.1)
+    message = refusal(lambda: train(run, corpus_path, directory))
+    assert str(directory) in message
+    assert "another process" in message
+    rest, _ = first.communicate("go on\n")
+    assert rest == "complete\n"
+    # Refusing did not disturb the other, and its lock is gone with it.
+    train(run, corpus_path, tmp_path / "undisturbed")
+    assert train(run, corpus_path, directory) == Outcome("complete", 40)
+    assert contents(directory) == contents(tmp_path / "undisturbed")

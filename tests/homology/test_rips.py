@@ -1,0 +1,462 @@
+"""Vietoris-Rips persistence (METHODS 3) against SciPy's spanning tree, ripser, and GUDHI's simplex tree."""
+
+import math
+from typing import Any
+
+import gudhi
+import numpy as np
+import pytest
+import torch
+from exact_matching import exact_bottleneck
+from hard_cases import Array, clouds
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from ripser import ripser
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import minimum_spanning_tree
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram, farthest_points, rips
+
+thorough = settings(max_examples=200, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+
+def distances(points: Array) -> Array:
+    """All distances, each correctly rounded or nearly so, none from squared norms."""
+    return np.array([[math.dist(x, y) for y in points] for x in points])
+
+
+def tree_lengths(points: Array) -> Array:
+    """Lengths of SciPy's minimum spanning tree, ascending; found on ranks, since SciPy reads a zero as no edge."""
+    levels, rank = np.unique(distances(points), return_inverse=True)
+    n = len(points)
+    graph = np.triu(1 + rank.reshape(n, n), k=1)
+    tree = minimum_spanning_tree(csr_matrix(graph))
+    return np.sort(levels[tree.data.astype(int) - 1])
+
+
+def simplex_tree_bars(points: Array, max_dimension: int, cap: float = np.inf) -> list[Array]:
+    """Bars of positive length, per dimension, by GUDHI's cohomology of the explicit complex."""
+    complex_ = gudhi.RipsComplex(distance_matrix=distances(points), max_edge_length=cap)
+    tree = complex_.create_simplex_tree(max_dimension=max_dimension + 1)
+    tree.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
+    return [np.reshape(tree.persistence_intervals_in_dimension(k), (-1, 2)) for k in range(max_dimension + 1)]
+
+
+def ordered(pairs: Array) -> Array:
+    pairs = pairs[pairs[:, 1] > pairs[:, 0]]
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+
+
+def finite(bars: Array) -> Array:
+    return bars[np.isfinite(bars[:, 1])]
+
+
+def assert_same(first: list[Diagram], second: list[Diagram]) -> None:
+    """Equality to the last bit."""
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert_array_equal(a.pairs, b.pairs)
+        assert (a.dimension, a.n_essential, a.n_truncated) == (b.dimension, b.n_essential, b.n_truncated)
+        assert a.cover_radius == b.cover_radius
+
+
+# Connected components
+
+
+@thorough
+@given(clouds(max_points=16))
+@example(np.zeros((1, 1)))
+@example(np.zeros((4, 2)))
+@example(np.array([[0.0, 0.0], [3.0, 4.0]]))
+def test_h0_is_the_minimum_spanning_tree(points: Array) -> None:
+    (h0,) = rips(points, max_dimension=0)
+    assert h0.pairs.shape == (len(points) - 1, 2)
+    assert not h0.pairs[:, 0].any()
+    assert_allclose(h0.pairs[:, 1], tree_lengths(points), rtol=1e-14, atol=0)
+    assert (h0.dimension, h0.n_essential, h0.n_truncated, h0.cover_radius) == (0, 1, 0, 0.0)
+
+
+@pytest.mark.parametrize(("n", "d"), [(200, 1), (150, 3), (80, 200)])
+def test_h0_of_larger_clouds(n: int, d: int) -> None:
+    points = np.random.default_rng(n).normal(size=(n, d))
+    deaths = rips(points, max_dimension=0)[0].pairs[:, 1]
+    assert_allclose(deaths, tree_lengths(points), rtol=1e-14, atol=0)
+    by_ripser = ripser(distances(points), maxdim=0, distance_matrix=True)["dgms"][0]
+    assert_allclose(deaths, np.sort(finite(by_ripser)[:, 1]), rtol=1e-6)
+
+
+@moderate
+@given(clouds(), st.data())
+def test_duplicates_stay_as_bars_of_length_zero(points: Array, data: st.DataObject) -> None:
+    copies = data.draw(st.lists(st.integers(0, len(points) - 1), max_size=6))
+    doubled = np.concatenate([points, points[copies]])
+    once, twice = rips(points, max_dimension=1), rips(doubled, max_dimension=1)
+    assert_array_equal(twice[0].pairs[:, 1], np.sort([*once[0].pairs[:, 1], *[0.0] * len(copies)]))
+    assert_array_equal(twice[1].pairs, once[1].pairs)
+
+
+@thorough
+@given(st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=12))
+def test_h0_of_a_line_is_its_gaps(places: list[int]) -> None:
+    expected = np.sort(np.diff(np.sort(places)))
+    line = np.array(places, float)[:, None]
+    # Along (3, 4) lengths are five times those of the axis; squares below 2^53 do not round.
+    for points, factor in ((line, 1), (line * np.array([[3.0, 4.0]]), 5)):
+        h0, h1 = rips(points, max_dimension=1)
+        assert_array_equal(h0.pairs[:, 1], factor * expected)
+        assert len(h1.pairs) == 0
+
+
+def test_mixed_scales_in_one_cloud() -> None:
+    points = np.array([[0.0], [1.0], [1e100]])
+    assert_array_equal(rips(points, max_dimension=0)[0].pairs[:, 1], [1, 1e100])
+
+
+@pytest.mark.xfail(strict=True, reason="squares of short edges underflow beside one coordinate of 1e200")
+def test_extremely_mixed_scales_in_one_cloud() -> None:
+    points = np.array([[0.0], [1.0], [1e200]])
+    assert_allclose(rips(points, max_dimension=0)[0].pairs[:, 1], [1, 1e200], rtol=1e-14)
+
+
+# Loops and voids
+
+
+@thorough
+@given(clouds(max_points=10))
+@example(np.zeros((1, 1)))
+@example(np.zeros((3, 2)))
+def test_higher_dimensions_are_those_of_the_simplex_tree(points: Array) -> None:
+    expected = simplex_tree_bars(points, 2)
+    tolerance = 1e-14 * np.abs(points).max()
+    for k, diagram in enumerate(rips(points, max_dimension=2)):
+        assert (diagram.dimension, diagram.n_truncated) == (k, 0)
+        assert diagram.n_essential == (k == 0)
+        # Sorted arrays would not bear ties that rounding breaks.
+        assert exact_bottleneck(diagram.pairs, finite(expected[k])) <= tolerance
+
+
+@pytest.mark.parametrize(("n", "d", "seed"), [(40, 2, 0), (30, 3, 1), (24, 4, 2), (20, 10, 3)])
+def test_generic_clouds_bar_by_bar(n: int, d: int, seed: int) -> None:
+    points = np.random.default_rng(seed).normal(size=(n, d))
+    got = rips(points, max_dimension=2)
+    expected = simplex_tree_bars(points, 2)
+    by_ripser = ripser(distances(points), maxdim=2, distance_matrix=True)["dgms"]
+    assert len(got[1].pairs) > 1
+    for k in (0, 1, 2):
+        assert_allclose(got[k].pairs, ordered(finite(expected[k])), rtol=1e-12, atol=0)
+        # ripser computes in float32, where a very short bar may come or go.
+        assert exact_bottleneck(got[k].pairs, finite(by_ripser[k].astype(np.float64))) <= 1e-6 * distances(points).max()
+
+
+@moderate
+@given(clouds(max_points=10))
+def test_ripser_agrees(points: Array) -> None:
+    by_ripser = ripser(distances(points), maxdim=2, distance_matrix=True)["dgms"]
+    tolerance = 1e-6 * distances(points).max()
+    for diagram, bars in zip(rips(points, max_dimension=2), by_ripser, strict=True):
+        assert exact_bottleneck(diagram.pairs, finite(np.reshape(bars, (-1, 2)).astype(np.float64))) <= tolerance
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 9, 12, 20])
+def test_a_regular_polygon_has_one_loop(n: int) -> None:
+    angles = 2 * np.pi * np.arange(n) / n
+    h1 = rips(np.column_stack([np.cos(angles), np.sin(angles)]), max_dimension=1)[1]
+    longest = h1.pairs[np.argmax(h1.lifetimes)]
+    # Born with the sides; filled by the first triangle that holds the centre.
+    assert_allclose(longest, [2 * np.sin(np.pi / n), 2 * np.sin(np.pi * math.ceil(n / 3) / n)], rtol=1e-14)
+    assert np.sum(h1.lifetimes > 1e-14) == 1
+
+
+@pytest.mark.parametrize("d", [2, 3, 4])
+def test_a_cross_polytope_is_a_sphere(d: int) -> None:
+    diagrams = rips(np.concatenate([np.eye(d), -np.eye(d)]), max_dimension=d - 1)
+    for diagram in diagrams[1:-1]:
+        assert len(diagram.pairs) == 0
+    assert_allclose(diagrams[-1].pairs, [[math.sqrt(2), 2]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("points", [np.ones((1, 3)), np.array([[0.0], [5.0]]), np.ones((6, 2))])
+def test_too_few_places_for_a_loop(points: Array) -> None:
+    diagrams = rips(points, max_dimension=3)
+    assert [diagram.dimension for diagram in diagrams] == [0, 1, 2, 3]
+    assert len(diagrams[0].pairs) == len(points) - 1
+    for diagram in diagrams[1:]:
+        assert diagram.pairs.shape == (0, 2)
+        assert (diagram.n_essential, diagram.n_truncated) == (0, 0)
+
+
+def test_dimensions_do_not_depend_on_how_many_are_asked() -> None:
+    points = np.random.default_rng(5).normal(size=(20, 3))
+    three = rips(points, max_dimension=2)
+    assert_same(rips(points, max_dimension=0), three[:1])
+    assert_same(rips(points), three[:2])
+
+
+# The cap
+
+
+@thorough
+@given(clouds(max_points=10), st.data())
+def test_a_cap_loses_nothing(points: Array, data: st.DataObject) -> None:
+    whole = rips(points, max_dimension=2)
+    ends = [x for diagram in whole for x in diagram.pairs.ravel().tolist()] or [1.0]
+    end = data.draw(st.sampled_from(ends))
+    cap = data.draw(st.sampled_from([end, np.nextafter(end, 0), np.nextafter(end, np.inf), end / 2]))
+    for full, capped in zip(whole, rips(points, max_dimension=2, threshold=cap), strict=True):
+        birth, death = full.pairs.T
+        # Inclusive: what dies at the cap has died, what is born at the cap is alive.
+        assert_array_equal(capped.pairs, full.pairs[death <= cap])
+        assert capped.n_truncated == np.sum((birth <= cap) & (cap < death))
+        assert capped.n_essential == full.n_essential
+
+
+@thorough
+@given(clouds(max_points=9, exact=True), st.data())
+def test_a_capped_filtration_is_that_of_the_simplex_tree(points: Array, data: st.DataObject) -> None:
+    levels = np.unique(distances(points))
+    level = data.draw(st.sampled_from(levels.tolist()))
+    cap = data.draw(st.sampled_from([level, np.nextafter(level, 0), level * 1.01]))
+    got = rips(points, max_dimension=2, threshold=cap)
+    for k, (diagram, bars) in enumerate(zip(got, simplex_tree_bars(points, 2, cap), strict=True)):
+        assert_array_equal(ordered(diagram.pairs), ordered(finite(bars)))
+        alive = np.sum(np.isinf(bars[:, 1]))
+        assert diagram.n_truncated + diagram.n_essential == alive
+        assert diagram.n_essential == (k == 0)
+    assert len(got[0].pairs) + got[0].n_truncated == len(points) - 1
+
+
+def test_the_unit_square_at_its_caps() -> None:
+    square = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    diagonal = math.sqrt(2)
+    expected = {
+        0.0: ([0, 3], [0, 0]),
+        np.nextafter(1, 0): ([0, 3], [0, 0]),
+        1.0: ([3, 0], [0, 1]),
+        np.nextafter(diagonal, 0): ([3, 0], [0, 1]),
+        diagonal: ([3, 0], [1, 0]),
+        np.inf: ([3, 0], [1, 0]),
+    }
+    for cap, counts in expected.items():
+        assert [[len(d.pairs), d.n_truncated] for d in rips(square, threshold=cap)] == [*counts]
+
+
+@pytest.mark.parametrize("cap", [0, 1, 2])
+def test_a_whole_number_is_a_cap(cap: int) -> None:
+    points = np.random.default_rng(8).normal(size=(12, 2))
+    assert_same(rips(points, threshold=cap), rips(points, threshold=float(cap)))
+
+
+# Scales
+
+
+@moderate
+@given(clouds(max_points=10), st.integers(-900, 900))
+def test_a_power_of_two_scales_every_digit(points: Array, exponent: int) -> None:
+    scaled = rips(np.ldexp(points, exponent), max_dimension=2)
+    expected = [Diagram(np.ldexp(d.pairs, exponent), d.dimension, d.n_essential) for d in rips(points, max_dimension=2)]
+    assert_same(scaled, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1e30, 1e200, 1e300])
+def test_tiny_and_huge_clouds(scale: float) -> None:
+    points = np.random.default_rng(6).normal(size=(25, 2))
+    cap = 1.0
+    for plain, scaled in zip(rips(points, threshold=cap), rips(points * scale, threshold=cap * scale), strict=True):
+        assert len(plain.pairs) > 0
+        assert_allclose(scaled.pairs, plain.pairs * scale, rtol=1e-12)
+        assert scaled.n_truncated == plain.n_truncated > 0
+    landmarks = rips(points * scale, max_points=9)[1]
+    assert landmarks.cover_radius == pytest.approx(rips(points, max_points=9)[1].cover_radius * scale, rel=1e-12, abs=0)
+
+
+def test_subnormal_clouds() -> None:
+    line = np.array([[0.0], [5e-324], [2e-323]])
+    assert_array_equal(rips(line, max_dimension=0)[0].pairs[:, 1], [5e-324, 1.5e-323])
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeWarning, reason="the cap overflows, with a warning, when it is rescaled")
+@pytest.mark.filterwarnings("error")
+def test_a_huge_cap_on_a_tiny_cloud() -> None:
+    points = np.random.default_rng(6).normal(size=(10, 2)) * 1e-200
+    assert_same(rips(points, threshold=1e300), rips(points))
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeWarning, reason="an infinite death comes back among the finite points")
+@pytest.mark.filterwarnings("error")
+def test_a_distance_beyond_the_largest_float_is_refused() -> None:
+    with pytest.raises(ToposcopeError, match="points"):
+        rips(np.array([[1.7e308], [-1.7e308]]), max_dimension=0)
+
+
+# Invariance
+
+
+@moderate
+@given(clouds(max_points=10), st.randoms(use_true_random=False))
+def test_the_order_of_points_does_not_matter(points: Array, random: Any) -> None:
+    order = list(range(len(points)))
+    random.shuffle(order)
+    assert_same(rips(points, max_dimension=2), rips(points[order], max_dimension=2))
+
+
+@moderate
+@given(clouds(max_points=10, exact=True), st.integers(-(2**40), 2**40), st.data())
+def test_isometries_without_rounding(points: Array, shift: int, data: st.DataObject) -> None:
+    axes = data.draw(st.permutations(range(points.shape[1])))
+    expected = rips(points, max_dimension=2)
+    assert_same(rips(points + float(shift), max_dimension=2), expected)
+    assert_same(rips(-points[:, axes], max_dimension=2), expected)
+    assert_same(rips(np.pad(points, ((0, 0), (0, 2))), max_dimension=2), expected)
+
+
+@moderate
+@given(clouds(max_points=10), st.integers(0, 2**32))
+def test_rotations(points: Array, seed: int) -> None:
+    d = points.shape[1]
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
+    tolerance = 1e-14 * max(1.0, float(np.abs(points).max())) * d
+    for before, after in zip(rips(points, max_dimension=2), rips(points @ rotation, max_dimension=2), strict=True):
+        assert exact_bottleneck(before.pairs, after.pairs) <= tolerance
+
+
+def test_every_kind_of_array() -> None:
+    points = np.random.default_rng(9).normal(size=(15, 4)).astype(np.float32)
+    expected = rips(points.astype(np.float64), max_dimension=2)
+    wide = np.zeros((30, 12), np.float32)
+    wide[::2, ::3] = points
+    tensor = torch.from_numpy(points)
+    kinds = (
+        points,
+        wide[::2, ::3],
+        points.tolist(),
+        np.asfortranarray(points),
+        tensor,
+        tensor.clone().requires_grad_(),
+    )
+    for kind in kinds:
+        assert_same(rips(kind, max_dimension=2), expected)
+    coarse = tensor.bfloat16()
+    assert_same(rips(coarse), rips(coarse.double()))
+    assert_same(rips(tensor.T), rips(points.T.copy()))
+
+
+def test_the_cloud_is_left_alone() -> None:
+    points = np.random.default_rng(9).normal(size=(15, 4))
+    before = points.copy()
+    rips(points, max_dimension=2, max_points=7)
+    assert_array_equal(points, before)
+
+
+# Landmarks
+
+
+@thorough
+@given(clouds(max_points=14), st.data())
+def test_farthest_points(points: Array, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(points)))
+    landmarks, cover_radius = farthest_points(points, count)
+    apart = distances(points)
+    tolerance = 1e-12 * max(1.0, float(np.abs(points).max()))
+    assert landmarks.shape == (count,)
+    assert cover_radius == pytest.approx(apart[:, landmarks].min(axis=1).max(), rel=1e-12, abs=0)
+    from_centroid = np.array([math.dist(x, points.mean(axis=0)) for x in points])
+    assert from_centroid[landmarks[0]] >= from_centroid.max() - tolerance
+    for k in range(1, count):
+        reached = apart[:, landmarks[:k]].min(axis=1)
+        assert reached[landmarks[k]] == pytest.approx(reached.max(), rel=1e-12, abs=0)
+    if count == len(points):
+        assert cover_radius == 0
+    if len(np.unique(points, axis=0)) == len(points):
+        assert len(set(landmarks.tolist())) == count
+
+
+@moderate
+@given(clouds(max_points=14), st.data())
+def test_landmarks_carry_their_bound(points: Array, data: st.DataObject) -> None:
+    assume(len(points) > 2)
+    count = data.draw(st.integers(1, len(points) - 1))
+    h0, h1 = rips(points, max_points=count)
+    landmarks, cover_radius = farthest_points(points, count)
+    exact = rips(points)
+    assert_same([h0], exact[:1])
+    assert h1.cover_radius == pytest.approx(cover_radius, rel=1e-14, abs=0)
+    assert_array_equal(h1.pairs, rips(points[landmarks])[1].pairs)
+    rounding = 1e-14 * np.abs(points).max()
+    assert exact_bottleneck(h1.pairs, exact[1].pairs) <= 2 * cover_radius + rounding
+
+
+@pytest.mark.parametrize("count", [5, 20, 60, 119])
+def test_landmarks_of_a_noisy_circle(count: int) -> None:
+    rng = np.random.default_rng(11)
+    angles = rng.uniform(0, 2 * np.pi, 120)
+    points = np.column_stack([np.cos(angles), np.sin(angles)]) + 0.05 * rng.normal(size=(120, 2))
+    landmarks, exact = rips(points, max_points=count)[1], rips(points, max_points=120)[1]
+    assert exact.cover_radius == 0
+    assert landmarks.cover_radius > 0
+    assert exact_bottleneck(landmarks.pairs, exact.pairs) <= 2 * landmarks.cover_radius
+
+
+def test_enough_room_means_all_points() -> None:
+    points = np.random.default_rng(12).normal(size=(20, 2))
+    assert_same(rips(points, max_points=20), rips(points))
+    assert rips(points, max_points=19)[1].cover_radius > 0
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("points", "quoted"),
+    [
+        (np.array([[0.0, np.nan]]), "1 of 2"),
+        (np.array([[0.0], [-np.inf]]), "1 of 2"),
+        (torch.full((3, 2), torch.inf), "6 of 6"),
+        (np.zeros((0, 2)), "(0, 2)"),
+        (np.zeros((3, 0)), "(3, 0)"),
+        ([], "(0,)"),
+        (np.zeros(3), "(3,)"),
+        (np.zeros((2, 2, 2)), "(2, 2, 2)"),
+        (np.zeros((2, 2), complex), "complex128"),
+        (np.zeros((2, 2), int), "int64"),
+        (np.zeros((2, 2), bool), "bool"),
+        ([["a", "b"]], "<U1"),
+        ([[1.0], [2.0, 3.0]], "list"),
+        (None, "()"),
+    ],
+)
+def test_bad_clouds_are_refused_in_one_line(points: Any, quoted: str) -> None:
+    with pytest.raises(ToposcopeError) as caught:
+        rips(points)
+    message = str(caught.value)
+    assert message.startswith("points: ")
+    assert quoted in message
+    assert "\n" not in message
+
+
+leaks = pytest.mark.xfail(strict=True, raises=TypeError, reason="an option of the wrong type is not met")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_dimension", -1),
+        ("max_points", 0),
+        ("max_points", -5),
+        ("threshold", -1e-300),
+        ("threshold", -np.inf),
+        ("threshold", np.nan),
+        pytest.param("max_dimension", 1.5, marks=leaks),
+        pytest.param("max_dimension", None, marks=leaks),
+        pytest.param("max_points", 2.5, marks=leaks),
+        pytest.param("max_points", None, marks=leaks),
+        pytest.param("threshold", None, marks=leaks),
+        pytest.param("threshold", "2", marks=leaks),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(option: str, value: Any) -> None:
+    points: Any = np.random.default_rng(0).normal(size=(5, 2))
+    with pytest.raises(ToposcopeError, match=rf"\A[^\n]*{option}[^\n]*\Z"):
+        rips(points, **{option: value})

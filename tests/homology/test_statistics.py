@@ -1,0 +1,302 @@
+"""Statistics and vectors of one diagram (METHODS 4), recomputed the plain way."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median, pstdev
+
+import numpy as np
+import pytest
+from gudhi.representations import Landscape
+from hard_cases import Array, diagrams
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import (
+    Diagram,
+    betti_curve,
+    landscape,
+    neural_persistence,
+    persistence_image,
+    rips,
+    statistics,
+)
+
+thorough = settings(max_examples=200, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+EMPTY = Diagram(np.empty((0, 2)), 1)
+SPIKE = Diagram(np.array([[0.0, 1e300], [0.0, 1e-300]]), 1)
+"""The share of the short bar underflows to zero."""
+
+
+def bars(diagram: Diagram) -> list[tuple[float, float]]:
+    """(low, high) of the bars of positive length."""
+    ends = [(min(x, y), max(x, y)) for x, y in diagram.pairs.tolist()]
+    return [(low, high) for low, high in ends if high > low]
+
+
+def turned(diagram: Diagram) -> Diagram:
+    """The same bars, births and deaths exchanged: the descending filtration."""
+    return Diagram(diagram.pairs[:, ::-1].copy(), diagram.dimension)
+
+
+# Scalars
+
+
+@thorough
+@given(diagrams(max_bars=12), st.integers(0, 5), st.integers(0, 5), st.floats(0, 10))
+def test_definitions(plain: Diagram, n_essential: int, n_truncated: int, cover_radius: float) -> None:
+    diagram = Diagram(plain.pairs, 1, n_essential, n_truncated, cover_radius)
+    lives = [high - low for low, high in bars(diagram)]
+    total = math.fsum(lives)
+    shares = [life / total for life in lives]
+    entropy = -math.fsum(share * math.log(share) for share in shares)
+    expected = {
+        "count": len(lives),
+        "total": total,
+        "total_p2": math.fsum(life**2 for life in lives),
+        "mean": total / len(lives) if lives else 0,
+        "max": max(lives, default=0),
+        "std": pstdev(lives) if lives else 0,
+        "entropy": entropy,
+        "entropy_normalized": entropy / math.log(len(lives)) if len(lives) > 1 else 0,
+        "n_significant": sum(life > median(lives) for life in lives),
+        "n_zero": len(plain.pairs) - len(lives),
+        "n_essential": n_essential,
+        "n_truncated": n_truncated,
+        "cover_radius": cover_radius,
+    }
+    got = statistics(diagram)
+    assert list(got) == list(expected)
+    assert all(type(value) is float for value in got.values())
+    for name in ("count", "max", "n_significant", "n_zero", "n_essential", "n_truncated", "cover_radius"):
+        assert got[name] == expected[name], name
+    for name in ("total", "total_p2", "mean"):
+        assert got[name] == pytest.approx(expected[name], rel=1e-13, abs=0), name
+    # The spread of nearly equal bars is known to the rounding of their mean; 1 nat of entropy to that of its terms.
+    assert got["std"] == pytest.approx(expected["std"], rel=1e-12, abs=1e-15 * expected["mean"])
+    for name in ("entropy", "entropy_normalized"):
+        assert got[name] == pytest.approx(expected[name], rel=1e-12, abs=1e-15), name
+
+
+@moderate
+@given(diagrams(max_bars=12))
+def test_bounds(diagram: Diagram) -> None:
+    got = statistics(diagram)
+    count = got["count"]
+    assert 0 <= got["entropy"] <= math.log(max(count, 1)) + 1e-14
+    assert 0 <= got["entropy_normalized"] <= 1 + 1e-14
+    assert got["n_significant"] <= count / 2
+    assert got["mean"] <= got["max"] * (1 + 1e-15)
+    assert got["max"] <= got["total"] * (1 + 1e-15)
+    assert got["total"] ** 2 <= got["total_p2"] * max(count, 1) * (1 + 1e-13)
+
+
+@pytest.mark.parametrize(
+    "diagram",
+    [
+        EMPTY,
+        rips(np.ones((1, 2)))[0],
+        rips(np.eye(3))[1],
+    ],
+)
+def test_empty_diagram_is_all_zeros(diagram: Diagram) -> None:
+    got = statistics(diagram)
+    assert got.pop("n_essential") == diagram.n_essential
+    assert set(got.values()) == {0.0}
+
+
+def test_bars_of_length_zero_alone_count_for_nothing() -> None:
+    got = statistics(rips(np.ones((4, 2)), max_dimension=0)[0])
+    assert {name: value for name, value in got.items() if value} == {"n_zero": 3.0, "n_essential": 1.0}
+
+
+@moderate
+@given(diagrams(max_bars=10), st.integers(-20, 20), st.randoms(use_true_random=False))
+def test_what_statistics_do_not_see(diagram: Diagram, exponent: int, random: np.random.Generator) -> None:
+    expected = statistics(diagram)
+    order = list(range(len(diagram.pairs)))
+    random.shuffle(order)
+    assert statistics(Diagram(diagram.pairs[order], 1)) == expected
+    assert statistics(turned(diagram)) == expected
+    # A power of two scales every statistic of dimension length exactly, and leaves the others alone.
+    scaled = statistics(Diagram(np.ldexp(diagram.pairs, exponent), 1))
+    powers = {"total": 1, "mean": 1, "max": 1, "std": 1, "total_p2": 2}
+    for name, value in expected.items():
+        assert scaled[name] == math.ldexp(value, exponent * powers.get(name, 0)), name
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 100])
+def test_equal_bars_have_the_largest_entropy(n: int) -> None:
+    got = statistics(Diagram(np.column_stack([np.zeros(n), np.full(n, 0.3)]), 0))
+    assert got["entropy"] == pytest.approx(math.log(n), rel=1e-14, abs=0)
+    assert got["entropy_normalized"] == pytest.approx(1, rel=1e-14, abs=0)
+    assert got["n_significant"] == 0
+    assert got["std"] <= 1e-16
+
+
+def test_a_single_bar_has_no_entropy() -> None:
+    got = statistics(Diagram(np.array([[1.0, 3.0]]), 1))
+    assert (got["entropy"], got["entropy_normalized"], got["std"]) == (0, 0, 0)
+    assert (got["count"], got["total"], got["total_p2"], got["mean"], got["max"]) == (1, 2, 4, 2, 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_vanishing_share_adds_no_entropy() -> None:
+    got = statistics(Diagram(np.array([[0.0, 1e150], [0.0, 1e-200]]), 1))
+    assert got["count"] == 2
+    assert got["entropy"] == 0
+    assert got["max"] == 1e150
+
+
+@pytest.mark.xfail(strict=True, reason="squares of deviations underflow to 0 and overflow to infinity")
+@pytest.mark.parametrize("scale", [1e-250, 1e200])
+def test_spread_of_tiny_and_huge_bars(scale: float) -> None:
+    with np.errstate(over="ignore"):
+        got = statistics(Diagram(np.array([[0.0, 1.0], [0.0, 3.0]]) * scale, 1))
+    assert got["std"] == pytest.approx(scale, rel=1e-12, abs=0)
+
+
+def test_statistics_of_neural_persistence_are_its_own() -> None:
+    W = np.random.default_rng(3).normal(size=(12, 9))
+    result = neural_persistence(W)
+    got = statistics(result.diagram)
+    # The heaviest edge is a bar of length zero: it counts among the N - 1 of the mean, not among these bars.
+    assert (got["n_zero"], got["count"]) == (1, len(result.deaths) - 1)
+    assert got["total"] / len(result.deaths) == pytest.approx(result.mean, rel=1e-14, abs=0)
+    assert math.sqrt(got["total_p2"]) == pytest.approx(result.norm, rel=1e-14, abs=0)
+
+
+# Betti curve
+
+
+@thorough
+@given(diagrams(), st.lists(st.floats(-4, 4), max_size=5))
+@example(SPIKE, [0.0, 1e-300, 1.0, 1e300])
+def test_betti_curve_counts_half_open_bars(diagram: Diagram, between: list[float]) -> None:
+    at = np.array([*between, *diagram.pairs.ravel()])
+    curve = betti_curve(diagram, at)
+    assert curve.dtype == np.int64
+    assert curve.tolist() == [sum(low <= t < high for low, high in bars(diagram)) for t in at]
+
+
+@moderate
+@given(diagrams(heavy=False))
+def test_area_under_the_betti_curve_is_the_total(diagram: Diagram) -> None:
+    # Every end is a multiple of 2^-24, so the bars between neighbouring ends add up without rounding.
+    ends = np.unique(diagram.pairs)
+    area = np.sum(betti_curve(diagram, ends[:-1]) * np.diff(ends))
+    assert area == statistics(diagram)["total"]
+
+
+# Landscape
+
+
+@thorough
+@given(diagrams(), st.lists(st.floats(-4, 4), min_size=1, max_size=6), st.integers(1, 10))
+def test_landscape_is_the_kth_largest_tent(diagram: Diagram, between: list[float], n_layers: int) -> None:
+    at = np.array([*between, *diagram.pairs.ravel()])
+    expected = np.zeros((n_layers, len(at)))
+    for column, t in enumerate(at):
+        tents = sorted((max(0.0, min(t - low, high - t)) for low, high in bars(diagram)), reverse=True)[:n_layers]
+        expected[: len(tents), column] = tents
+    assert_array_equal(landscape(diagram, at, n_layers), expected)
+
+
+@moderate
+@given(diagrams(), st.integers(1, 10))
+def test_landscape_of_gudhi(diagram: Diagram, n_layers: int) -> None:
+    ends = np.sort(diagram.pairs, axis=1)
+    assume(len(ends))
+    engine = Landscape(num_landscapes=n_layers, resolution=33, sample_range=[-4, 4], keep_endpoints=True)
+    by_gudhi = engine.fit_transform([ends])[0].reshape(n_layers, 33) / math.sqrt(2)
+    ours = landscape(diagram, np.linspace(-4, 4, 33), n_layers)
+    assert_allclose(ours, by_gudhi, rtol=1e-13, atol=1e-14 * max(1.0, float(np.abs(ends).max())))
+
+
+# Image
+
+
+def gauss_legendre(f: Callable[[Array, Array], Array], x_edges: Array, y_edges: Array) -> Array:
+    """Integral of f over each pixel, by 24 x 24 nodes."""
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    image = np.empty((len(y_edges) - 1, len(x_edges) - 1))
+    for row, (bottom, top) in enumerate(pairwise(y_edges)):
+        for column, (left, right) in enumerate(pairwise(x_edges)):
+            x = (left + right) / 2 + (right - left) / 2 * nodes
+            y = (bottom + top) / 2 + (top - bottom) / 2 * nodes
+            area = (right - left) * (top - bottom) / 4
+            image[row, column] = area * (weights @ f(*np.meshgrid(x, y)) @ weights)
+    return image
+
+
+@moderate
+@given(diagrams(max_bars=5, heavy=False), st.sampled_from([0.25, 0.4, 1.0, 3.0]))
+def test_image_is_the_integral_of_the_surface(diagram: Diagram, bandwidth: float) -> None:
+    births, lives = np.array([-1.5, -0.5, 0.0, 0.25, 1.25]), np.array([0.0, 0.5, 1.25, 2.0])
+
+    def surface(x: Array, y: Array) -> Array:
+        total = np.zeros_like(x)
+        for low, high in bars(diagram):
+            squared = (x - low) ** 2 + (y - (high - low)) ** 2
+            total += (high - low) * np.exp(-squared / (2 * bandwidth**2)) / (2 * math.pi * bandwidth**2)
+        return total
+
+    image = persistence_image(diagram, births, lives, bandwidth)
+    assert image.shape == (3, 4)
+    assert_allclose(image, gauss_legendre(surface, births, lives), rtol=1e-10, atol=1e-13)
+
+
+@moderate
+@given(diagrams(heavy=False), st.floats(0.01, 0.5))
+def test_image_holds_all_the_mass_and_adds_over_pixels(diagram: Diagram, bandwidth: float) -> None:
+    edges = np.linspace(-20, 20, 41)
+    image = persistence_image(diagram, edges, edges, bandwidth)
+    assert image.sum() == pytest.approx(statistics(diagram)["total"], rel=1e-12, abs=0)
+    coarse = persistence_image(diagram, edges[::2], edges[::4], bandwidth)
+    assert_allclose(coarse, image.reshape(10, 4, 20, 2).sum(axis=(1, 3)), rtol=1e-10, atol=1e-13)
+
+
+def test_narrow_image_of_one_bar_fills_one_pixel() -> None:
+    # Columns are births, rows are lifetimes.
+    diagram = Diagram(np.array([[2.5, 4.0]]), 1)
+    image = persistence_image(diagram, [0, 1, 2, 3], [0, 1, 2], bandwidth=1e-3)
+    assert_array_equal(image, [[0, 0, 0], [0, 0, 1.5]])
+
+
+# All vectors
+
+
+@moderate
+@given(diagrams())
+def test_vectors_of_a_descending_filtration(diagram: Diagram) -> None:
+    at = np.linspace(-3, 3, 13)
+    other = turned(diagram)
+    assert_array_equal(betti_curve(diagram, at), betti_curve(other, at))
+    assert_array_equal(landscape(diagram, at), landscape(other, at))
+    assert_array_equal(persistence_image(diagram, at, at, 0.3), persistence_image(other, at, at, 0.3))
+
+
+@pytest.mark.parametrize("diagram", [EMPTY, Diagram(np.array([[1.0, 1.0], [2.0, 2.0]]), 0, n_essential=1)])
+def test_vectors_of_an_empty_diagram_are_zero(diagram: Diagram) -> None:
+    at = [0.0, 1.0, 2.0]
+    assert_array_equal(betti_curve(diagram, at), np.zeros(3))
+    assert_array_equal(landscape(diagram, at), np.zeros((5, 3)))
+    assert_array_equal(persistence_image(diagram, at, [0.0, 1.0], 0.5), np.zeros((1, 2)))
+    assert betti_curve(diagram, []).shape == (0,)
+    assert landscape(diagram, [], 2).shape == (2, 0)
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1.0, math.nan])
+def test_bandwidth_must_be_positive(bandwidth: float) -> None:
+    with pytest.raises(ToposcopeError, match=r"\Abandwidth: [^\n]*\Z"):
+        persistence_image(EMPTY, [0, 1], [0, 1], bandwidth)
+
+
+@pytest.mark.parametrize("n_layers", [0, -3])
+def test_a_landscape_has_a_layer(n_layers: int) -> None:
+    with pytest.raises(ToposcopeError, match=r"\An_layers: [^\n]*\Z"):
+        landscape(EMPTY, [0, 1], n_layers)
