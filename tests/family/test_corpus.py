@@ -93,7 +93,7 @@ def test_the_default_is_the_documentation_of_python(python_docs: str) -> None:
     assert 1_800_000 < len(python_docs.encode()) < 3_000_000
     # One text is a docstring (of `textwrap.dedent`), one a help topic.
     assert "Remove any common leading whitespace from every line in `text`." in python_docs
-    assert "The \"if\" statement is used for conditional execution" in python_docs
+    assert 'The "if" statement is used for conditional execution' in python_docs
 
 
 def test_the_default_text_is_the_same_in_every_process(python_docs: str, tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ def tree_lengths(points: Array) -> Array:
     return np.sort(levels[tree.data.astype(int) - 1])
 
 
-def simplex_tree_bars(points: Array, max_dimension: int, cap: float = np.inf) -> list[Array]:
-    """Bars of positive length, per dimension, by GUDHI's cohomology of the explicit complex."""
+def simplex_tree_bars(points: Array, max_dimension: int, cap: float = np.inf, field: int = 2) -> list[Array]:
+    """Bars of every dimension, by GUDHI's cohomology of the explicit complex."""
     complex_ = gudhi.RipsComplex(distance_matrix=distances(points), max_edge_length=cap)
     tree = complex_.create_simplex_tree(max_dimension=max_dimension + 1)
-    tree.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
+    tree.compute_persistence(homology_coeff_field=field, min_persistence=0, persistence_dim_max=True)
     return [np.reshape(tree.persistence_intervals_in_dimension(k), (-1, 2)) for k in range(max_dimension + 1)]
 
 
@@ -176,6 +176,17 @@ def test_a_cross_polytope_is_a_sphere(d: int) -> None:
     for diagram in diagrams[1:-1]:
         assert len(diagram.pairs) == 0
     assert_allclose(diagrams[-1].pairs, [[math.sqrt(2), 2]], rtol=1e-15)
+
+
+def test_coefficients_are_in_the_field_of_two_elements() -> None:
+    # The projective plane, as the lines x x^T: twice around its loop is nothing, which three elements cannot see.
+    x = np.random.default_rng(3).normal(size=(36, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    points = (x[:, :, None] * x[:, None, :]).reshape(36, 9)
+    by_two, by_three = simplex_tree_bars(points, 2, field=2), simplex_tree_bars(points, 2, field=3)
+    for k, diagram in enumerate(rips(points, max_dimension=2)):
+        assert exact_bottleneck(diagram.pairs, finite(by_two[k])) <= 1e-14
+        assert k == 0 or exact_bottleneck(diagram.pairs, finite(by_three[k])) > 0.05
 
 
 @pytest.mark.parametrize("points", [np.ones((1, 3)), np.array([[0.0], [5.0]]), np.ones((6, 2))])

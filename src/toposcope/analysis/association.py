@@ -98,7 +98,8 @@ def associate(feature: Vector, target: Vector, clocks: Mapping[str, Vector], see
 def partial_spearman(x: Vector, y: Vector, controls: Sequence[Vector]) -> Partial:
     """Correlate the ranks of x and y after a linear regression of both on the ranks of the controls.
 
-    p is that of Student's t with n - 2 - k degrees of freedom, k the rank of the controls.
+    p is that of Student's t with n - 2 - k degrees of freedom, k the rank of the controls. It is nominal: residuals of
+    ranks around a strong trend are not independent, and a level of .05 is then in truth about .09 (51 checkpoints).
     """
     design = np.column_stack([np.ones(len(x)), *(rankdata(c) for c in controls)])
     residuals = []

@@ -10,6 +10,8 @@ Vector = NDArray[np.float64]
 
 PSEUDO_LAYERS = ("network", "pooled")
 WEIGHT_NORM = "controls frobenius_norm"
+CONTROLS = ("controls ", "log ")
+"""How the names of features begin that are not topology."""
 SMOOTHING_STEPS = 100
 
 
@@ -21,7 +23,8 @@ class Trajectory:
     ----------
     steps : ndarray, shape (n,)
     features : dict of ndarray, shape (n,)
-        By name, ``probe statistic``; of the whole network or the pooled cloud. NaN where not measured.
+        By name, ``probe statistic``; of the whole network or the pooled cloud. NaN where not measured. The log adds
+        ``log grad_norm_mean`` and ``log grad_norm_std``, over the steps since the last checkpoint (METHODS 5).
     targets : dict of ndarray, shape (n,)
         The first is the one to trust: ``validation_loss``, else ``smoothed_loss`` (the mean training loss of the last
         100 steps, or of the steps since the last checkpoint if those are fewer). ``batch_loss`` is the loss of one
@@ -64,6 +67,7 @@ def _trajectory(run: str, rows: pl.DataFrame, log: pl.DataFrame) -> Trajectory:
     if len(log):
         logged = _Log(log)
         targets = logged.targets(steps)
+        features |= logged.gradient_norms(steps)
         if np.isfinite(logged.rate).any():
             clocks["cumulative_learning_rate"] = logged.cumulative_rate(steps)
     if WEIGHT_NORM in features:
@@ -80,6 +84,7 @@ class _Log:
 
         self.steps = log.get_column("step").to_numpy()
         self.loss, self.rate, self.validation = column("loss"), column("learning_rate"), column("validation_loss")
+        self.norm = column("grad_norm")
 
     def targets(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
         spacing = int(np.median(np.diff(steps))) if len(steps) > 1 else SMOOTHING_STEPS
@@ -97,6 +102,18 @@ class _Log:
         total = np.cumsum(np.nan_to_num(self.rate))
         index = np.searchsorted(self.steps, steps, side="right") - 1
         return np.where(index >= 0, total[np.maximum(index, 0)], 0.0)
+
+    def gradient_norms(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
+        """Return mean and standard deviation of the gradient norm since the checkpoint before."""
+        begin = np.concatenate([[-1], steps[:-1]])
+        windows = [self.norm[(self.steps > b) & (self.steps <= s)] for b, s in zip(begin, steps, strict=True)]
+        windows = [w[np.isfinite(w)] for w in windows]
+        if not any(len(w) for w in windows):
+            return {}
+        return {
+            "log grad_norm_mean": np.array([w.mean() if len(w) else np.nan for w in windows]),
+            "log grad_norm_std": np.array([w.std() if len(w) > 1 else np.nan for w in windows]),
+        }
 
     def _at(self, steps: NDArray[np.int64], values: Vector) -> Vector:
         index = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from toposcope.cli.shared import progress_bars
+
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -22,7 +24,8 @@ def write_and_tell(directory: Path) -> None:
     from toposcope.report import write_report
     from toposcope.study import Study
 
-    page, verdict = write_report(Study.load(directory))
+    with progress_bars() as progress:
+        page, verdict = write_report(Study.load(directory), progress)
     for sentence in verdict:
         click.echo(sentence)
     click.echo(f"report: {page.resolve()}")

@@ -26,6 +26,7 @@ HEADLINES = (
     Headline("gradient_rips H0.total", "H0 total of gradients", ""),
     Headline("distances H0.wasserstein_2", "H0 change (Wasserstein-2)", ""),
     Headline("controls frobenius_norm", "Weight norm (control)", ""),
+    Headline("log grad_norm_mean", "Gradient norm (control)", ""),
     Headline("controls stable_rank", "Stable rank (control)", ""),
 )
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import RULE
 from toposcope.files import write_text, write_whole
+from toposcope.progress import Progress, silent
 from toposcope.report.figures import STYLE, Drawn, draw
 from toposcope.report.headline import HEADLINES, TARGETS
 from toposcope.report.verdict import primary, sentences
@@ -24,12 +25,14 @@ PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars")
 SHOWN_ERRORS = 100
 
 
-def write_report(study: Study) -> tuple[Path, list[str]]:
+def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[str]]:
     """Write ``report/`` of a study: ``index.html``, ``figures/*.svg|png``, ``tables/*.csv``.
 
     Parameters
     ----------
     study : Study
+    progress : callable
+        Called with ``report``.
 
     Returns
     -------
@@ -37,20 +40,25 @@ def write_report(study: Study) -> tuple[Path, list[str]]:
     verdict : list of str
         The sentences at the top of the page.
     """
+    progress("report", 0, 3)
     runs, log, errors = study.runs(), study.log(), study.errors()
     analysis = analyse(study.frame(), study.labels(), log, runs)
+    progress("report", 1, 3)
     verdict = sentences(analysis, runs, len(errors))
     drawn = draw(analysis, log, runs)
     folder = study.directory / "report"
     _write_tables(folder / "tables", analysis, runs, errors)
     _write_figures(folder / "figures", drawn)
+    progress("report", 2, 3)
     environment = jinja2.Environment(loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True)
     page = environment.get_template("page.html.j2").render(
         name=study.declaration.name,
         verdict=verdict,
         figures={d.name: _for_page(d) for d in drawn},
         runs=runs.to_dicts(),
-        association=_association_rows(analysis),
+        association=_association_rows(primary(analysis)),
+        as_published=_association_rows(analysis.association.filter(target="batch_loss")),
+        targets=[TARGETS[name] for name in primary(analysis).get_column("target").unique(maintain_order=True)],
         n_association=len(analysis.association),
         phases=analysis.phases.to_dicts(),
         scaling=_scaling_rows(analysis),
@@ -63,6 +71,7 @@ def write_report(study: Study) -> tuple[Path, list[str]]:
         corpus=study.meta("corpus_sha256"),
     )
     write_text(folder / "index.html", page)
+    progress("report", 3, 3)
     return folder / "index.html", verdict
 
 
@@ -102,14 +111,14 @@ def _render(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def _association_rows(analysis: Analysis) -> list[dict[str, object]]:
-    """Return the headline rows of each run's first target, in the order of the headlines."""
-    names = {h.feature: h.name for h in HEADLINES}
-    order = {feature: i for i, feature in enumerate(names)}
-    rows = primary(analysis).filter(pl.col("feature").is_in(names), pl.col("rho").is_finite()).to_dicts()
-    shown = [{**row, "name": names[row["feature"]], "target": TARGETS[row["target"]]} for row in rows]
-    runs = list(dict.fromkeys(row["run"] for row in shown))
-    return sorted(shown, key=lambda row: (runs.index(row["run"]), order[row["feature"]]))
+def _association_rows(table: pl.DataFrame) -> list[dict[str, object]]:
+    """Return the headline rows of an association table, by run, in the order of the headlines."""
+    headlines = pl.DataFrame(
+        [(h.feature, h.name, i) for i, h in enumerate(HEADLINES)], schema=["feature", "name", "order"], orient="row"
+    )
+    runs = {run: i for i, run in enumerate(table.get_column("run").unique(maintain_order=True))}
+    rows = table.filter(pl.col("rho").is_finite()).join(headlines, on="feature", maintain_order="left").to_dicts()
+    return sorted(rows, key=lambda row: (runs[row["run"]], row["order"]))
 
 
 def _scaling_rows(analysis: Analysis) -> list[dict[str, object]]:

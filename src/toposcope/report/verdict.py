@@ -3,9 +3,8 @@
 import polars as pl
 
 from toposcope.analysis import Analysis
+from toposcope.analysis.trajectories import CONTROLS
 from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline
-
-CONTROLS = "controls "
 
 
 def primary(analysis: Analysis) -> pl.DataFrame:
@@ -18,7 +17,10 @@ def primary(analysis: Analysis) -> pl.DataFrame:
 def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str]:
     """Return the verdict and what stands beside it."""
     rows = primary(analysis)
-    topology = rows.filter(~pl.col("feature").str.starts_with(CONTROLS) & (pl.col("verdict") != "constant"))
+    topology = rows.filter(
+        ~pl.any_horizontal(pl.col("feature").str.starts_with(prefix) for prefix in CONTROLS),
+        pl.col("verdict") != "constant",
+    )
     found = [_overall(topology)]
     if len(topology):
         found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]

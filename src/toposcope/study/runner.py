@@ -59,7 +59,7 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with Workers(workers or len(os.sched_getaffinity(0))) as pool:
+            with Workers(workers or _processors()) as pool:
                 return _Runner(declaration, directory, store, pool, progress).go()
         finally:
             store.close()
@@ -74,6 +74,11 @@ def _selected(found: Series, steps: list[int]) -> Series:
         )
     kept = tuple(c for c in found if not steps or c.step in set(steps))
     return replace(found, checkpoints=kept)
+
+
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

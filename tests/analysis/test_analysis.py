@@ -1,0 +1,85 @@
+"""The tables of a study: what METHODS 6 says of the published checkpoints must come out of the real ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from toposcope.analysis import analyse
+from toposcope.study import Declaration, Study, run_study
+from toposcope.study.declaration import DeclaredSeries
+
+H0_TOTAL = "rips H0.total"
+
+
+@pytest.fixture(scope="module")
+def published(published_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("published")
+    series = [DeclaredSeries(path=str(published_study / "checkpoints" / name)) for name in ("tiny-3k", "med-21k")]
+    probes = [{"name": "neural_persistence"}, {"name": "rips"}, {"name": "controls"}]
+    assert not run_study(Declaration(name="published", series=series, probes=probes), folder, workers=1)
+    return Study.load(folder)
+
+
+@pytest.mark.reference
+def test_h0_total_says_what_the_step_says(published: Study) -> None:
+    analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
+    rows = analysis.association.filter(feature=H0_TOTAL)
+    assert set(rows.get_column("target")) == {"smoothed_loss", "batch_loss"}
+    assert set(rows.get_column("verdict")) == {"trend only"}
+    # To the last bit but one: ranks are the same, sums are not taken in the same order.
+    np.testing.assert_allclose(rows.get_column("rho"), rows.get_column("rho_step"), rtol=1e-12)
+    np.testing.assert_allclose(rows.get_column("rho"), rows.get_column("rho_weight_norm"), rtol=1e-12)
+    assert not np.isfinite(rows.get_column("rho_given_step").to_numpy()).any()
+    batch = dict(rows.filter(target="batch_loss").select("run", "rho").iter_rows())
+    assert batch["tiny-3k"] == pytest.approx(-0.590, abs=5e-4)
+    assert batch["med-21k"] == pytest.approx(-0.946, abs=5e-4)
+
+
+@pytest.mark.reference
+def test_published_correlation_of_neural_persistence(published: Study, published_study: Path) -> None:
+    analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
+    expected = json.loads((published_study / "analysis.json").read_bytes())["correlations"]
+    rows = analysis.association.filter(feature="neural_persistence np_mean", target="batch_loss")
+    for run, rho, p in rows.select("run", "rho", "p").iter_rows():
+        assert rho == pytest.approx(expected[run]["np_mean_vs_loss"]["rho"], abs=1e-9)
+        assert p == pytest.approx(expected[run]["np_mean_vs_loss"]["p"], rel=1e-6)
+
+
+def _frames(n: int, loss: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """A study of one run whose single feature is the step."""
+    steps = list(range(0, 100 * n, 100))
+    features = pl.DataFrame(
+        {
+            "run": ["a"] * n, "step": steps, "layer": ["network"] * n, "role": ["network"] * n,
+            "probe": ["rips"] * n, "options": ["{}"] * n, "statistic": ["H0.total"] * n,
+            "value": [float(s) for s in steps], "flag": [""] * n,
+        }
+    )  # fmt: skip
+    labels = pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]})
+    columns = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
+    log = pl.DataFrame(
+        {"run": ["a"] * n, "step": steps, **{c: [5.0 - s / 1000 for s in steps] for c in columns}}
+    ).filter(loss)
+    runs = pl.DataFrame({"run": ["a"], "kind": ["series"], "n_parameters": [None], "status": ["complete"]})
+    return features, labels, log, runs.cast({"n_parameters": pl.Int64})
+
+
+def test_without_a_loss_there_is_no_association() -> None:
+    analysis = analyse(*_frames(10, loss=False))
+    assert len(analysis.association) == 0
+    assert analysis.trajectories[0].targets == {}
+
+
+def test_one_checkpoint_is_no_error() -> None:
+    analysis = analyse(*_frames(1, loss=True))
+    assert len(analysis.scaling) == 0
+    assert analysis.association.filter(pl.col("verdict") != "constant").is_empty()
+
+
+def test_equal_input_gives_equal_tables() -> None:
+    first, second = (analyse(*_frames(20, loss=True)) for _ in range(2))
+    assert first.association.equals(second.association)
+    assert set(first.association.get_column("target")) == {"validation_loss", "batch_loss"}

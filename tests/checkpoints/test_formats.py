@@ -1,0 +1,451 @@
+"""Every format gives the same weights, exactly and lazily; nothing in a file is executed; damage is named."""
+
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from safetensors import safe_open
+from safetensors.torch import save_file
+from small_checkpoints import (
+    ANALYSED,
+    WRITERS,
+    Weights,
+    Writer,
+    every_format,
+    family_weights,
+    model_folder,
+    refused,
+    torch_file,
+)
+from small_checkpoints import safetensors_file as write_safetensors
+from torch import Tensor, nn
+
+from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.formats import entries, is_checkpoint, safetensors_file
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def bits(tensor: Tensor) -> Any:
+    """The bytes of a tensor: unlike values, they tell -0.0 from 0.0 and one NaN from another."""
+    return tensor.contiguous().view(torch.uint8).numpy()
+
+
+def listed(path: Path) -> list[tuple[str, str, tuple[int, ...], str, str]]:
+    """All there is to know of the analysed layers of a checkpoint."""
+    layers = Checkpoint(path, 1).analysed()
+    return [(layer.name, layer.role, layer.shape, layer.dtype, layer.content_hash()) for layer in layers]
+
+
+# What is read
+
+
+@every_format
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_same_weights_in_every_format(write: Writer, dtype: torch.dtype, tmp_path: Path) -> None:
+    weights = family_weights(dtype=dtype)
+    path = write(tmp_path, 100, weights)
+    assert is_checkpoint(path)
+    save_file(weights, tmp_path / "reference.safetensors")
+    assert listed(path) == listed(tmp_path / "reference.safetensors")
+    assert [name for name, *_ in listed(path)] == ANALYSED
+    for layer in Checkpoint(path, 100).layers():
+        tensor = layer.read()
+        assert (tensor.dtype, tuple(tensor.shape), tensor.device.type) == (dtype, layer.shape, "cpu")
+        assert not tensor.requires_grad
+        assert_array_equal(bits(tensor), bits(weights[layer.name]))
+        assert layer.n_bytes == tensor.nbytes
+        assert layer.source == str(path)
+
+
+@every_format
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_16_bit_pattern_is_read_as_it_was_written(write: Writer, dtype: torch.dtype, tmp_path: Path) -> None:
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(256, 256)
+    (layer,) = Checkpoint(write(tmp_path, 1, {"head.weight": every.view(dtype)}), 1).analysed()
+    assert torch.equal(layer.read().view(torch.int16), every)
+
+
+@every_format
+def test_all_tensors_by_name(write: Writer, tmp_path: Path) -> None:
+    weights = family_weights()
+    got = Checkpoint(write(tmp_path, 1, weights), 1).tensors()
+    assert got.keys() == weights.keys()
+    assert all(torch.equal(got[name], weights[name]) for name in weights)
+
+
+def test_a_hash_tells_dtype_shape_and_every_bit() -> None:
+    def hash_of(tensor: Tensor) -> str:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Layer("w", "other", tuple(tensor.shape), dtype, False, "memory", lambda: tensor).content_hash()
+
+    W = torch.arange(12.0).view(3, 4)
+    different = [W, W.T, W.reshape(4, 3), W.half(), W.bfloat16(), W.double(), W.view(torch.int32), -W, W + 0]
+    different[-1][2, 3] = float(np.nextafter(np.float32(11), np.float32(12)))
+    assert len({hash_of(tensor) for tensor in different}) == len(different)
+    assert hash_of(W.T) == hash_of(W.T.contiguous())
+    assert hash_of(torch.zeros(2, 2)) != hash_of(-torch.zeros(2, 2))
+
+
+def test_views_parameters_and_shared_storage(tmp_path: Path) -> None:
+    wide = torch.randn(8, 6)
+    weights = {"a.weight": wide.T, "b.weight": wide[2:5], "c.weight": wide[:, ::2], "d.weight": nn.Parameter(wide)}
+    torch.save(weights, tmp_path / "step_1.pt")
+    save_file(
+        {name: tensor.detach().contiguous().clone() for name, tensor in weights.items()}, tmp_path / "plain.safetensors"
+    )
+    assert listed(tmp_path / "step_1.pt") == listed(tmp_path / "plain.safetensors")
+
+
+def test_only_floating_point_matrices_are_layers(tmp_path: Path) -> None:
+    weights = {
+        "a.weight": torch.ones(2, 3),
+        "vector.weight": torch.ones(6),
+        "conv.weight": torch.ones(2, 3, 1),
+        "mask": torch.ones(2, 3, dtype=torch.bool),
+        "ids": torch.ones(2, 3, dtype=torch.int64),
+        "attn.bias": torch.ones(2, 3),
+        "no_rows.weight": torch.ones(0, 3),
+        "no_columns.weight": torch.ones(3, 0),
+    }
+    for name, write in WRITERS.items():
+        (tmp_path / name).mkdir()
+        checkpoint = Checkpoint(write(tmp_path / name, 1, weights), 1)
+        assert [layer.name for layer in checkpoint.layers()] == ["a.weight"], name
+
+
+@every_format
+def test_without_a_matrix_there_is_nothing_to_measure(write: Writer, tmp_path: Path) -> None:
+    path = write(tmp_path, 1, {"ln.weight": torch.ones(4), "ln.bias": torch.zeros(4)})
+    assert Checkpoint(path, 1).layers() == []
+    with refused(path, "nothing to measure"):
+        Checkpoint(path, 1).analysed()
+
+
+def test_a_fingerprint_tells_a_changed_file(tmp_path: Path) -> None:
+    for path in (write_safetensors(tmp_path, 1, family_weights()), model_folder(".bin")(tmp_path, 2, family_weights())):
+        checkpoint = Checkpoint(path, 1)
+        before = checkpoint.fingerprint()
+        assert checkpoint.fingerprint() == before
+        changed = path if path.is_file() else path / "pytorch_model.bin"
+        os.utime(changed, ns=(1, 1))
+        touched = checkpoint.fingerprint()
+        changed.write_bytes(changed.read_bytes() + b"x")
+        os.utime(changed, ns=(1, 1))
+        assert len({before, touched, checkpoint.fingerprint()}) == 3
+
+
+# Laziness
+
+
+@every_format
+def test_listing_reads_no_layer(write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(layer: Layer) -> Tensor:
+        raise AssertionError(f"{layer.name} was read")
+
+    path = write(tmp_path, 1, family_weights())
+    monkeypatch.setattr(Layer, "read", read)
+    checkpoint = Checkpoint(path, 1)
+    assert [layer.name for layer in checkpoint.analysed()] == ANALYSED
+    assert all(layer.n_bytes for layer in checkpoint.layers())
+
+
+def test_listing_a_safetensors_file_reads_its_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    class Watched:
+        def __init__(self, path: Path, framework: str) -> None:
+            self.file: Any = safe_open(path, framework=framework)
+            self.keys, self.get_slice = self.file.keys, self.file.get_slice
+
+        def get_tensor(self, name: str) -> Any:
+            read.append(name)
+            return self.file.get_tensor(name)
+
+    path = write_safetensors(tmp_path, 1, family_weights())
+    monkeypatch.setattr(safetensors_file, "safe_open", Watched)
+    layers = Checkpoint(path, 1).analysed()
+    assert read == []
+    layers[2].read()
+    assert read == [layers[2].name]
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "pt of torch before 1.6"])
+def test_data_stays_on_disk_until_it_is_read(name: str, tmp_path: Path) -> None:
+    old, new = torch.full((64, 64), 1.5), torch.full((64, 64), -2.5)
+    path = WRITERS[name](tmp_path, 1, {"head.weight": old, "other.weight": torch.zeros(2, 2)})
+    head = next(layer for layer in Checkpoint(path, 1).layers() if layer.role == "head")
+    # What was changed on disk after the listing is what is read: nothing had been copied.
+    stored = old.numpy().tobytes()
+    files = [f for f in (path.iterdir() if path.is_dir() else [path]) if stored in f.read_bytes()]
+    assert len(files) == 1
+    with files[0].open("r+b") as file:
+        file.seek(files[0].read_bytes().index(stored))
+        file.write(new.numpy().tobytes())
+    assert torch.equal(head.read(), new)
+
+
+def test_a_layer_that_cannot_be_read_is_named() -> None:
+    def read() -> Tensor:
+        raise OSError("the disk is gone")
+
+    layer = Layer("head.weight", "head", (2, 2), "float32", False, "run/step_1.pt", read)
+    for attempt in (layer.read, layer.matrix, layer.content_hash):
+        with refused(Path("run/step_1.pt"), "head.weight", "the disk is gone"):
+            attempt()
+
+
+# Nothing is executed
+
+
+class Bomb:
+    """Leaves a mark when it is unpickled by anything that executes."""
+
+    def __init__(self, kind: str, marker: Path) -> None:
+        self.kind, self.marker = kind, marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        if self.kind == "os.system":
+            return os.system, (f"echo boom > '{self.marker}'",)
+        if self.kind == "exec":
+            return exec, (f"open({str(self.marker)!r}, 'w').close()",)
+        return Bomb.go_off, (self.marker,)
+
+    @staticmethod
+    def go_off(marker: Path) -> None:
+        marker.touch()
+
+
+PLACES: dict[str, Callable[[Weights, object], object]] = {
+    "alone": lambda weights, bomb: bomb,
+    "among the weights": lambda weights, bomb: {**weights, "bomb": bomb},
+    "in a list": lambda weights, bomb: [weights, bomb],
+    "beside the weights": lambda weights, bomb: {"model_state_dict": weights, "arguments": [bomb]},
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["os.system", "exec", "reduce"])
+def test_a_pickled_object_is_not_executed(kind: str, place: str, zipped: bool, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    content = PLACES[place](family_weights(), Bomb(kind, marker))
+    path = tmp_path / "step_1.pt"
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    with refused(path, "nothing was executed", "state_dict()"):
+        Checkpoint(path, 1).layers()
+    assert not marker.exists()
+    # The bomb is live: without the guard it goes off.
+    torch.load(path, weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_plain_pickle_is_not_executed(protocol: int, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    path = tmp_path / "step_1.bin"
+    path.write_bytes(pickle.dumps({"head.weight": Bomb("exec", marker)}, protocol=protocol))
+    with refused(path):
+        Checkpoint(path, 1).layers()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_a_shard_is_not_executed(n_shards: int, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    folder = model_folder(".bin", n_shards=n_shards)(tmp_path, 1, family_weights())
+    shard = sorted(folder.glob("*.bin"))[-1]
+    torch.save({"head.weight": Bomb("exec", marker)}, shard)
+    with refused(shard, "nothing was executed"):
+        Checkpoint(folder, 1).layers()
+    assert not marker.exists()
+
+
+def test_a_whole_module_is_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2), tmp_path / "step_1.pt")
+    with refused(tmp_path / "step_1.pt", "nothing was executed", "state_dict()"):
+        Checkpoint(tmp_path / "step_1.pt", 1).layers()
+
+
+# Damage
+
+NOT_CHECKPOINTS: dict[str, bytes] = {
+    "empty": b"",
+    "zeros": bytes(1000),
+    "text": b"hello",
+    "web page": b"<!DOCTYPE html><html><body>Not Found</body></html>",
+    "error message": b'{"error": "Entry not found"}',
+    "git-lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 12345\n",
+    "noise": np.random.default_rng(0).bytes(3000),
+    "pickled number": pickle.dumps(5),
+    "pickled list": pickle.dumps([1, 2]),
+    "zip without end": b"PK\x03\x04" + bytes(500),
+}
+leaks = pytest.mark.xfail(
+    strict=True, raises=(IndexError, struct.error), reason="an error of the restricted unpickler is not met"
+)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin", ".ckpt", ".safetensors"])
+@pytest.mark.parametrize("content", NOT_CHECKPOINTS.values(), ids=NOT_CHECKPOINTS)
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_what_is_no_checkpoint_is_refused(content: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"step_1{suffix}"
+    path.write_bytes(content)
+    with refused(path):
+        Checkpoint(path, 1).layers()
+
+
+@leaks
+@pytest.mark.parametrize("content", [b"Repository not found", b".", b"\x80\x02."])
+def test_what_the_unpickler_stumbles_over_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    path.write_bytes(content)
+    with refused(path):
+        Checkpoint(path, 1).layers()
+
+
+@pytest.mark.parametrize(
+    "name", ["pt", "pt model_state_dict", pytest.param("pt of torch before 1.6", marks=leaks), "safetensors"]
+)
+def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
+    path = WRITERS[name](tmp_path, 1, family_weights())
+    whole = path.read_bytes()
+    for length in (0, 1, *range(3, len(whole), 29), len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with refused(path, "damaged"):
+            Checkpoint(path, 1).layers()
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the name of a tensor's type, cut short, is another type")
+def test_a_truncated_file_is_not_called_unsafe(tmp_path: Path) -> None:
+    path = torch_file(zipped=False)(tmp_path, 1, family_weights())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"_rebuild_tensor_v2") + 10])
+    with refused(path, "damaged"):
+        Checkpoint(path, 1).layers()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_a_damaged_shard_is_named(n_shards: int, suffix: str, tmp_path: Path) -> None:
+    folder = model_folder(suffix, n_shards=n_shards)(tmp_path, 1, family_weights())
+    shard = sorted(folder.glob(f"*{suffix}"))[-1]
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with refused(shard, "damaged"):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"epoch": 3}, {"head.weight": [[1.0]]}, {"model_state_dict": {}}, [torch.ones(2, 2)], torch.ones(2, 2)],
+)
+def test_a_torch_file_without_weights_is_refused(content: object, tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    torch.save(content, path)
+    with refused(path, "no tensors", "model_state_dict, state_dict, model"):
+        Checkpoint(path, 1).layers()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "step_1", "step_1.npz", "step_1.pt.tmp", "folder"])
+def test_other_files_and_folders_are_no_checkpoints(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+        (path / "optimizer.pt").touch()
+    else:
+        path.touch()
+    assert not is_checkpoint(path)
+    with refused(path, "not a checkpoint in a known format"):
+        entries(path)
+
+
+def test_a_folder_is_not_claimed_by_its_ending(tmp_path: Path) -> None:
+    for suffix in (".pt", ".safetensors"):
+        (tmp_path / f"step_1{suffix}").mkdir()
+        assert not is_checkpoint(tmp_path / f"step_1{suffix}")
+
+
+# The index of shards
+
+
+def indexed(folder: Path, index: object, suffix: str = ".safetensors") -> tuple[Path, Path]:
+    """A sharded model folder with another index."""
+    path = model_folder(suffix, n_shards=2)(folder, 1, family_weights())
+    (file,) = path.glob("*.index.json")
+    file.write_text(index if isinstance(index, str) else json.dumps(index))
+    return path, file
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_missing_shard_is_named(which: int, suffix: str, tmp_path: Path) -> None:
+    folder = model_folder(suffix, n_shards=3)(tmp_path, 1, family_weights())
+    shard = sorted(folder.glob(f"*{suffix}"))[which]
+    shard.unlink()
+    with refused(shard, "missing"):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("name", ["../evil", "../../evil", "sub/evil", "./evil", "/etc/evil", "{}/evil"])
+def test_an_index_names_files_beside_it_alone(name: str, suffix: str, tmp_path: Path) -> None:
+    # The file is there and would be a good shard.
+    (tmp_path / "sub").mkdir()
+    for place in (tmp_path, tmp_path / "sub"):
+        save_file(family_weights(), place / "evil")
+    name = name.format(tmp_path)
+    folder, index = indexed(tmp_path, {"weight_map": {"head.weight": name}}, suffix)
+    with refused(index, "outside its folder", name):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.parametrize("name", ["..", ".", ""])
+def test_an_index_names_files_and_not_folders(name: str, tmp_path: Path) -> None:
+    folder, _ = indexed(tmp_path, {"weight_map": {"head.weight": name}})
+    with refused(folder):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.parametrize(
+    "index", ["", "{", "[]", "null", "3", "{}", '{"weight_map": []}', '{"weight_map": {"a": {}}}', "\0"]
+)
+def test_a_broken_index_is_named(index: str, tmp_path: Path) -> None:
+    folder, file = indexed(tmp_path, index)
+    with refused(file, "not a shard index"):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.xfail(strict=True, reason="the names in an index are taken as they come")
+@pytest.mark.parametrize("name", [1, "x" * 300, "two\nlines"], ids=["number", "too long", "line break"])
+def test_a_strange_name_in_an_index_is_refused(name: object, tmp_path: Path) -> None:
+    folder, _ = indexed(tmp_path, {"weight_map": {"head.weight": name}})
+    with refused(folder):
+        Checkpoint(folder, 1).layers()
+
+
+@pytest.mark.xfail(strict=True, reason="a tensor that no shard holds is left out without a word")
+def test_an_index_that_promises_more_than_the_shards_hold(tmp_path: Path) -> None:
+    folder = model_folder(".safetensors", n_shards=2)(tmp_path, 1, family_weights())
+    (file,) = folder.glob("*.index.json")
+    index = json.loads(file.read_bytes())
+    index["weight_map"]["layers.2.attn.qkv.weight"] = index["weight_map"]["head.weight"]
+    file.write_text(json.dumps(index))
+    with refused(folder, "layers.2.attn.qkv.weight"):
+        Checkpoint(folder, 1).layers()
+
+
+def test_safetensors_come_before_pickles(tmp_path: Path) -> None:
+    folder = model_folder(".safetensors")(tmp_path, 1, family_weights(seed=1))
+    torch.save(family_weights(seed=2), folder / "pytorch_model.bin")
+    save_file(family_weights(seed=1), tmp_path / "reference.safetensors")
+    assert listed(folder) == listed(tmp_path / "reference.safetensors")

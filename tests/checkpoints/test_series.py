@@ -1,0 +1,272 @@
+"""From a path to checkpoints in order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_checkpoints import ANALYSED, WRITERS, Writer, every_format, family_weights, model_folder, refused, torch_file
+from small_checkpoints import safetensors_file as write_safetensors
+
+from toposcope.checkpoints import Checkpoint, Series, series
+
+STEPS = [0, 5, 40, 300, 1000, 20000]
+"""Sorted as text, 1000 would come before 300."""
+
+
+def touch(folder: Path, *names: str) -> None:
+    """Files whose content no series looks at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def write_run(folder: Path, write: Writer = WRITERS["pt model_state_dict"]) -> Path:
+    """One checkpoint a step, written in another order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in [300, 0, 20000, 5, 1000, 40]:
+        write(folder, step, family_weights(seed=step))
+    return folder
+
+
+def assert_is_the_run(found: Series) -> None:
+    """Every checkpoint under its own step, with the weights written there."""
+    assert found.steps == STEPS
+    for checkpoint in found:
+        head = checkpoint.analysed()[0]
+        assert torch.equal(head.read(), family_weights(seed=checkpoint.step)["head.weight"])
+
+
+# Folders
+
+
+@every_format
+def test_a_folder_of_checkpoints(write: Writer, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", write)
+    found = series(folder)
+    assert_is_the_run(found)
+    assert (found.name, found.path, found.ignored) == ("run", folder, ())
+    assert [layer.name for layer in found[-1].analysed()] == ANALYSED
+
+
+@pytest.mark.parametrize("names", ["step_{}.pt", "step{}.pt", "checkpoint-{}.safetensors", "{}.bin", "ckpt_{}.pth"])
+def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
+    touch(tmp_path, *(names.format(step) for step in STEPS))
+    found = series(tmp_path)
+    assert found.steps == STEPS
+    assert [checkpoint.path.name for checkpoint in found] == [names.format(step) for step in STEPS]
+
+
+def test_formats_may_be_mixed(tmp_path: Path) -> None:
+    for step, write in enumerate(WRITERS.values()):
+        write(tmp_path, step, family_weights(seed=step))
+    found = series(tmp_path)
+    assert found.steps == list(range(len(WRITERS)))
+    for checkpoint in found:
+        assert torch.equal(checkpoint.tensors()["head.weight"], family_weights(seed=checkpoint.step)["head.weight"])
+
+
+def test_a_run_of_ours(tmp_path: Path) -> None:
+    write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
+    touch(tmp_path / "small-1", "log.csv", "config.json", "state.pt")
+    found = series(tmp_path / "small-1")
+    assert_is_the_run(found)
+    assert (found.name, found.path) == ("small-1", tmp_path / "small-1")
+    assert_is_the_run(series(tmp_path / "small-1" / "checkpoints"))
+
+
+def test_a_study_of_one_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small-1" / "checkpoints", write_safetensors)
+    touch(tmp_path, "study.toml")
+    touch(tmp_path / "runs" / "not-begun", "log.csv")
+    assert_is_the_run(series(tmp_path))
+
+
+@pytest.mark.parametrize(("runs", "told"), [(["small-1", "small-2"], "small-1, small-2"), ([], "none yet")])
+def test_a_study_of_several_runs_or_none_is_refused(runs: list[str], told: str, tmp_path: Path) -> None:
+    touch(tmp_path, "study.toml")
+    (tmp_path / "runs").mkdir()
+    for run in runs:
+        touch(tmp_path / "runs" / run / "checkpoints", "step_1.pt")
+    with refused(tmp_path, told, f"{len(runs)} runs", str(tmp_path / "runs")):
+        series(tmp_path)
+
+
+def test_files_that_tell_no_step_are_ignored_and_told(tmp_path: Path) -> None:
+    touch(tmp_path, "step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "notes.txt", "config.json", ".step_3.pt")
+    found = series(tmp_path)
+    assert found.steps == [1, 2]
+    assert [path.name for path in found.ignored] == ["best.pt", "last.ckpt"]
+
+
+def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
+    for step in (500, 1000):
+        model_folder(".safetensors")(tmp_path, step, family_weights(seed=step))
+    save_file(family_weights(), tmp_path / "model.safetensors")
+    touch(tmp_path, "training_args.bin", "config.json")
+    touch(tmp_path / "runs" / "Jan01", "events.out")
+    found = series(tmp_path)
+    assert found.steps == [500, 1000]
+    assert [path.name for path in found.ignored] == ["model.safetensors", "training_args.bin"]
+
+
+@pytest.mark.xfail(strict=True, reason="model-00001-of-00003 is taken for a checkpoint of step 1")
+def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
+    for step in (500, 1000):
+        model_folder(".safetensors", n_shards=3)(tmp_path, step, family_weights(seed=step))
+    final = model_folder(".safetensors", n_shards=3)(tmp_path, 1000000, family_weights())
+    for path in final.iterdir():
+        path.rename(tmp_path / path.name)
+    final.rmdir()
+    assert series(tmp_path).steps == [500, 1000]
+
+
+# One checkpoint
+
+
+@every_format
+def test_one_checkpoint_alone(write: Writer, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if "sharded" in request.node.name:
+        request.applymarker(
+            pytest.mark.xfail(strict=True, reason="model-00001-of-00003 is taken for a checkpoint of step 1")
+        )
+    path = write(tmp_path, 300, family_weights(seed=300))
+    found = series(path)
+    assert found.steps == [300]
+    assert (found.name, found.path, found[0].path) == (path.name, path, path)
+    assert torch.equal(found[0].analysed()[0].read(), family_weights(seed=300)["head.weight"])
+
+
+@every_format
+def test_a_folder_of_one_checkpoint(write: Writer, tmp_path: Path) -> None:
+    write(tmp_path, 300, family_weights())
+    assert series(tmp_path).steps == [300]
+
+
+def test_one_checkpoint_need_not_tell_its_step(tmp_path: Path) -> None:
+    torch_file()(tmp_path, 1, family_weights()).rename(tmp_path / "best.pt")
+    for path in (tmp_path / "best.pt", tmp_path):
+        found = series(path)
+        assert found.steps == [0]
+        assert found[0].path == tmp_path / "best.pt"
+    folder = model_folder(".safetensors", name="final")(tmp_path, 1, family_weights())
+    assert series(folder).steps == [0]
+
+
+def test_a_model_folder_with_what_a_trainer_leaves_beside_it(tmp_path: Path) -> None:
+    folder = model_folder(".safetensors")(tmp_path, 500, family_weights())
+    touch(folder, "rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
+    assert series(folder).steps == [500]
+    assert series(folder)[0].path == folder
+
+
+# Paths
+
+
+def test_a_path_as_text_with_a_home_or_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "run")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "run")
+    for path in (str(tmp_path / "run"), f"{tmp_path}/run/", "~/run", ".", "../run"):
+        found = series(path)
+        assert found.name == "run"
+        assert_is_the_run(found)
+
+
+@pytest.mark.xfail(strict=True, reason="the step is looked for in the path as given, which is a dot")
+def test_a_model_folder_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model_folder(".safetensors")(tmp_path, 500, family_weights()))
+    assert series(".").steps == [500]
+
+
+def test_opening_a_series_opens_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def entries(path: Path) -> None:
+        raise AssertionError(f"{path} was opened")
+
+    write_run(tmp_path)
+    monkeypatch.setattr("toposcope.checkpoints.formats.entries", entries)
+    assert series(tmp_path).steps == STEPS
+
+
+def test_a_damaged_checkpoint_spares_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    damaged = tmp_path / "step_000040.pt"
+    damaged.write_bytes(b"")
+    found = series(tmp_path)
+    assert found.steps == STEPS
+    with refused(damaged):
+        found[2].analysed()
+    assert [layer.name for layer in found[3].analysed()] == ANALYSED
+
+
+# A series is a sequence
+
+
+def test_slices(tmp_path: Path) -> None:
+    touch(tmp_path, "best.pt", *(f"step_{step}.pt" for step in STEPS))
+    whole = series(tmp_path)
+    for part in (slice(2), slice(1, -1), slice(None, None, 2), slice(-2, None), slice(None, None, -1), slice(9, None)):
+        found = whole[part]
+        assert isinstance(found, Series)
+        assert found.steps == STEPS[part]
+        assert (found.name, found.path, found.ignored) == (whole.name, whole.path, whole.ignored)
+
+
+def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"step_{step}.pt" for step in STEPS))
+    found = series(tmp_path)
+    assert isinstance(found, Sequence)
+    assert len(found) == len(STEPS)
+    assert found[0] == Checkpoint(tmp_path / "step_0.pt", 0)
+    assert found[-1].step == 20000
+    assert [checkpoint.step for checkpoint in reversed(found)] == STEPS[::-1]
+    assert found[2] in found
+    with pytest.raises(IndexError):
+        found[len(STEPS)]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("step_1.pt", "step_000001.pt"),
+        ("step_1.pt", "step_1.safetensors"),
+        ("checkpoint-1.pt", "step1.pt"),
+        ("optimizer_step_1.pt", "step_1.pt"),
+    ],
+)
+def test_two_checkpoints_of_one_step_are_refused(first: str, second: str, tmp_path: Path) -> None:
+    touch(tmp_path, "step_0.pt", first, second, "step_2.pt")
+    with refused(tmp_path, first, second, "step 1;"):
+        series(tmp_path)
+
+
+@pytest.mark.parametrize("names", [[], ["notes.txt", "config.json", ".hidden.pt"]])
+def test_a_folder_without_checkpoints_is_refused(names: list[str], tmp_path: Path) -> None:
+    touch(tmp_path / "run", *names)
+    with refused(tmp_path / "run", "no checkpoints", ".safetensors"):
+        series(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").mkdir()
+    with refused(tmp_path / "run", "no checkpoints"):
+        series(tmp_path / "run")
+
+
+def test_several_checkpoints_without_a_step_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "best.pt", "last.pt")
+    with refused(tmp_path, "2 checkpoints", "none with a step", "step_000100"):
+        series(tmp_path)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    for name in ("gone", "gone.pt"):
+        with refused(tmp_path / name, "no such file or folder"):
+            series(tmp_path / name)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "step_1.npz")
+    with refused(tmp_path / "step_1.npz", "no checkpoints", ".safetensors"):
+        series(tmp_path / "step_1.npz")

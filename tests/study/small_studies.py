@@ -1,0 +1,127 @@
+"""Small studies: checkpoints written by hand, runs that train in a fraction of a second, and what a study left."""
+
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from toposcope.family import Corpus, Size, Training
+from toposcope.study import Declaration, Study
+from toposcope.study.declaration import DeclaredRun, DeclaredSeries
+
+WORDS = "the cat sat on a mat and ran off to see what lay beyond the old stone wall".split()
+SIZE = Size(hidden=8, layers=1, heads=2, context=16)
+TRAINING: dict[str, Any] = {
+    "steps": 30,
+    "batch_size": 4,
+    "learning_rate": 1e-2,
+    "warmup_steps": 4,
+    "checkpoint_every": 10,
+}
+NEURAL_PERSISTENCE: dict[str, Any] = {"name": "neural_persistence"}
+RIPS: dict[str, Any] = {"name": "rips"}
+POOLED: dict[str, Any] = {"name": "rips", "pooled": True}
+GRADIENTS: dict[str, Any] = {"name": "gradient_rips"}
+CONTROLS: dict[str, Any] = {"name": "controls"}
+DISTANCES: dict[str, Any] = {"name": "distances"}
+WEIGHT_PROBES = [NEURAL_PERSISTENCE, RIPS, POOLED, CONTROLS, DISTANCES]
+ALL_PROBES = [*WEIGHT_PROBES, GRADIENTS]
+
+SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
+
+
+def some_text(seed: int = 0) -> str:
+    """Words in an order that only the seed decides."""
+    draw = random.Random(seed)
+    return " ".join(draw.choice(WORDS) for _ in range(3000))
+
+
+def small_corpus(folder: Path) -> Corpus:
+    """A corpus from a text file in a folder."""
+    path = folder / "text.txt"
+    if not path.exists():
+        path.write_text(some_text(), encoding="utf-8")
+    return Corpus(source=str(path))
+
+
+def some_weights(seed: int, shapes: dict[str, tuple[int, ...]] | None = None) -> dict[str, Tensor]:
+    """Random matrices, and a vector that no probe measures."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {name: torch.randn(shape, generator=generator) for name, shape in (shapes or SHAPES).items()}
+    return {**drawn, "ln_f.weight": torch.ones(6)}
+
+
+def write_weights(path: Path, weights: dict[str, Tensor]) -> None:
+    """One checkpoint file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    safetensors.torch.save_file(weights, path)
+
+
+def checkpoint_file(folder: Path, step: int) -> Path:
+    """Where `write_series` keeps the weights of a step."""
+    return folder / f"step_{step:06d}.safetensors"
+
+
+def write_series(folder: Path, steps: list[int], seed: int = 0) -> Path:
+    """A series whose weights differ from step to step."""
+    for step in steps:
+        write_weights(checkpoint_file(folder, step), some_weights(1000 * seed + step))
+    return folder
+
+
+def series_study(folder: Path, probes: list[dict[str, Any]], *, steps: list[int] | None = None) -> Declaration:
+    """A study of one series that exists."""
+    return Declaration(name="small", series=[DeclaredSeries(path=str(folder), steps=steps or [])], probes=probes)
+
+
+def family_study(
+    folder: Path, names: list[str], probes: list[dict[str, Any]], series: list[Path] | None = None, **training: Any
+) -> Declaration:
+    """A study that trains a run for each name, each with a seed of its own."""
+    runs = [DeclaredRun(size=SIZE, name=name, training={"seed": seed}) for seed, name in enumerate(names)]
+    return Declaration(
+        name="small",
+        corpus=small_corpus(folder),
+        training=Training(**{**TRAINING, **training}),
+        runs=runs,
+        series=[DeclaredSeries(path=str(path)) for path in series or []],
+        probes=probes,
+    )
+
+
+def frame(directory: Path) -> pl.DataFrame:
+    """The features of a study on disk."""
+    return Study.load(directory).frame()
+
+
+def measurement_ids(directory: Path) -> dict[tuple[Any, ...], int]:
+    """The id of every stored measurement: what was measured again has another."""
+    connection = sqlite3.connect(directory / "study.db")
+    try:
+        rows = connection.execute("SELECT run, step, layer, probe, options, id FROM measurements").fetchall()
+    finally:
+        connection.close()
+    return {tuple(row[:-1]): row[-1] for row in rows}
+
+
+def file_bytes(directory: Path, *folders: str) -> dict[str, bytes]:
+    """Files under some folders of a study; locks hold nothing."""
+    files = [p for f in folders for p in sorted((directory / f).rglob("*")) if p.is_file() and p.name != ".lock"]
+    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
+
+
+def assert_same_study(first: Path, second: Path) -> None:
+    """Two studies hold the same, to the last bit: frames, trained runs, diagrams."""
+    a, b = Study.load(first), Study.load(second)
+    assert len(a.frame()) > 0
+    # Equal as lists: no tolerance, and the order counts.
+    assert a.frame().rows() == b.frame().rows()
+    assert a.runs().rows() == b.runs().rows()
+    assert a.log().rows() == b.log().rows()
+    assert a.errors().rows() == b.errors().rows()
+    assert file_bytes(first, "runs", "diagrams") == file_bytes(second, "runs", "diagrams")

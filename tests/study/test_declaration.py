@@ -1,0 +1,317 @@
+"""The declaration of a study: what it takes, what is filled in, and how mistakes are told."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomli_w
+
+from toposcope.errors import ToposcopeError
+from toposcope.family import SIZES, Corpus, Size, Training
+from toposcope.study import Declaration, load_declaration, run_study
+from toposcope.study.declaration import DeclaredRun, DeclaredSeries, check
+from toposcope.study.shipped import shipped_study
+from toposcope.version import __version__
+
+RUN: dict[str, Any] = {"size": "tiny-3k"}
+
+
+def declare(folder: Path, content: dict[str, Any] | str) -> Path:
+    path = folder / "declared.toml"
+    path.write_text(content if isinstance(content, str) else tomli_w.dumps(content), encoding="utf-8")
+    return path
+
+
+def load(folder: Path, content: dict[str, Any] | str) -> Declaration:
+    return load_declaration(declare(folder, content))
+
+
+def refusal(folder: Path, content: dict[str, Any] | str) -> str:
+    """The one line a declaration is refused with; it begins with the file."""
+    path = declare(folder, content)
+    with pytest.raises(ToposcopeError) as caught:
+        load_declaration(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+def test_everything_has_a_default_but_a_name_and_something_to_measure(tmp_path: Path) -> None:
+    declaration = load(tmp_path, {"name": "least", "runs": [RUN]})
+    (run,) = declaration.resolved_runs()
+    assert (run.name, run.size) == ("tiny-3k", SIZES["tiny-3k"])
+    assert run.corpus == Corpus()
+    assert run.training == Training()
+    assert [probe.label() for probe in declaration.resolved_probes()] == [
+        "neural_persistence",
+        "rips",
+        "controls",
+        "distances",
+    ]
+    assert declaration.toposcope == __version__
+
+
+def test_a_run_overrides_the_training_of_the_study(tmp_path: Path) -> None:
+    declaration = load(
+        tmp_path,
+        {
+            "name": "x",
+            "training": {"steps": 500, "seed": 7},
+            "runs": [RUN, {**RUN, "name": "other", "training": {"seed": 8, "schedule": "linear"}}],
+        },
+    )
+    plain, other = declaration.resolved_runs()
+    assert plain.training == Training(steps=500, seed=7)
+    assert other.training == Training(steps=500, seed=8, schedule="linear")
+
+
+def test_an_override_may_mend_what_the_study_says(tmp_path: Path) -> None:
+    # The study's 200 steps of warm-up would not fit into this run's 100 steps.
+    declaration = load(tmp_path, {"name": "x", "runs": [{**RUN, "training": {"steps": 100, "warmup_steps": 10}}]})
+    assert declaration.resolved_runs()[0].training.steps == 100
+
+
+def test_a_size_by_its_dials(tmp_path: Path) -> None:
+    size = {"hidden": 12, "layers": 2, "heads": 3, "context": 32}
+    declaration = load(tmp_path, {"name": "x", "runs": [{"size": size, "name": "mine"}]})
+    assert declaration.resolved_runs()[0].size == Size(**size)
+
+
+def test_the_vocabulary_of_a_size_is_the_corpus_s(tmp_path: Path) -> None:
+    corpus = {"tokenizer": "bpe", "vocabulary": 512}
+    declaration = load(tmp_path, {"name": "x", "corpus": corpus, "runs": [RUN]})
+    assert declaration.resolved_runs()[0].size.vocabulary == 512
+
+
+def test_a_series_is_named_after_its_path(tmp_path: Path) -> None:
+    declaration = load(tmp_path, {"name": "x", "series": [{"path": "a/first"}, {"path": "b/first", "name": "second"}]})
+    assert list(declaration.named_series()) == ["first", "second"]
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    absolute = str(tmp_path / "absolute")
+    declaration = load(
+        tmp_path,
+        {
+            "name": "x",
+            "corpus": {"source": "../texts"},
+            "series": [{"path": "checkpoints"}, {"path": absolute}],
+            "runs": [RUN],
+        },
+    )
+    assert Path(declaration.corpus.source).resolve() == (tmp_path / "../texts").resolve()
+    assert [Path(s.path) for s in declaration.series] == [tmp_path / "checkpoints", Path(absolute)]
+
+
+def test_a_relative_file_anchors_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(tmp_path, {"name": "x", "series": [{"path": "checkpoints"}]})
+    monkeypatch.chdir(tmp_path)
+    assert Path(load_declaration("declared.toml").series[0].path) == tmp_path / "checkpoints"
+
+
+@pytest.mark.parametrize("source", ["python-docs", "hf:owner/name"])
+def test_sources_that_are_no_paths_stay_as_they_are(tmp_path: Path, source: str) -> None:
+    assert load(tmp_path, {"name": "x", "corpus": {"source": source}, "runs": [RUN]}).corpus.source == source
+
+
+MISSPELLED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "top": ({"runs": [RUN], "prbes": []}, "prbes", ["probes", "runs", "series", "training", "corpus"]),
+    "corpus": ({"runs": [RUN], "corpus": {"sorce": "a"}}, "sorce", ["source", "tokenizer", "validation_fraction"]),
+    "training": ({"runs": [RUN], "training": {"step": 5}}, "step", ["steps", "batch_size", "schedule", "seed"]),
+    "runs": ({"runs": [{"sizes": "tiny-3k"}]}, "sizes", ["size", "name", "training"]),
+    "training of a run": (
+        {"runs": [{**RUN, "training": {"batchsize": 5}}]},
+        "batchsize",
+        ["steps", "batch_size", "schedule", "seed"],
+    ),
+    "dials": (
+        {"runs": [{"name": "a", "size": {"hidden": 8, "layer": 1, "heads": 1}}]},
+        "layer",
+        ["hidden", "layers", "heads", "context"],
+    ),
+    "series": ({"series": [{"pth": "a"}]}, "pth", ["path", "name", "steps"]),
+    "probe": ({"runs": [RUN], "probes": [{"name": "ripz"}]}, "ripz", ["rips", "controls", "neural_persistence"]),
+    "option of a probe": (
+        {"runs": [RUN], "probes": [{"name": "rips", "max_dim": 1}]},
+        "max_dim",
+        ["max_dimension", "max_points", "threshold", "pooled"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "field", "known"), MISSPELLED.values(), ids=MISSPELLED)
+def test_a_misspelled_field_is_told_with_the_known_ones(
+    tmp_path: Path, content: dict[str, Any], field: str, known: list[str]
+) -> None:
+    message = refusal(tmp_path, {"name": "x", **content})
+    assert f"'{field}'" in message or f"`{field}`" in message
+    assert [name for name in known if name not in message.replace(f"'{field}'", "").replace(f"`{field}`", "")] == []
+
+
+BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "no name": ({"runs": [RUN]}, ["name"]),
+    "nothing": ({"name": "x"}, ["[[runs]]", "[[series]]"]),
+    "a type": ({"name": "x", "runs": [RUN], "training": {"steps": "many"}}, ["int", "training.steps"]),
+    "a fraction of a step": ({"name": "x", "runs": [RUN], "training": {"steps": 1.5}}, ["int", "training.steps"]),
+    "a range": ({"name": "x", "runs": [RUN], "training": {"steps": 0}}, ["steps", "at least 1"]),
+    "no number": ({"name": "x", "runs": [RUN], "training": {"learning_rate": float("nan")}}, ["learning_rate", "nan"]),
+    "a schedule": ({"name": "x", "runs": [RUN], "training": {"schedule": "step"}}, ["'step'", "training.schedule"]),
+    "a run's range": ({"name": "x", "runs": [{**RUN, "training": {"steps": 100}}]}, ["tiny-3k", "200", "100"]),
+    "a run's type": ({"name": "x", "runs": [{**RUN, "training": {"seed": "a"}}]}, ["tiny-3k", "seed", "int"]),
+    "a size": ({"name": "x", "runs": [{"size": "huge"}]}, ["'huge'", "tiny-3k", "xl-97k"]),
+    "dials": (
+        {"name": "x", "runs": [{"name": "a", "size": {"hidden": 8, "layers": 1, "heads": 3}}]},
+        ["hidden = 8", "heads = 3"],
+    ),
+    "dials without a name": (
+        {"name": "x", "runs": [{"size": {"hidden": 8, "layers": 1, "heads": 1}}]},
+        ["runs", "name"],
+    ),
+    "a vocabulary": ({"name": "x", "runs": [RUN], "corpus": {"vocabulary": 64}}, ["vocabulary", "64", "128"]),
+    "a tokenizer": ({"name": "x", "runs": [RUN], "corpus": {"tokenizer": "words"}}, ["'words'", "corpus.tokenizer"]),
+    "a probe without a name": ({"name": "x", "runs": [RUN], "probes": [{"pooled": True}]}, ["probe", "rips"]),
+    "an option": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "rips", "max_dimension": -1}]},
+        ["rips", "max_dimension"],
+    ),
+    "an option of gradients": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "gradient_rips", "max_dimension": -1}]},
+        ["gradient_rips", "max_dimension"],
+    ),
+    "a power": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "neural_persistence", "p": -1.0}]},
+        ["neural_persistence", "p"],
+    ),
+    "a probe twice": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "rips"}, {"name": "rips", "pooled": False}]},
+        ["twice"],
+    ),
+    "distances of nothing": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "distances"}]},
+        ["distances", 'name = "rips"'],
+    ),
+    "distances of the pooled": (
+        {"name": "x", "runs": [RUN], "probes": [{"name": "distances"}, {"name": "rips", "pooled": True}]},
+        ["distances", 'name = "rips"'],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_bad_value_is_told_by_its_place(tmp_path: Path, content: dict[str, Any], words: list[str]) -> None:
+    message = refusal(tmp_path, content)
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"runs": [RUN, RUN]},
+        {"runs": [RUN, {"size": "small-7k", "name": "tiny-3k"}]},
+        {"series": [{"path": "a/tiny-3k"}, {"path": "b/tiny-3k"}]},
+        {"runs": [RUN], "series": [{"path": "a/tiny-3k"}]},
+    ],
+    ids=["runs", "a named run", "series", "a run and a series"],
+)
+def test_equal_names_are_refused(tmp_path: Path, content: dict[str, Any]) -> None:
+    message = refusal(tmp_path, {"name": "x", **content})
+    assert "2 runs or series are called 'tiny-3k'" in message
+
+
+UNSAFE = ["../up", "a/b", "..", ".hidden", "-dash", "a b", "a\nb", "a|b", "naïve", "a\\b", "a\0b"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_unsafe_names_of_runs_are_refused(tmp_path: Path, name: str) -> None:
+    assert repr(name) in refusal(tmp_path, {"name": "x", "runs": [{**RUN, "name": name}]})
+    assert repr(name) in refusal(tmp_path, {"name": "x", "series": [{"path": "a", "name": name}]})
+
+
+@pytest.mark.parametrize("name", ["../up", "..", "", "a\0b"])
+def test_unsafe_names_of_studies_are_refused(tmp_path: Path, name: str) -> None:
+    # The folder of a study is named after it: no name may lead elsewhere, or to the folder one stands in.
+    assert "name" in refusal(tmp_path, {"name": name, "runs": [RUN]})
+
+
+def test_broken_toml_is_told_with_its_line(tmp_path: Path) -> None:
+    message = refusal(tmp_path, 'name = "x"\nruns = [\n')
+    assert "TOML" in message
+    assert "line" in message or "end of document" in message
+
+
+def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "declared.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ToposcopeError, match=r"declared\.toml: cannot be read"):
+        load_declaration(path)
+
+
+def test_an_absent_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ToposcopeError, match=r"absent\.toml: cannot be read: No such file"):
+        load_declaration(tmp_path / "absent.toml")
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    declaration = Declaration(name="x", runs=[DeclaredRun(size="huge")])
+    with pytest.raises(ToposcopeError, match="'huge'"):
+        run_study(declaration, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+FULL = Declaration(
+    name="everything",
+    corpus=Corpus(source="/texts", tokenizer="bpe", vocabulary=512, validation_fraction=0.2),
+    training=Training(steps=300, schedule="wsd", decay_steps=50),
+    runs=[
+        DeclaredRun(size="tiny-3k", training={"seed": 1, "learning_rate": 1e-4}),
+        DeclaredRun(size=Size(hidden=8, layers=1, heads=1), name="dials"),
+    ],
+    series=[DeclaredSeries(path="/checkpoints", name="found", steps=[0, 10])],
+    probes=[
+        {"name": "rips", "threshold": 2.0},
+        {"name": "rips", "pooled": True},
+        {"name": "neural_persistence", "scale": "network"},
+    ],
+)
+
+
+def test_a_declaration_survives_being_written(tmp_path: Path) -> None:
+    assert load(tmp_path, FULL.to_toml()) == FULL
+
+
+def test_defaults_are_written_out(tmp_path: Path) -> None:
+    declaration = load(tmp_path, {"name": "least", "runs": [RUN]})
+    written = tomllib.loads(declaration.to_toml())
+    assert written["training"] == msgspec.to_builtins(Training())
+    assert written["corpus"]["validation_fraction"] == 0.1
+    assert [probe["name"] for probe in written["probes"]] == ["neural_persistence", "rips", "controls", "distances"]
+    assert written["toposcope"] == __version__
+    assert load(tmp_path, declaration.to_toml()) == declaration
+
+
+def test_an_older_declaration_is_marked_with_the_version_that_runs_it(tmp_path: Path) -> None:
+    written = load(tmp_path, {"name": "x", "runs": [RUN]}).to_toml().replace(__version__, "0.0.1")
+    declaration = load(tmp_path, written)
+    # Measured by this version, whatever version wrote the file it was read from.
+    declaration = msgspec.structs.replace(declaration, runs=[], series=[DeclaredSeries(path=str(tmp_path / "absent"))])
+    run_study(declaration, tmp_path / "study", workers=1)
+    assert tomllib.loads((tmp_path / "study" / "study.toml").read_text())["toposcope"] == __version__
+
+
+@pytest.mark.parametrize("name", ["quickstart", "paper"])
+def test_shipped_studies_can_be_run(name: str) -> None:
+    declaration = shipped_study(name)
+    check(declaration)
+    assert declaration.name == name
+
+
+def test_the_shipped_study_of_the_paper_is_as_published() -> None:
+    declaration = shipped_study("paper")
+    assert [run.size for run in declaration.resolved_runs()] == list(SIZES.values())
+    assert {run.training for run in declaration.resolved_runs()} == {Training()}
+    assert declaration.corpus == Corpus()

@@ -1,0 +1,170 @@
+"""`toposcope.measure`: a path, a part of a series, or a module as it is now."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from small_studies import CONTROLS, NEURAL_PERSISTENCE, RIPS, SHAPES, checkpoint_file, write_series
+from torch import nn
+
+import toposcope as ts
+from toposcope.family import build
+from toposcope.homology import neural_persistence
+
+COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+PROBES: list[dict[str, Any]] = [NEURAL_PERSISTENCE, RIPS]
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Path:
+    return write_series(tmp_path / "found", [0, 5, 20, 30])
+
+
+def test_a_path(found: Path) -> None:
+    frame = ts.measure(found)
+    assert frame.columns == COLUMNS
+    assert frame.schema["value"] == pl.Float64
+    assert frame["run"].unique().to_list() == ["found"]
+    assert frame["step"].unique(maintain_order=True).to_list() == [0, 5, 20, 30]
+    assert set(frame["probe"]) == {"neural_persistence", "rips", "controls", "distances"}
+    assert ts.measure(str(found), probes=PROBES).rows() == ts.measure(found, probes=PROBES).rows()
+
+
+def test_one_checkpoint(found: Path) -> None:
+    frame = ts.measure(checkpoint_file(found, 20), probes=PROBES)
+    assert frame["step"].unique().to_list() == [20]
+    everything = ts.measure(found, probes=PROBES).filter(pl.col("step") == 20)
+    assert frame.drop("run").rows() == everything.drop("run").rows()
+
+
+def test_the_numbers_are_those_of_the_matrices(found: Path) -> None:
+    frame = ts.measure(found, probes=[NEURAL_PERSISTENCE])
+    for step in (0, 30):
+        for layer in ts.series(found)[[0, 5, 20, 30].index(step)].analysed():
+            expected = neural_persistence(layer.read().numpy())
+            row = frame.filter(step=step, layer=layer.name, statistic="np_mean")
+            assert row["value"].to_list() == [expected.mean]
+
+
+@pytest.mark.parametrize(
+    ("part", "steps"),
+    [(slice(None), [0, 5, 20, 30]), (slice(1, 3), [5, 20]), (slice(None, None, 2), [0, 20]), (slice(-1, None), [30])],
+    ids=str,
+)
+def test_a_part_of_a_series(found: Path, part: slice, steps: list[int]) -> None:
+    frame = ts.measure(ts.series(found)[part], probes=[CONTROLS])
+    assert frame["step"].unique(maintain_order=True).to_list() == steps
+
+
+def test_an_empty_part_of_a_series_is_not_all_of_it(found: Path) -> None:
+    """Nothing, or a refusal; but never what was not asked for."""
+    try:
+        frame = ts.measure(ts.series(found)[:0], probes=[CONTROLS])
+    except ts.ToposcopeError:
+        return
+    assert len(frame) == 0
+
+
+def test_a_module_of_the_family(tmp_path: Path) -> None:
+    model = build("tiny-3k", seed=1)
+    frame = ts.measure(model, probes=[NEURAL_PERSISTENCE, CONTROLS])
+    assert frame["run"].unique().to_list() == ["GPT"]
+    assert frame["step"].unique().to_list() == [0]
+    roles = dict(frame.select("layer", "role").unique().rows())
+    # The tied head counts once, under whichever of its two names.
+    assert sorted(roles.values()) == ["attn.out", "attn.qkv", "head", "mlp.in", "mlp.out", "network"]
+    norm = frame.filter(layer="layers.0.attn.qkv.weight", statistic="frobenius_norm")["value"].item()
+    weight = model.state_dict()["layers.0.attn.qkv.weight"]
+    assert norm == pytest.approx(float(weight.double().norm()), rel=1e-12)
+
+
+def test_measuring_leaves_a_module_as_it_was(tmp_path: Path) -> None:
+    model = build("tiny-3k", seed=1)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    ts.measure(model, probes=[NEURAL_PERSISTENCE])
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.training
+    assert model.head.weight is model.token_emb.weight
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_module_is_measured_as_it_is_now() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6))
+    first = ts.measure(model, probes=[CONTROLS])
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    second = ts.measure(model, probes=[CONTROLS])
+    norms = [f.filter(layer="0.weight", statistic="frobenius_norm")["value"].item() for f in (first, second)]
+    assert norms[1] == pytest.approx(2 * norms[0], rel=1e-6)
+    rest = [f.filter(layer="1.weight").drop("run").rows() for f in (first, second)]
+    assert rest[0] == rest[1]
+
+
+class _Net(nn.Module):
+    """Anybody's module, with a name that anybody might give it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 5)
+
+
+def test_a_module_may_have_any_name() -> None:
+    assert set(ts.measure(_Net(), probes=[CONTROLS])["layer"]) == {"inner.weight", "network"}
+
+
+@pytest.mark.parametrize("name", ["my run", "größe", "_private", "a|b", "naïve (2)"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    frame = ts.measure(write_series(tmp_path / name, [0, 5]), probes=[CONTROLS])
+    assert set(frame["layer"]) == {*SHAPES, "network"}
+
+
+def test_a_relative_path(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(found)
+    assert ts.measure(".", probes=[CONTROLS])["run"].unique().to_list() == ["found"]
+
+
+def test_the_default_probes_are_those_of_a_study(found: Path) -> None:
+    assert set(ts.measure(found).select("probe", "options").unique()["probe"]) == {
+        "neural_persistence",
+        "rips",
+        "controls",
+        "distances",
+    }
+
+
+def test_progress_is_told(found: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    ts.measure(found, probes=[CONTROLS], progress=lambda *what: told.append(what))
+    assert [what for what in told if what[0] == "read"] == [("read", i, 4) for i in range(1, 5)]
+    assert [what for what in told if what[0] == "measure"][:4] == [("measure", i, 4) for i in range(1, 5)]
+
+
+def test_what_failed_is_an_error_that_names_it(found: Path) -> None:
+    checkpoint_file(found, 5).write_bytes(b"broken")
+    with pytest.raises(ts.ToposcopeError) as caught:
+        ts.measure(found, probes=[CONTROLS])
+    assert "found, step 5" in str(caught.value)
+    assert "step_000005.safetensors" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_use_is_an_error(found: Path, tmp_path: Path) -> None:
+    with pytest.raises(ts.ToposcopeError, match="absent"):
+        ts.measure(tmp_path / "absent")
+    with pytest.raises(ts.ToposcopeError, match="'ripz' is not a probe"):
+        ts.measure(found, probes=[{"name": "ripz"}])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ts.ToposcopeError, match="no checkpoints"):
+        ts.measure(tmp_path / "empty")
+
+
+def test_nothing_is_left_behind(found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    before = sorted(found.iterdir())
+    ts.measure(found, probes=[CONTROLS])
+    assert list(scratch.iterdir()) == []
+    assert sorted(found.iterdir()) == before

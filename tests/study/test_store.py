@@ -1,0 +1,239 @@
+"""The database of a study: its documented schema, and that a row never outlives what it was measured on."""
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toposcope.checkpoints.logs import COLUMNS, TrainingLog
+from toposcope.errors import ToposcopeError
+from toposcope.probes import Measurement
+from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
+
+# People query the database with tools of their own: a change here is a change of `SCHEMA_VERSION`.
+SCHEMA = {
+    "meta": ["key", "value"],
+    "runs": ["run", "position", "kind", "n_parameters", "status", "last_step", "source"],
+    "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"],
+    "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
+    "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
+    "measurements": ["id", "run", "step", "layer", "role", "probe", "options", "key", "flag", "diagrams"],
+    "features": ["measurement", "statistic", "value"],
+    "errors": ["run", "step", "layer", "probe", "options", "message"],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "study.db")
+    yield opened
+    opened.close()
+
+
+def query(store: Store, text: str) -> list[tuple[Any, ...]]:
+    """Ask as any other program would: over a connection of one's own."""
+    connection = sqlite3.connect(store.path)
+    try:
+        return connection.execute(text).fetchall()
+    finally:
+        connection.close()
+
+
+def layer(name: str, content: str = "a") -> LayerRow:
+    return LayerRow(name, "mlp.in", 3, 4, "float32", content)
+
+
+def checkpoint(*layers: LayerRow, step: int = 10, fingerprint: str = "then") -> CheckpointRow:
+    return CheckpointRow("run", step, "/somewhere", fingerprint, "", layers)
+
+
+def unit(name: str, *, step: int = 10, probe: str = "rips", options: str = "{}") -> Unit:
+    return Unit("run", step, name, probe, options)
+
+
+def row(unit: Unit, key: str = "key", **statistics: float) -> tuple[Unit, str, Measurement, str]:
+    role = unit.layer if unit.layer in ("network", "pooled") else "mlp.in"
+    return unit, key, Measurement(unit.layer, role, statistics or {"H0.total": 1.5}), "diagrams/file"
+
+
+def test_the_schema_is_the_documented_one(store: Store) -> None:
+    tables = [name for (name,) in query(store, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
+    assert found == SCHEMA
+    assert store.meta("schema_version") == "1"
+
+
+def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:
+    assert query(store, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_store_opens_again_with_what_it_held(tmp_path: Path, store: Store) -> None:
+    store.put_measurements([row(unit("a"))])
+    store.close()
+    again = Store(tmp_path / "study.db")
+    assert again.measured("run") == {unit("a"): ("key", "diagrams/file")}
+    again.close()
+
+
+def test_another_schema_version_is_refused(tmp_path: Path, store: Store) -> None:
+    store.set_meta("schema_version", "99")
+    store.close()
+    with pytest.raises(ToposcopeError, match=r"study\.db: schema version 99"):
+        Store(tmp_path / "study.db")
+
+
+def test_a_file_that_is_no_database_is_told_with_its_mend(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(ToposcopeError) as caught:
+        Store(path)
+    assert str(path) in str(caught.value)
+    assert "delete it" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_meta_and_status(store: Store) -> None:
+    assert store.meta("absent") is None
+    store.set_meta("a", "1")
+    store.set_meta("a", "2")
+    assert store.meta("a") == "2"
+    store.put_run("run", 0, "family", 2936, Path("/runs/run"))
+    assert query(store, "SELECT * FROM runs") == [("run", 0, "family", 2936, "running", None, "/runs/run")]
+    store.set_status("run", "complete", 40)
+    # Declared again at another place in the order, it is still complete.
+    store.put_run("run", 3, "family", 2936, Path("/runs/run"))
+    assert query(store, "SELECT position, status, last_step FROM runs") == [(3, "complete", 40)]
+
+
+def test_checkpoints_come_back_as_they_were_put(store: Store) -> None:
+    first, second = checkpoint(layer("b"), layer("a")), checkpoint(layer("c"), step=2)
+    store.put_checkpoint(first)
+    store.put_checkpoint(second)
+    assert list(store.checkpoints("run").items()) == [(2, second), (10, first)]
+    assert store.checkpoints("other") == {}
+
+
+def test_measurements_come_back_as_they_were_put(store: Store) -> None:
+    store.put_measurements([row(unit("a"), **{"H0.total": 1 / 3, "H0.count": 4}), row(unit("network"), mean=math.pi)])
+    assert store.measured("run") == {u: ("key", "diagrams/file") for u in (unit("a"), unit("network"))}
+    # Not a digit is lost.
+    assert store.statistics("run", 10, "rips", "{}") == {
+        "a": {"H0.total": 1 / 3, "H0.count": 4},
+        "network": {"mean": math.pi},
+    }
+
+
+def test_a_measurement_replaces_the_older_one_whole(store: Store) -> None:
+    store.put_measurements([row(unit("a"), "old", total=1.0, gone=2.0)])
+    store.put_measurements([row(unit("a"), "new", total=3.0)])
+    assert store.measured("run") == {unit("a"): ("new", "diagrams/file")}
+    assert query(store, "SELECT statistic, value FROM features") == [("total", 3.0)]
+
+
+def test_other_options_and_probes_are_other_rows(store: Store) -> None:
+    units = [unit("a"), unit("a", options='{"p":1}'), unit("a", probe="controls"), unit("a", step=20)]
+    store.put_measurements([row(u, total=float(i)) for i, u in enumerate(units)])
+    assert set(store.measured("run")) == set(units)
+    assert store.statistics("run", 10, "rips", '{"p":1}') == {"a": {"total": 1.0}}
+
+
+def test_a_changed_checkpoint_forgets_what_it_no_longer_has(store: Store) -> None:
+    store.put_checkpoint(checkpoint(layer("a"), layer("b")))
+    store.put_measurements([row(unit(name)) for name in ("a", "b", "network", "pooled")])
+    store.put_checkpoint(checkpoint(layer("a"), layer("c"), fingerprint="now"))
+    # Rows of the whole checkpoint go by their key, which the plan compares.
+    assert {u.layer for u in store.measured("run")} == {"a", "network", "pooled"}
+    assert [r.layer for r in store.checkpoints("run")[10].layers] == ["a", "c"]
+
+
+def test_a_dropped_checkpoint_takes_everything_with_it(store: Store) -> None:
+    for step in (10, 20):
+        store.put_checkpoint(checkpoint(layer("a"), step=step))
+        store.put_measurements([row(unit(name, step=step)) for name in ("a", "network")])
+    store.drop_checkpoints("run", [10])
+    assert {u.step for u in store.measured("run")} == {20}
+    assert list(store.checkpoints("run")) == [20]
+    # No feature is left behind without its measurement.
+    assert query(store, "SELECT COUNT(*) FROM features") == [(2,)]
+    assert query(store, "SELECT DISTINCT step FROM layers") == [(20,)]
+
+
+def test_dropped_measurements_take_their_features_with_them(store: Store) -> None:
+    store.put_measurements([row(unit("a")), row(unit("b"))])
+    store.drop_measurements([unit("a"), unit("never measured")])
+    assert set(store.measured("run")) == {unit("b")}
+    assert query(store, "SELECT COUNT(*) FROM features") == [(1,)]
+
+
+def test_a_transaction_that_fails_changes_nothing(store: Store) -> None:
+    store.put_measurements([row(unit("a"), "old", total=1.0)])
+
+    def rows() -> Iterator[tuple[Unit, str, Measurement, str]]:
+        yield row(unit("a"), "new", total=2.0)
+        yield row(unit("b"), "new", total=2.0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put_measurements(rows())
+    assert store.measured("run") == {unit("a"): ("old", "diagrams/file")}
+    assert store.statistics("run", 10, "rips", "{}") == {"a": {"total": 1.0}}
+    # The store is fit for use afterwards.
+    store.put_measurements([row(unit("b"))])
+    assert set(store.measured("run")) == {unit("a"), unit("b")}
+
+
+def test_a_reader_sees_a_transaction_whole_or_not_at_all(store: Store) -> None:
+    store.put_measurements([row(unit("a"), total=1.0)])
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def rows() -> Iterator[tuple[Unit, str, Measurement, str]]:
+        yield row(unit("a"), total=2.0)
+        seen.append(query(store, "SELECT value FROM features"))
+        yield row(unit("b"), total=3.0)
+
+    store.put_measurements(rows())
+    assert seen == [[(1.0,)]]
+    assert query(store, "SELECT value FROM features ORDER BY value") == [(2.0,), (3.0,)]
+
+
+def test_no_row_holds_a_value_that_is_none(store: Store) -> None:
+    store.put_measurements([row(unit("a"), total=1.0)])
+    with pytest.raises(ToposcopeError, match=r"study\.db"):
+        store.put_measurements([row(unit("a"), total=2.0), row(unit("b"), total=math.nan)])
+    assert store.statistics("run", 10, "rips", "{}") == {"a": {"total": 1.0}}
+
+
+def log(steps: list[int], **columns: list[float]) -> TrainingLog:
+    empty = [math.nan] * len(steps)
+    return TrainingLog(np.array(steps), {c: np.array(columns.get(c, empty), dtype=np.float64) for c in COLUMNS})
+
+
+def test_a_log_keeps_infinities_and_leaves_out_what_was_not_logged(store: Store) -> None:
+    store.put_log("run", log([0, 1, 2], loss=[math.nan, 2.5, math.inf], tokens=[0, 64, 128]))
+    found = query(store, "SELECT step, loss, tokens, grad_norm FROM log")
+    assert found == [(0, None, 0, None), (1, 2.5, 64, None), (2, math.inf, 128, None)]
+
+
+def test_a_log_replaces_the_older_one_whole(store: Store) -> None:
+    store.put_log("run", log([0, 1, 2], loss=[3.0, 2.0, 1.0]))
+    store.put_log("run", log([0, 5], loss=[9.0, 8.0]))
+    assert query(store, "SELECT step, loss FROM log") == [(0, 9.0), (5, 8.0)]
+
+
+def test_errors_are_rows_until_they_are_cleared(store: Store) -> None:
+    store.put_errors({unit("a"): "first"})
+    store.put_errors({unit("a"): "again", unit("b"): "other"})
+    assert query(store, "SELECT layer, message FROM errors") == [("a", "again"), ("b", "other")]
+    store.clear_errors()
+    assert query(store, "SELECT * FROM errors") == []
+
+
+def test_a_failing_database_is_told_in_one_line(store: Store) -> None:
+    store.close()
+    with pytest.raises(ToposcopeError, match=r"study\.db") as caught:
+        store.set_meta("a", "b")
+    assert "\n" not in str(caught.value)
