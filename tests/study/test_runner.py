@@ -119,7 +119,9 @@ def test_what_a_study_holds(tmp_path: Path) -> None:
     assert (roles["network"], roles["pooled"]) == ("network", "pooled")
     # Every declared probe on every layer it covers, at every step; distances from the second step on.
     covered = features.filter(pl.col("run") == "found").group_by("probe", "options").agg(pl.struct("step", "layer"))
-    counts = {(probe, "true" in options): len({tuple(u.values()) for u in units}) for probe, options, units in covered.rows()}
+    counts = {
+        (probe, "true" in options): len({tuple(u.values()) for u in units}) for probe, options, units in covered.rows()
+    }
     assert counts == {
         ("neural_persistence", False): 12,
         ("rips", False): 12,
@@ -173,9 +175,10 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
         '{"max_dimension":1,"max_points":2000,"pooled":false,"threshold":3.0}'
     ]
     # Distances now compare other diagrams under options of the same name: they were measured again, not mixed.
-    assert after.filter(pl.col("probe") == "distances")["value"].to_list() != before.filter(
-        pl.col("probe") == "distances"
-    )["value"].to_list()
+    assert (
+        after.filter(pl.col("probe") == "distances")["value"].to_list()
+        != before.filter(pl.col("probe") == "distances")["value"].to_list()
+    )
     assert_like_new(capped, directory)
     # The store still has the others.
     old = {unit: i for unit, i in ids.items() if unit[3] == "rips"}

@@ -1,5 +1,6 @@
 """Checking what the user hands in, once, before any mathematics."""
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,34 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
     """Return a NumPy view of arrays, nested lists and torch tensors (known by their methods: torch is not imported)."""
-    if hasattr(values, "detach") and hasattr(values, "cpu"):
-        values = values.detach().cpu()
-        if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
-            values = values.float()
     try:
+        if hasattr(values, "detach") and hasattr(values, "cpu"):
+            values = values.detach().cpu()
+            if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
+                values = values.float()
         return np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise ToposcopeError(f"{name}: expected a matrix of numbers, got {type(values).__name__}: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
+        reason = " ".join(str(error).split())
+        raise ToposcopeError(f"{name}: expected a matrix of numbers, got {type(values).__name__}: {reason}") from error
+
+
+def as_number(value: Any, name: str, least: float) -> float:
+    """Return an option that must be a real number of at least some value, infinity allowed.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the option and what was expected.
+    """
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else float("nan")
+    if not number >= least:
+        raise ToposcopeError(f"{name}: expected a number of at least {least:g}, got {value!r}")
+    return number
+
+
+def as_count(value: Any, name: str, least: int) -> int:
+    """Return an option that must be a whole number of at least some value."""
+    count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else least - 1
+    if count < least:
+        raise ToposcopeError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return count

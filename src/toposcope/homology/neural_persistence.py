@@ -1,13 +1,14 @@
 """Neural persistence of one weight matrix (Rieck et al. 2019, arXiv:1812.09764), exact on every weight."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_float_matrix
+from toposcope.homology.arrays import as_float_matrix, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 
 
@@ -77,8 +78,8 @@ def neural_persistence(
     """
     from toposcope.kernels.bipartite_tree import bipartite_tree_weights
 
-    if not (np.isfinite(p) and p >= 1):
-        raise ToposcopeError(f"p: expected a number of at least 1, got {p!r}")
+    if not np.isfinite(p := as_number(p, "p", 1)):
+        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
     if essential not in ("drop", "count"):
         raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
     matrix = as_float_matrix(W, "W")
@@ -91,12 +92,13 @@ def neural_persistence(
     return _summary(deaths, divisor, p, essential, degenerate=largest == 0)
 
 
-def _scale(scale: Literal["layer"] | float, largest: float) -> float:
-    if scale == "layer":
+def _scale(scale: Any, largest: float) -> float:
+    if isinstance(scale, str) and scale == "layer":
         return largest
-    if not (isinstance(scale, int | float) and np.isfinite(scale) and scale >= largest):
+    number = as_number(scale, "scale", 0) if isinstance(scale, Real) else np.nan
+    if not (np.isfinite(number) and number >= largest):
         raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {scale!r}")
-    return float(scale)
+    return number
 
 
 def _summary(
@@ -105,7 +107,9 @@ def _summary(
     persistences = 1.0 - deaths
     if essential == "count" and not degenerate:
         persistences = np.append(persistences, 1.0)
-    norm = float(np.sum(persistences**p) ** (1 / p))
+    # Relative to the largest, high powers of small persistences do not underflow all at once.
+    unit = float(persistences.max()) or 1.0
+    norm = unit * float(np.sum((persistences / unit) ** p) ** (1 / p))
     return NeuralPersistence(
         mean=float(persistences.sum() / len(deaths)),
         norm=norm,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_float_matrix
+from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 
 Points = NDArray[np.float64]
@@ -47,19 +47,18 @@ def rips(
 
     Notes
     -----
-    H0: O(n^2 d) time, O(nd) memory. H1: O(n^2) memory, worst case O(n^6) time. See METHODS 3.
+    H0: O(n^2 d) time, O(nd) memory. H1: O(n^2) memory, worst case O(n^6) time. See METHODS 3. Lengths are those of
+    float64 arithmetic; one below 1e-154 of the largest coordinate counts as zero.
     """
-    if max_dimension < 0 or max_points < 1:
-        raise ToposcopeError(
-            f"max_dimension and max_points: expected at least 0 and 1, got {max_dimension} and {max_points}"
-        )
-    if not threshold >= 0:
-        raise ToposcopeError(f"threshold: expected a number of at least 0, got {threshold!r}")
+    max_dimension = as_count(max_dimension, "max_dimension", 0)
+    max_points = as_count(max_points, "max_points", 1)
+    threshold = as_number(threshold, "threshold", 0)
     cloud = as_float_matrix(points, "points").astype(np.float64)
-    # A power of two changes no digit of the result and keeps squares away from overflow and underflow.
+    # A power of two changes no digit of the result, and keeps the squares of all but vanishing differences in range.
     exponent = int(np.frexp(np.abs(cloud).max())[1])
     unit = np.ldexp(cloud, -exponent)
-    cap = float(np.ldexp(threshold, -exponent)) if np.isfinite(threshold) else np.inf
+    with np.errstate(over="ignore"):  # a cap beyond the range caps nothing
+        cap = float(np.ldexp(threshold, -exponent))
     diagrams = [_connected_components(unit, cap)]
     if max_dimension > 0:
         diagrams += _higher(unit, max_dimension, max_points, cap)
@@ -81,6 +80,9 @@ def farthest_points(points: Points, count: int) -> tuple[NDArray[np.int64], floa
     cover_radius : float
         Every point is within this distance of a landmark.
     """
+    count = as_count(count, "count", 1)
+    if count > len(points):
+        raise ToposcopeError(f"count: expected at most the number of points, {len(points)}, got {count}")
     indices = np.empty(count, np.int64)
     indices[0] = np.argmax(np.linalg.norm(points - points.mean(axis=0), axis=1))
     distance = np.linalg.norm(points - points[indices[0]], axis=1)
@@ -132,8 +134,12 @@ def _finite_part(bars: NDArray[np.float64], dimension: int, cover_radius: float)
 
 
 def _rescaled(diagram: Diagram, exponent: int) -> Diagram:
+    with np.errstate(over="ignore"):
+        pairs = np.ldexp(diagram.pairs, exponent)
+    if not np.isfinite(pairs).all():
+        raise ToposcopeError("points: distances are beyond the range of float64; divide the points by a constant")
     return Diagram(
-        np.ldexp(diagram.pairs, exponent),
+        pairs,
         diagram.dimension,
         diagram.n_essential,
         diagram.n_truncated,

@@ -21,17 +21,20 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     lifetimes = np.sort(diagram.lifetimes[diagram.lifetimes > 0])
     count = len(lifetimes)
     total = float(lifetimes.sum())
+    unit = float(lifetimes[-1]) if count else 1.0
     share = lifetimes / total if count else lifetimes
     # A share can underflow to 0 beside one enormous bar; its limit p ln p is 0.
     share = share[share > 0]
+    with np.errstate(over="ignore"):  # beyond the range it is infinite, and says so
+        total_p2 = float((lifetimes**2).sum())
     entropy = float(-(share * np.log(share)).sum()) if count > 1 else 0.0
     return {
         "count": float(count),
         "total": total,
-        "total_p2": float((lifetimes**2).sum()),
+        "total_p2": total_p2,
         "mean": total / count if count else 0.0,
         "max": float(lifetimes[-1]) if count else 0.0,
-        "std": float(lifetimes.std()) if count else 0.0,
+        "std": float((lifetimes / unit).std() * unit) if count else 0.0,
         "entropy": entropy,
         "entropy_normalized": entropy / float(np.log(count)) if count > 1 else 0.0,
         "n_significant": float((lifetimes > np.median(lifetimes)).sum()) if count else 0.0,

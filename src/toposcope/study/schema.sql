@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS layers (        -- analysed layers
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS measurements (
-    id       INTEGER PRIMARY KEY,
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice
     run      TEXT NOT NULL,
     step     INTEGER NOT NULL,
     layer    TEXT NOT NULL,                -- or network, pooled

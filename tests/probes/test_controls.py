@@ -1,0 +1,344 @@
+"""Plain quantities of the weights (METHODS 5) against known values, NumPy and SciPy."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+from scipy.stats import entropy, kstest
+
+from toposcope.checkpoints import Layer
+from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes.controls import LEAST_TAIL, ControlsProbe, weight_statistics
+from toposcope.probes.probe import NETWORK
+
+Array = NDArray[np.float64]
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def as_layers(matrices: dict[str, Array]) -> dict[str, Layer]:
+    def layer(name: str, W: Array) -> Layer:
+        tensor = torch.from_numpy(W)
+        return Layer(name, "other", tuple(tensor.shape), "float64", False, "memory", lambda: tensor)
+
+    return {name: layer(name, W) for name, W in matrices.items()}
+
+
+def measure(
+    now: dict[str, Array], *, first: dict[str, Array] | None = None, previous: dict[str, Array] | None = None
+) -> dict[str, Measurement]:
+    layers = as_layers(now)
+    subject = Subject(
+        list(layers.values()),
+        frozenset([*layers, NETWORK]),
+        first=as_layers(first or {}),
+        previous=as_layers(previous or {}),
+    )
+    found = {}
+    for result in ControlsProbe().measure(subject):
+        assert isinstance(result, Measurement), result
+        found[result.layer] = result
+    return found
+
+
+def statistics_of(W: Array, **earlier: Array) -> dict[str, float]:
+    """Statistics of one matrix, after others of the same layer."""
+    return measure({"w": W}, **{name: {"w": other} for name, other in earlier.items()})["w"].statistics
+
+
+def assert_statistics(found: dict[str, float], expected: dict[str, float]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-13), name
+
+
+# One matrix
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 16])
+@pytest.mark.parametrize("scale", [1.0, -3.0, 0.1])
+def test_a_multiple_of_the_identity(n: int, scale: float) -> None:
+    size = abs(scale)
+    expected = {
+        "frobenius_norm": size * math.sqrt(n),
+        "spectral_norm": size,
+        "stable_rank": n,
+        "max_abs": size,
+        "mean": scale / n,
+        "std": size * math.sqrt(1 / n - 1 / n**2),
+        "norm_p1": size * n,
+        "norm_p4": size * n**0.25,
+        "singular_entropy": math.log(n),
+    }
+    found = weight_statistics(scale * np.eye(n))
+    found.pop("alpha", None)
+    assert_statistics(found, expected)
+
+
+@pytest.mark.xfail(strict=True, reason="rounding is taken for a power law, with an exponent of 1e15 or so")
+@pytest.mark.parametrize(
+    "W",
+    [-3 * np.eye(16), np.linalg.qr(normal(0, 64, 64))[0], np.linalg.qr(normal(0, 64, 64))[0].astype(np.float32) / 3],
+    ids=["diagonal", "orthogonal", "orthogonal float32"],
+)
+def test_equal_singular_values_are_no_power_law(W: Array) -> None:
+    assert "alpha" not in weight_statistics(W.astype(np.float64))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 20), (20, 1), (15, 40), (40, 15)])
+def test_a_matrix_of_rank_1(m: int, n: int) -> None:
+    u, v = normal(1, m), normal(2, n)
+    found = weight_statistics(np.outer(u, v))
+    norm = math.sqrt((u @ u) * (v @ v))
+    assert found["frobenius_norm"] == pytest.approx(norm, rel=1e-13)
+    assert found["spectral_norm"] == pytest.approx(norm, rel=1e-13)
+    assert found["stable_rank"] == pytest.approx(1, rel=1e-13)
+    assert found["singular_entropy"] == pytest.approx(0, abs=1e-12)
+    # What rounding leaves of the other singular values is no spectrum.
+    assert "alpha" not in found
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (7, 30), (30, 7), (25, 25)])
+def test_any_matrix(m: int, n: int) -> None:
+    W = normal(m * n, m, n)
+    sigma: Array = np.linalg.svd(W, compute_uv=False).astype(np.float64)
+    entries = W.flatten()
+    expected = {
+        "frobenius_norm": np.linalg.norm(W, "fro"),
+        "spectral_norm": np.linalg.norm(W, 2),
+        "stable_rank": np.linalg.norm(W, "fro") ** 2 / np.linalg.norm(W, 2) ** 2,
+        "max_abs": np.linalg.norm(entries, np.inf),
+        "mean": math.fsum(entries) / W.size,
+        "std": math.sqrt(math.fsum((x - math.fsum(entries) / W.size) ** 2 for x in entries) / W.size),
+        "norm_p1": np.linalg.norm(entries, 1),
+        "norm_p4": np.linalg.norm(entries, 4),
+        "singular_entropy": entropy(sigma),
+    }
+    found = weight_statistics(W)
+    assert found.pop("alpha", None) == (None if min(m, n) < LEAST_TAIL else pytest.approx(slow_alpha(sigma**2)))
+    assert_statistics(found, {name: float(value) for name, value in expected.items()})
+    assert_statistics(weight_statistics(W.T), weight_statistics(W))
+
+
+def test_zeros() -> None:
+    found = measure({"w": np.zeros((12, 15))}, first={"w": np.zeros((12, 15))})["w"]
+    expected = dict.fromkeys(
+        ("frobenius_norm", "spectral_norm", "max_abs", "mean", "std", "norm_p1", "norm_p4", "distance_first"), 0.0
+    )
+    # No ratio, angle or exponent of nothing.
+    assert found.statistics == expected
+    assert found.flag == "degenerate"
+
+
+def assert_homogeneous(scaled: dict[str, float], plain: dict[str, float], exponent: int) -> None:
+    """A power of two changes no digit of a length, and nothing of a ratio."""
+    assert scaled.keys() == plain.keys()
+    ratios = {"stable_rank", "singular_entropy", "alpha", "cosine_first", "cosine_previous"}
+    for name, value in plain.items():
+        expected = value if name in ratios else math.ldexp(value, exponent)
+        assert scaled[name] == pytest.approx(expected, rel=1e-12, abs=0), name
+
+
+@pytest.mark.parametrize("exponent", [-1000, -600, -100, 100, 600, 1000])
+# The standard deviation is the next test's.
+@pytest.mark.filterwarnings("ignore:overflow encountered in square")
+def test_tiny_and_huge_weights(exponent: int) -> None:
+    W = normal(0, 12, 15)
+    scaled, plain = weight_statistics(np.ldexp(W, exponent)), weight_statistics(W)
+    del scaled["std"], plain["std"]
+    assert_homogeneous(scaled, plain, exponent)
+
+
+beyond = pytest.mark.xfail(strict=True, reason="squares over- and underflow: a distance of 1e-180 is reported as 0")
+
+
+@pytest.mark.parametrize(
+    "exponent",
+    [-400, -100, 100, 400, pytest.param(-600, marks=beyond), pytest.param(600, marks=beyond)],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_tiny_and_huge_distances(exponent: int) -> None:
+    matrices = {name: normal(seed, 12, 15) for seed, name in enumerate(("w", "first", "previous"))}
+    scaled, plain = (
+        statistics_of(w["w"], first=w["first"], previous=w["previous"])
+        for w in ({name: np.ldexp(W, exponent) for name, W in matrices.items()}, matrices)
+    )
+    assert_homogeneous(scaled, plain, exponent)
+
+
+# The power law
+
+
+def slow_alpha(eigenvalues: Array) -> float:
+    """Clauset, Shalizi & Newman 2009, equation 3.1, for each beginning of the tail; SciPy tells the distance."""
+    tail = np.sort(eigenvalues)
+    best = (math.inf, math.nan)
+    for start in range(len(tail) - LEAST_TAIL + 1):
+        x = tail[start:]
+        alpha = 1 + len(x) / math.fsum(np.log(x / x[0]))
+        best = min(best, (float(kstest(x / x[0], "pareto", args=(alpha - 1,)).statistic), alpha))
+    return best[1]
+
+
+def with_eigenvalues(eigenvalues: Array, seed: int = 0) -> Array:
+    """A matrix W with these eigenvalues of W'W."""
+    n = len(eigenvalues)
+    turns = [np.linalg.qr(normal(seed + k, n, n))[0] for k in range(2)]
+    rotated: Array = turns[0] * np.sqrt(eigenvalues) @ turns[1]
+    return rotated
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 2.5, 3.5, 5.0])
+def test_the_exponent_of_a_power_law_is_recovered(alpha: float) -> None:
+    n = 300
+    eigenvalues = 0.01 * (1 + np.random.default_rng(0).pareto(alpha - 1, size=n))
+    # The choice of the tail costs data: twice the standard deviation of the fit to all, times two.
+    tolerance = 4 * (alpha - 1) / math.sqrt(n)
+    assert weight_statistics(with_eigenvalues(eigenvalues))["alpha"] == pytest.approx(alpha, abs=tolerance)
+
+
+@pytest.mark.parametrize("alpha", [2.0, 3.0])
+def test_the_bulk_below_the_tail_does_not_matter(alpha: float) -> None:
+    rng = np.random.default_rng(3)
+    tail = 1 + rng.pareto(alpha - 1, size=200)
+    bulk = rng.uniform(0.3, 1, size=150)
+    found = weight_statistics(with_eigenvalues(np.concatenate([tail, bulk])))["alpha"]
+    assert found == pytest.approx(alpha, abs=5 * (alpha - 1) / math.sqrt(200))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["pareto", "exponential", "log-normal"])
+def test_the_exponent_against_the_definition(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    draws: dict[str, Any] = {"pareto": lambda: 1 + rng.pareto(1.5, 40), "exponential": lambda: rng.exponential(size=40)}
+    eigenvalues = np.asarray(draws.get(kind, lambda: rng.lognormal(size=40))())
+    found = weight_statistics(np.diag(np.sqrt(eigenvalues)))["alpha"]
+    assert found == pytest.approx(slow_alpha(eigenvalues), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(LEAST_TAIL - 1, False), (LEAST_TAIL, True)])
+def test_few_eigenvalues_have_no_exponent(n: int, expected: bool) -> None:
+    assert ("alpha" in weight_statistics(normal(0, n, 50))) is expected
+    padded = np.pad(normal(0, n, 50), ((0, 30), (0, 0)))
+    assert ("alpha" in weight_statistics(padded)) is expected
+
+
+# Distance travelled
+
+
+def test_distances_and_angles() -> None:
+    W, first, previous = (normal(seed, 6, 9) for seed in range(3))
+    found = statistics_of(W, first=first, previous=previous)
+    for name, other in (("first", first), ("previous", previous)):
+        assert found[f"distance_{name}"] == pytest.approx(math.dist(W.flatten(), other.flatten()), rel=1e-13)
+        cosine = np.vdot(W, other) / np.linalg.norm(W) / np.linalg.norm(other)
+        assert found[f"cosine_{name}"] == pytest.approx(cosine, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("other", "distance", "cosine"),
+    [
+        ([[3.0, 0.0], [0.0, 4.0]], 0.0, 1.0),
+        ([[6.0, 0.0], [0.0, 8.0]], 5.0, 1.0),
+        ([[-3.0, 0.0], [0.0, -4.0]], 10.0, -1.0),
+        ([[0.0, 3.0], [4.0, 0.0]], math.sqrt(50), 0.0),
+        ([[4.0, 0.0], [0.0, -3.0]], math.sqrt(50), 0.0),
+        ([[0.0, 0.0], [0.0, 0.0]], 5.0, None),
+    ],
+)
+def test_known_distances_and_angles(other: list[list[float]], distance: float, cosine: float | None) -> None:
+    found = statistics_of(np.diag([3.0, 4.0]), previous=np.array(other))
+    assert found["distance_previous"] == pytest.approx(distance, rel=1e-15, abs=0)
+    assert found.get("cosine_previous") == (None if cosine is None else pytest.approx(cosine, abs=1e-15))
+    assert "distance_first" not in found
+
+
+def test_a_cosine_stays_within_its_bounds() -> None:
+    for seed in range(50):
+        W = normal(seed, 3, 5)
+        found = statistics_of(W, first=W * 1.1, previous=-W / 3)
+        assert 1 - 1e-15 <= found["cosine_first"] <= 1
+        assert -1 <= found["cosine_previous"] <= -1 + 1e-15
+
+
+def test_without_an_earlier_layer_there_is_no_distance() -> None:
+    W = normal(0, 4, 5)
+    alone = statistics_of(W)
+    assert not any(name.startswith(("distance", "cosine")) for name in alone)
+    assert measure({"w": W}, first={"v": W}, previous={"w": W.T})["w"].statistics == alone
+
+
+@pytest.mark.parametrize("name", ["first", "previous"])
+def test_an_earlier_layer_that_is_not_finite_fails_alone(name: str) -> None:
+    weights = {"v": normal(0, 4, 5), "w": normal(1, 4, 5)}
+    earlier = {"v": normal(2, 4, 5), "w": np.full((4, 5), np.nan)}
+    layers = as_layers(weights)
+    first, previous = (as_layers(earlier if name == which else weights) for which in ("first", "previous"))
+    subject = Subject(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
+    v, w, network = ControlsProbe().measure(subject)
+    assert isinstance(v, Measurement)
+    for result in (w, network):
+        assert isinstance(result, Failure)
+        assert "w" in result.message
+
+
+# Over the network
+
+
+def test_the_network_is_one_long_vector() -> None:
+    now, first, previous = ({"a": normal(s, 12, 20), "b": 3 * normal(s + 9, 15, 11)} for s in range(3))
+    found = measure(now, first=first, previous=previous)
+    network = found[NETWORK].statistics
+    vectors = [np.concatenate([W.flatten() for W in weights.values()]) for weights in (now, first, previous)]
+    layers = [found[name].statistics for name in now]
+    assert network == pytest.approx(
+        {
+            "frobenius_norm": np.linalg.norm(vectors[0]),
+            "norm_p1": np.linalg.norm(vectors[0], 1),
+            "norm_p4": np.linalg.norm(vectors[0], 4),
+            "max_abs": np.abs(vectors[0]).max(),
+            "distance_first": math.dist(vectors[0], vectors[1]),
+            "distance_previous": math.dist(vectors[0], vectors[2]),
+            "spectral_norm": max(layer["spectral_norm"] for layer in layers),
+            **{
+                name: np.mean([layer[name] for layer in layers])
+                for name in (
+                    "mean",
+                    "std",
+                    "stable_rank",
+                    "singular_entropy",
+                    "alpha",
+                    "cosine_first",
+                    "cosine_previous",
+                )
+            },
+        },
+        rel=1e-12,
+    )
+
+
+def test_the_network_takes_what_its_layers_have() -> None:
+    now = {"a": normal(0, 12, 20), "small": normal(1, 3, 4), "zero": np.zeros((12, 20))}
+    found = measure(now, previous={"small": now["a"][:3, :4]})
+    network = found[NETWORK].statistics
+    for name in ("alpha", "distance_previous", "cosine_previous"):
+        (value,) = [m.statistics[name] for layer, m in found.items() if name in m.statistics and layer != NETWORK]
+        assert network[name] == value
+    ranks = [found[layer].statistics["stable_rank"] for layer in ("a", "small")]
+    assert_allclose(network["stable_rank"], np.mean(ranks))
+    assert "distance_first" not in network
+    assert [m.flag for m in found.values()] == ["", "", "degenerate", ""]
+
+
+def test_a_layer_is_measured_as_its_transpose() -> None:
+    layer = as_layers({"w": normal(0, 12, 20)})["w"]
+    turned = dataclasses.replace(layer, transposed=True)
+    both = [list(ControlsProbe().measure(Subject([x], frozenset(["w"])))) for x in (layer, turned)]
+    assert both[0] == both[1]
