@@ -1,4 +1,4 @@
-"""A training loop as tutorials write it: the baseline of `benchmarks/training.py`. The same model, data and optimizer."""
+"""A training loop as tutorials write it, the baseline of `benchmarks/training.py`: same model, data and optimizer."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family import GPT, SIZES, Training
+from toposcope.family import GPT, SIZES, Training, build
 from toposcope.family.model import Attention
 
 
@@ -21,6 +21,7 @@ class TextbookAttention(nn.Module):
         self.register_buffer("mask", torch.tril(torch.ones(context, context)).view(1, 1, context, context))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Mix a batch of sequences, shape (batch, time, hidden)."""
         batch, time, hidden = x.shape
         query, key, value = self.qkv(x).split(hidden, dim=2)
         query = query.view(batch, time, self.heads, self.width).transpose(1, 2)
@@ -34,11 +35,29 @@ class TextbookAttention(nn.Module):
         return projected
 
 
-def textbook_steps(model: GPT, size_name: str, data: Tensor, training: Training, steps: int) -> list[float]:
-    """Train for some steps and return every loss."""
+def textbook_model(size_name: str, seed: int) -> GPT:
+    """Make the family's model with the same initial weights and the textbook attention."""
     size = SIZES[size_name]
+    model = build(size, seed=seed)
     for block in model.layers:
-        block.attn = TextbookAttention(block.attn, size.hidden, size.context)
+        attention = block.attn
+        assert isinstance(attention, Attention)
+        block.attn = TextbookAttention(attention, size.hidden, size.context)
+    return model
+
+
+def textbook_steps(model: GPT, data: Tensor, training: Training, steps: int) -> list[float]:
+    """Train for some steps and return every loss.
+
+    Parameters
+    ----------
+    model : GPT
+        From `textbook_model`.
+    data : Tensor, shape (n,), int64
+    training : Training
+    steps : int
+    """
+    size = model.size
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
     generator = torch.Generator().manual_seed(training.seed)
     losses = []

@@ -9,7 +9,7 @@ import msgspec
 from toposcope.family import Corpus, Run, Size, Training
 from toposcope.family.corpus import prepare
 
-WORDS = "the cat sat on a mat and ran off to see what lay beyond the old stone wall".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
 SIZE = Size(hidden=8, layers=1, heads=2, context=16)
 TRAINING: dict[str, Any] = {
     "steps": 40,

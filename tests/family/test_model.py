@@ -60,7 +60,8 @@ def logits_by_hand(model: GPT, tokens: Tensor) -> Tensor:
         inner = inner + w[at + "mlp.fc1.bias"]
         inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
         x = x + inner @ w[at + "mlp.fc2.weight"].T + w[at + "mlp.fc2.bias"]
-    return norm_by_hand(x, w["ln_f.weight"], w["ln_f.bias"]) @ w["token_emb.weight"].T
+    logits: Tensor = norm_by_hand(x, w["ln_f.weight"], w["ln_f.bias"]) @ w["token_emb.weight"].T
+    return logits
 
 
 @torch.no_grad()
@@ -118,8 +119,7 @@ def test_sequences_of_a_batch_do_not_mix() -> None:
 def test_the_head_is_the_embedding() -> None:
     model = build("small-7k")
     assert model.head.weight is model.token_emb.weight
-    assert model.head.bias is None
-    assert "head.weight" not in dict(model.named_parameters())
+    assert {"head.weight", "head.bias"}.isdisjoint(dict(model.named_parameters()))
     model.loss(torch.zeros(1, 5, dtype=torch.long)).backward()  # type: ignore[no-untyped-call]
     assert model.head.weight.grad is not None
     # Rows of tokens that never came in have a gradient too: through the head alone.

@@ -1,6 +1,7 @@
 """Learning-rate schedules at steps whose value is known."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_wsd_stays_then_falls_linearly() -> None:
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 def test_decaying_schedules_never_rise_after_warm_up_and_end_exactly(schedule: str) -> None:
     rates = [rate(step, schedule=schedule) for step in range(10, 101)]
-    assert all(a >= b for a, b in zip(rates, rates[1:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates))
     assert rates[-1] == 0.1
 
 

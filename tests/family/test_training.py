@@ -18,7 +18,8 @@ from small_runs import SIZE, contents, prepared, small_run, some_text
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, Training, build, train, training
 from toposcope.family.corpus import load, prepare
-from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, is_finished, outcome, read_run
+from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
+from toposcope.files import write_text, write_whole
 from toposcope.seeds import derive_seed
 
 
@@ -130,8 +131,8 @@ def test_what_a_run_leaves(run: Run, corpus_path: Path, tmp_path: Path) -> None:
     ]
     assert told == [("small", 10, 25), ("small", 20, 25), ("small", 25, 25)]
     assert read_run(directory) == run
-    assert is_finished(run, directory)
-    assert not is_finished(with_training(run, seed=4), directory)
+    assert finished(run, directory) == Outcome("complete", 25)
+    assert finished(with_training(run, seed=4), directory) is None
 
 
 def test_the_first_checkpoint_is_the_initial_model(run: Run, corpus_path: Path, tmp_path: Path) -> None:
@@ -301,8 +302,8 @@ def test_a_stop_between_any_two_files_costs_nothing(
         return stopping
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "write_whole", counted(training.write_whole))
-        patched.setattr(training, "write_text", counted(training.write_text))
+        patched.setattr(training, "write_whole", counted(write_whole))
+        patched.setattr(training, "write_text", counted(write_text))
         with pytest.raises(Stopped):
             train(run, corpus_path, tmp_path / "stopped")
     assert train(run, corpus_path, tmp_path / "stopped") == Outcome("complete", 20)
@@ -330,13 +331,13 @@ def test_a_diverging_run_stops_and_is_kept(diverging: Run, corpus_path: Path, tm
     assert 1 < found.step < 40
     assert outcome(directory) == found
     # Divergence is an end: there is nothing left to do for this run.
-    assert is_finished(diverging, directory)
+    assert finished(diverging, directory) == found
     rows = read_log(directory)
     assert [int(row["step"]) for row in rows] == list(range(found.step + 1))
     assert not math.isfinite(float(rows[-1]["loss"]))
     assert all(math.isfinite(float(row["loss"])) for row in rows[1:-1])
     kept = sorted(int(p.stem.removeprefix("step_")) for p in (directory / "checkpoints").iterdir())
-    assert kept == [step for step in range(0, found.step, 2)]
+    assert kept == list(range(0, found.step, 2))
     for step in kept:
         assert checkpoint_path(directory, step).stat().st_size > 0
 
@@ -352,7 +353,7 @@ def test_a_diverged_run_stays_diverged(diverging: Run, corpus_path: Path, tmp_pa
 def test_a_run_ruined_by_its_last_update_is_not_called_complete(
     diverging: Run, corpus_path: Path, tmp_path: Path
 ) -> None:
-    """The loss of the last step is finite, the weights it leaves are not fit for another: its final loss is no number."""
+    """The loss of the last step is finite, but that of the weights it leaves, the final loss, is no number."""
     found = train(diverging, corpus_path, tmp_path / "long")
     steps = found.step - 1
     last = train(with_training(diverging, steps=steps, checkpoint_every=steps), corpus_path, tmp_path / "short")

@@ -163,7 +163,7 @@ beyond = pytest.mark.xfail(strict=True, reason="squares over- and underflow: a d
     "exponent",
     [-400, -100, 100, 400, pytest.param(-600, marks=beyond), pytest.param(600, marks=beyond)],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 def test_tiny_and_huge_distances(exponent: int) -> None:
     matrices = {name: normal(seed, 12, 15) for seed, name in enumerate(("w", "first", "previous"))}
     scaled, plain = (

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from toposcope.family import Corpus, Size, Training
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredRun, DeclaredSeries
 
-WORDS = "the cat sat on a mat and ran off to see what lay beyond the old stone wall".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
 SIZE = Size(hidden=8, layers=1, heads=2, context=16)
 TRAINING: dict[str, Any] = {
     "steps": 30,
@@ -110,9 +111,14 @@ def measurement_ids(directory: Path) -> dict[tuple[Any, ...], int]:
 
 
 def file_bytes(directory: Path, *folders: str) -> dict[str, bytes]:
-    """Files under some folders of a study; locks hold nothing."""
-    files = [p for f in folders for p in sorted((directory / f).rglob("*")) if p.is_file() and p.name != ".lock"]
+    """Files under some folders of a study; hidden ones are locks, and what a kill left of a file being written."""
+    files = [p for f in folders for p in sorted((directory / f).rglob("*")) if p.is_file() and p.name[0] != "."]
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
+
+
+def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
+    """Names of files that one of two folders lacks, or has with another content."""
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
 def assert_same_study(first: Path, second: Path) -> None:
@@ -120,8 +126,10 @@ def assert_same_study(first: Path, second: Path) -> None:
     a, b = Study.load(first), Study.load(second)
     assert len(a.frame()) > 0
     # Equal as lists: no tolerance, and the order counts.
-    assert a.frame().rows() == b.frame().rows()
-    assert a.runs().rows() == b.runs().rows()
-    assert a.log().rows() == b.log().rows()
-    assert a.errors().rows() == b.errors().rows()
-    assert file_bytes(first, "runs", "diagrams") == file_bytes(second, "runs", "diagrams")
+    for name in ("runs", "log", "errors", "frame"):
+        rows, others = getattr(a, name)().rows(), getattr(b, name)().rows()
+        assert rows == others, (
+            f"{name}: first difference {next((p for p in zip_longest(rows, others) if p[0] != p[1]), None)}"
+        )
+    names = differing(file_bytes(first, "runs", "diagrams"), file_bytes(second, "runs", "diagrams"))
+    assert not names, f"these files differ: {names}"

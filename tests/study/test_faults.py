@@ -36,7 +36,7 @@ class Process:
 
 
 def processes() -> dict[Process, int]:
-    """Every process that runs, with the number of its parent; those that ended and wait to be asked for do not count."""
+    """Every process that runs, with the number of its parent; one that ended and was not asked for yet does not."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -232,7 +232,7 @@ def train(text: Path, directory: Path, *arguments: str) -> list[str | Path]:
 def test_a_killed_training_goes_on_and_ends_the_same(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     draw = random.Random(2)
-    for moment in sorted(draw.sample(range(1, n_files(trained)), 4)):
+    for moment in sorted(draw.sample(range(1, n_files(trained)), 3)):
         process = start(train(text, directory))
         wait_until(lambda moment=moment: n_files(directory) >= moment)  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.02))

@@ -39,6 +39,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, run_study, runner
 from toposcope.study.declaration import DeclaredRun
 from toposcope.study.store import Unit
+from toposcope.study.tasks import measure_task
 
 
 def run(declaration: Declaration, directory: Path) -> dict[Unit, str]:
@@ -184,8 +185,9 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
     old = {unit: i for unit, i in ids.items() if unit[3] == "rips"}
     assert old.items() <= measurement_ids(directory).items()
     # Declared as at first, the study is what it was at first; only distances follow the diagrams back.
-    measure = runner.measure_task
-    monkeypatch.setattr(runner, "measure_task", lambda t: measure(t) if t.probe.name() == "distances" else no_task(t))
+    monkeypatch.setattr(
+        runner, "measure_task", lambda t: measure_task(t) if t.probe.name() == "distances" else no_task(t)
+    )
     assert run_well(series_study(found, [RIPS, DISTANCES]), directory).rows() == before.rows()
 
 

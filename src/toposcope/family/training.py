@@ -172,10 +172,16 @@ def outcome(directory: Path) -> Outcome | None:
         raise ToposcopeError(f"{path}: damaged ({error}); delete it and run again to retrain this run") from error
 
 
-def is_finished(run: Run, directory: Path) -> bool:
-    """Tell whether exactly this run has been trained to its end in a directory."""
-    found = outcome(directory)
-    return found is not None and found.status != "running" and read_run(directory) == run
+def finished(run: Run, directory: Path) -> Outcome | None:
+    """Return the outcome of exactly this run if it has been trained to its end in a directory.
+
+    None where anything there is damaged: to train it then tells what.
+    """
+    try:
+        found = outcome(directory)
+        return found if found and found.status != "running" and read_run(directory) == run else None
+    except ToposcopeError:
+        return None
 
 
 class _Trainer:

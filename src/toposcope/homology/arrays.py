@@ -65,7 +65,7 @@ def as_number(value: Any, name: str, least: float) -> float:
     ToposcopeError
         Naming the option and what was expected.
     """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else float("nan")
+    number = float(value) if isinstance(value, Real) else float("nan")
     if not number >= least:
         raise ToposcopeError(f"{name}: expected a number of at least {least:g}, got {value!r}")
     return number
@@ -73,7 +73,7 @@ def as_number(value: Any, name: str, least: float) -> float:
 
 def as_count(value: Any, name: str, least: int) -> int:
     """Return an option that must be a whole number of at least some value."""
-    count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else least - 1
+    count = int(value) if isinstance(value, Integral) else least - 1
     if count < least:
         raise ToposcopeError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     return count

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_connections
 from typing import Any, TypeVar
 
@@ -42,7 +43,9 @@ class Workers(AbstractContextManager["Workers"]):
         if count > 1:
             context = multiprocessing.get_context("spawn")
             self._reports: Any = context.SimpleQueue()
-            self._executor = ProcessPoolExecutor(count, context, _begin_worker, (self._reports,))
+            # Workers hold the other end and stop when this one is closed, by us or by our death.
+            lifeline, self._lifeline = context.Pipe(duplex=False)
+            self._executor = ProcessPoolExecutor(count, context, _begin_worker, (self._reports, lifeline))
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], progress: Progress = silent
@@ -82,9 +85,9 @@ class Workers(AbstractContextManager["Workers"]):
             return
         if kind is not None:
             # Work in hand is not waited for: its state is on disk, or it is cheap.
-            for process in multiprocessing.active_children():
-                process.terminate()
+            self._lifeline.close()
         self._executor.shutdown(wait=kind is None, cancel_futures=True)
+        self._lifeline.close()
 
 
 def _run_here(
@@ -116,7 +119,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _begin_worker(reports: Any) -> None:
+def _begin_worker(reports: Any, lifeline: Connection) -> None:
     """Prepare a worker: one thread for arithmetic, no reaction to Ctrl-C, and no life after its parent's."""
     import torch
     from threadpoolctl import threadpool_limits
@@ -128,11 +131,9 @@ def _begin_worker(reports: Any) -> None:
     threadpool_limits(1)  # libraries loaded by now
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for_connections([parent.sentinel])
-        os._exit(1)
+def _end_with(lifeline: Connection) -> None:
+    wait_for_connections([lifeline])
+    os._exit(1)

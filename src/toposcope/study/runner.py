@@ -11,8 +11,9 @@ from filelock import FileLock, Timeout
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.checkpoints.logs import read_log
 from toposcope.errors import ToposcopeError
+from toposcope.family import Run
 from toposcope.family import corpus as corpora
-from toposcope.family.training import Outcome, is_finished
+from toposcope.family.training import finished
 from toposcope.files import write_text
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.progress import Progress, silent
@@ -98,7 +99,7 @@ def locked(directory: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise ToposcopeError(
-            f"{directory}: cannot be used: {error.strerror}; free some space or choose another directory"
+            f"{directory}: cannot be used: {error.strerror or error}; free some space or choose another directory"
         ) from error
 
 
@@ -138,35 +139,44 @@ class _Runner:
         if not runs:
             return
         try:
-            if all(is_finished(run, self.run_directory(run.name)) for run in runs) and self.corpus_path.exists():
-                self.corpus_sha256 = corpora.load(self.corpus_path).sha256
-                return
-            self.progress("corpus", 0, 1)
-            self.corpus_sha256 = corpora.prepare(self.declaration.corpus, self.corpus_path)
-            self.store.set_meta("corpus_sha256", self.corpus_sha256)
-            self.progress("corpus", 1, 1)
+            self._prepare_corpus(runs)
         except ToposcopeError as error:
             for run in runs:
                 self._fail_run(run.name, "train", str(error))
             return
+        unfinished = [run for run in runs if not self._keep_outcome(run)]
         # The longest first, so that the processors finish together.
-        ordered = sorted(runs, key=lambda r: -r.size.n_parameters * r.training.steps * r.training.batch_size)
+        ordered = sorted(unfinished, key=lambda r: -r.size.n_parameters * r.training.steps * r.training.batch_size)
         for run in ordered:
             self.progress(run.name, 0, run.training.steps)
         tasks = [TrainTask(run, self.corpus_path, self.run_directory(run.name)) for run in ordered]
         for task, result in self.pool.run(train_task, tasks, self.progress):
-            name = task.run.name
             if isinstance(result, Failed):
-                self._fail_run(name, "train", result.message)
+                self._fail_run(task.run.name, "train", result.message)
             else:
-                self._keep_outcome(name, result)
-                self.progress(name, result.step, result.step)
+                self._keep_outcome(task.run)
+
+    def _prepare_corpus(self, runs: list[Run]) -> None:
+        """Tokenize the corpus; where nothing is left to train, take the tokens that were trained on as they are."""
+        if not self.corpus_path.exists() or not all(self._is_finished(run) for run in runs):
+            self.progress("corpus", 0, 1)
+            corpora.prepare(self.declaration.corpus, self.corpus_path)
+            self.progress("corpus", 1, 1)
+        self.corpus_sha256 = corpora.load(self.corpus_path).sha256
+        self.store.set_meta("corpus_sha256", self.corpus_sha256)
+
+    def _is_finished(self, run: Run) -> bool:
+        return finished(run, self.run_directory(run.name)) is not None
+
+    def _keep_outcome(self, run: Run) -> bool:
+        """Keep where a finished run stands; tell whether it is finished."""
+        outcome = finished(run, self.run_directory(run.name))
+        if outcome is not None:
+            self.store.set_status(run.name, outcome.status, outcome.step)
+        return outcome is not None
 
     def run_directory(self, name: str) -> Path:
         return self.directory / "runs" / name
-
-    def _keep_outcome(self, name: str, outcome: Outcome) -> None:
-        self.store.set_status(name, outcome.status, outcome.step)
 
     def _find_series(self) -> None:
         """List the checkpoints of every run, and keep its training log."""

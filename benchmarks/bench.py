@@ -1,0 +1,134 @@
+"""What the benchmarks share: interleaved timing, the machine, and the files the results go to."""
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Summarise measurements."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{_short(self.median)} ({_short(self.low)}-{_short(self.high)})"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a result table: its title and where in a row its value is."""
+
+    title: str
+    key: str
+
+
+def interleaved(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Time contestants in turn, A B A B and so on, so that a slow moment of the machine meets all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            begin = perf_counter()
+            run()
+            seconds[name].append(perf_counter() - begin)
+    return seconds
+
+
+def machine(packages: Sequence[str]) -> dict[str, str | int]:
+    """Describe the machine and the versions of what is compared."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }
+
+
+def show(rows: Sequence[Mapping[str, object]], columns: Sequence[Column], title: str) -> None:
+    """Print a table."""
+    table = Table(*(column.title for column in columns), title=title)
+    for row in rows:
+        table.add_row(*(str(row[column.key]) for column in columns))
+    Console().print(table)
+
+
+def write(
+    name: str,
+    folder: Path,
+    facts: Mapping[str, object],
+    tables: Mapping[str, tuple[Sequence[Mapping[str, object]], Sequence[Column]]],
+    packages: Sequence[str],
+) -> None:
+    """Write ``<name>-<cpu>.json`` and the same as Markdown.
+
+    Parameters
+    ----------
+    name : str
+        Of the benchmark.
+    folder : Path
+    facts : mapping
+        How it was measured, by name.
+    tables : mapping
+        Rows and columns, by title.
+    packages : sequence of str
+        Whose versions are told.
+    """
+    about = machine(packages)
+    stem = f"{name}-{re.sub(r'[^a-z0-9]+', '-', str(about['cpu']).lower()).strip('-')}"
+    content = {
+        "benchmark": name,
+        "machine": about,
+        **facts,
+        "tables": {title: [_plain(row) for row in rows] for title, (rows, _) in tables.items()},
+    }
+    lines = [f"# Benchmark: {name}", "", ", ".join(f"{key} {value}" for key, value in about.items()), ""]
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    for title, (rows, columns) in tables.items():
+        lines += ["", f"## {title}", "", f"| {' | '.join(c.title for c in columns)} |", "|" + "---|" * len(columns)]
+        lines += [f"| {' | '.join(str(row[c.key]) for c in columns)} |" for row in rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in (("json", json.dumps(content, indent=2)), ("md", "\n".join(lines))):
+        path = folder / f"{stem}.{ending}"
+        path.write_text(text + "\n", encoding="utf-8")
+        print(path)
+
+
+def _plain(row: Mapping[str, object]) -> dict[str, object]:
+    return {key: asdict(value) if isinstance(value, Spread) else value for key, value in row.items()}
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _cpu_model() -> str:
+    """Return the name the processor gives itself."""
+    try:
+        if platform.system() == "Darwin":
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        return found.group(1).strip() if found else platform.machine()
+    except (OSError, subprocess.CalledProcessError):
+        return platform.processor() or platform.machine()
