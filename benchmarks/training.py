@@ -25,8 +25,8 @@ from toposcope.progress import silent
 
 CORPUS = Corpus(source="python-docs")
 THREADS = (1, 2)
-WARM_UP = 20
-LEAST_STEPS = 10
+WARM_UP = 3
+LEAST_STEPS = 3
 COLUMNS = (
     Column("threads", "threads"),
     Column("size", "size"),
@@ -106,7 +106,7 @@ def compare(
 
 def check_agreement(size: str, tokens: Tokens) -> None:
     """Refuse to time two loops that do not compute the same loss and gradients."""
-    batch = spread_sequences(tokens.training, 64, SIZES[size].context + 1, "training")
+    batch = spread_sequences(tokens.training, 8, SIZES[size].context + 1, "training")
     gradients = []
     for model in (build(size, seed=1), textbook_model(size, seed=1)):
         loss = model.loss(batch)

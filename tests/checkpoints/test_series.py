@@ -111,7 +111,6 @@ def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
     assert [path.name for path in found.ignored] == ["model.safetensors", "training_args.bin"]
 
 
-@pytest.mark.xfail(strict=True, reason="model-00001-of-00003 is taken for a checkpoint of step 1")
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
     for step in (500, 1000):
         model_folder(".safetensors", n_shards=3)(tmp_path, step, family_weights(seed=step))
@@ -126,11 +125,7 @@ def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
 
 
 @every_format
-def test_one_checkpoint_alone(write: Writer, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if "sharded" in request.node.name:
-        request.applymarker(
-            pytest.mark.xfail(strict=True, reason="model-00001-of-00003 is taken for a checkpoint of step 1")
-        )
+def test_one_checkpoint_alone(write: Writer, tmp_path: Path) -> None:
     path = write(tmp_path, 300, family_weights(seed=300))
     found = series(path)
     assert found.steps == [300]
@@ -174,7 +169,6 @@ def test_a_path_as_text_with_a_home_or_relative(tmp_path: Path, monkeypatch: pyt
         assert_is_the_run(found)
 
 
-@pytest.mark.xfail(strict=True, reason="the step is looked for in the path as given, which is a dot")
 def test_a_model_folder_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model_folder(".safetensors")(tmp_path, 500, family_weights()))
     assert series(".").steps == [500]

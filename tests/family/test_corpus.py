@@ -96,6 +96,7 @@ def test_the_default_is_the_documentation_of_python(python_docs: str) -> None:
     assert 'The "if" statement is used for conditional execution' in python_docs
 
 
+@pytest.mark.slow
 def test_the_default_text_is_the_same_in_every_process(python_docs: str, tmp_path: Path) -> None:
     program = (
         "import hashlib; from toposcope.family.corpus import Corpus, read_text; "

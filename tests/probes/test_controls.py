@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import entropy, kstest
 
 from toposcope.checkpoints import Layer
-from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes import Measurement, Subject
 from toposcope.probes.controls import LEAST_TAIL, ControlsProbe, weight_statistics
 from toposcope.probes.probe import NETWORK
 
@@ -82,7 +82,6 @@ def test_a_multiple_of_the_identity(n: int, scale: float) -> None:
     assert_statistics(found, expected)
 
 
-@pytest.mark.xfail(strict=True, reason="rounding is taken for a power law, with an exponent of 1e15 or so")
 @pytest.mark.parametrize(
     "W",
     [-3 * np.eye(16), np.linalg.qr(normal(0, 64, 64))[0], np.linalg.qr(normal(0, 64, 64))[0].astype(np.float32) / 3],
@@ -156,12 +155,9 @@ def test_tiny_and_huge_weights(exponent: int) -> None:
     assert_homogeneous(scaled, plain, exponent)
 
 
-beyond = pytest.mark.xfail(strict=True, reason="squares over- and underflow: a distance of 1e-180 is reported as 0")
-
-
 @pytest.mark.parametrize(
     "exponent",
-    [-400, -100, 100, 400, pytest.param(-600, marks=beyond), pytest.param(600, marks=beyond)],
+    [-400, -100, 100, 400, -600, 600],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 def test_tiny_and_huge_distances(exponent: int) -> None:
@@ -276,17 +272,20 @@ def test_without_an_earlier_layer_there_is_no_distance() -> None:
 
 
 @pytest.mark.parametrize("name", ["first", "previous"])
-def test_an_earlier_layer_that_is_not_finite_fails_alone(name: str) -> None:
+def test_an_earlier_layer_that_is_not_finite_leaves_out_its_distance(name: str) -> None:
     weights = {"v": normal(0, 4, 5), "w": normal(1, 4, 5)}
     earlier = {"v": normal(2, 4, 5), "w": np.full((4, 5), np.nan)}
     layers = as_layers(weights)
     first, previous = (as_layers(earlier if name == which else weights) for which in ("first", "previous"))
     subject = Subject(list(layers.values()), frozenset([*layers, NETWORK]), first=first, previous=previous)
-    v, w, network = ControlsProbe().measure(subject)
-    assert isinstance(v, Measurement)
+    found = list(ControlsProbe().measure(subject))
+    v, w, network = (result for result in found if isinstance(result, Measurement))
+    other = "previous" if name == "first" else "first"
+    assert {f"distance_{name}", f"cosine_{name}"} <= v.statistics.keys()
+    # Over the network it would be the distance of some layers only, so it is absent there too.
     for result in (w, network):
-        assert isinstance(result, Failure)
-        assert "w" in result.message
+        assert not {f"distance_{name}", f"cosine_{name}"} & result.statistics.keys()
+        assert f"distance_{other}" in result.statistics
 
 
 # Over the network
@@ -328,7 +327,8 @@ def test_the_network_takes_what_its_layers_have() -> None:
     now = {"a": normal(0, 12, 20), "small": normal(1, 3, 4), "zero": np.zeros((12, 20))}
     found = measure(now, previous={"small": now["a"][:3, :4]})
     network = found[NETWORK].statistics
-    for name in ("alpha", "distance_previous", "cosine_previous"):
+    assert not {"distance_previous", "cosine_previous"} & network.keys()  # those of one layer are not the network's
+    for name in ("alpha",):
         (value,) = [m.statistics[name] for layer, m in found.items() if name in m.statistics and layer != NETWORK]
         assert network[name] == value
     ranks = [found[layer].statistics["stable_rank"] for layer in ("a", "small")]

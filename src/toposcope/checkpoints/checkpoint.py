@@ -55,7 +55,8 @@ class Layer:
         try:
             return self._read()
         except Exception as error:
-            raise ToposcopeError(f"{self.source}: layer {self.name} cannot be read: {error}") from error
+            reason = " ".join(str(error).split())
+            raise ToposcopeError(f"{self.source}: layer {self.name} cannot be read: {reason}") from error
 
     def matrix(self) -> Tensor:
         """Read the matrix with one neuron a row, its incoming weights along the columns."""

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
+_OTHERS = (AttributeError, OSError, csv.Error)
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 _OTHER_NAMES = {"lr": "learning_rate", "eval_loss": "validation_loss", "val_loss": "validation_loss"}
 
@@ -44,7 +46,8 @@ def read_log(path: Path) -> TrainingLog | None:
         If a log is there and cannot be understood.
     """
     folder = path if path.is_dir() else path.parent
-    newest = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: p.stat().st_mtime)[-1:]
+    states = {step_of(p.parent.name): p for p in folder.glob("checkpoint-*/trainer_state.json")}
+    newest = [states[max(step for step in states if step is not None)]] if set(states) - {None} else []
     candidates: list[tuple[Path, Callable[[Path], Iterable[Mapping[str, Any]]]]] = [
         (folder / "log.csv", _csv_rows),
         (folder / "training_log.json", _json_rows),
@@ -54,8 +57,9 @@ def read_log(path: Path) -> TrainingLog | None:
         if file.is_file():
             try:
                 return _table(rows(file))
-            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-                raise ToposcopeError(f"{file}: not a training log ({error!r}); mend it or move it away") from error
+            except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, *_OTHERS) as error:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+                raise ToposcopeError(f"{file}: not a training log ({reason}); mend it or move it away") from error
     return None
 
 

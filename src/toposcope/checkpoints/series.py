@@ -1,5 +1,6 @@
 """An ordered series of checkpoints, from a path."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import is_checkpoint
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
+
+_SHARD = re.compile(r"-\d+-of-\d+$")
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,7 @@ def series(path: str | Path) -> Series:
         raise ToposcopeError(f"{root}: no such file or folder")
     name = root.resolve().name
     folder = _checkpoint_folder(root)
-    found = (
-        []
-        if folder.is_file()
-        else sorted(p for p in folder.iterdir() if not p.name.startswith(".") and is_checkpoint(p))
-    )
+    found = [] if folder.is_file() else [p for p in sorted(folder.iterdir()) if _is_candidate(p)]
     steps = {p: step_of(_stem(p)) for p in found}
     stepped = [Checkpoint(p, step) for p, step in steps.items() if step is not None]
     if not stepped:
@@ -86,6 +85,11 @@ def series(path: str | Path) -> Series:
     _refuse_equal_steps(stepped)
     ignored = tuple(p for p, step in steps.items() if step is None)
     return Series(name, root, tuple(sorted(stepped, key=lambda c: c.step)), ignored)
+
+
+def _is_candidate(path: Path) -> bool:
+    """Tell whether a path is a whole checkpoint; the 00001 of a shard is no step."""
+    return not path.name.startswith(".") and not _SHARD.search(path.stem) and is_checkpoint(path)
 
 
 def _checkpoint_folder(root: Path) -> Path:
@@ -104,7 +108,7 @@ def _single(root: Path, folder: Path, name: str, found: list[Path]) -> Series:
     if is_checkpoint(folder):
         found = [folder]
     if len(found) == 1:
-        return Series(name, root, (Checkpoint(found[0], step_of(_stem(found[0])) or 0),))
+        return Series(name, root, (Checkpoint(found[0], step_of(_stem(found[0].resolve())) or 0),))
     if found:
         raise ToposcopeError(
             f"{root}: {len(found)} checkpoints, none with a step in its name; call them step_000100 and so on"

@@ -29,9 +29,8 @@ for _command in (demo, train, measure, study, report, export):
 def main() -> None:
     """Run the command line; exit with 0, 1 (work failed) or 2 (bad use)."""
     try:
-        toposcope(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Click hands back the code of a command that stopped early; commands themselves return nothing.
+        sys.exit(toposcope(standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to go on", err=True)
         sys.exit(1)

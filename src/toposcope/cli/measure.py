@@ -55,19 +55,17 @@ def measure(
 
         make_probes(wanted)
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
-    try:
-        with progress_bars() as progress:
-            study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
-        frame = study.frame()
-        if out is not None:
-            _write(frame, out)
-        _tell(study, frame, out, as_json)
-    finally:
-        if out is None:
-            shutil.rmtree(directory, ignore_errors=True)
-    if out is not None and not errors:
+    with progress_bars() as progress:
+        study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
+    frame = study.frame()
+    if out is not None:
+        _write(frame, out)
+    _tell(study, frame, out, as_json)
+    if errors:
+        click.echo(f"what was measured is kept in {directory} for the same command after the mend", err=True)
+    else:
         shutil.rmtree(directory)
-    tell_errors(errors)
+    tell_errors(errors, directory)
 
 
 def _probe(text: str) -> dict[str, Any]:
@@ -101,6 +99,7 @@ def _write(frame: pl.DataFrame, out: Path) -> None:
 def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(frame.write_json())
+    if as_json or frame.is_empty():
         return
     import polars as pl
     from rich.console import Console

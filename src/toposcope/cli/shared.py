@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,15 +76,16 @@ def progress_bars() -> Iterator[Progress]:
         yield progress
 
 
-def tell_errors(errors: Mapping[Unit, str]) -> None:
-    """Print what failed, a line each, and exit with 1 if anything did."""
+def tell_errors(errors: Mapping[Unit, str], directory: Path) -> None:
+    """Print what failed, a line each, and exit with 1 if anything did; `directory` is that of the study."""
     if not errors:
         return
     for unit, message in list(errors.items())[:FIRST_ERRORS]:
         place = unit.run if unit.step < 0 else f"{unit.run} step {unit.step}"
         click.echo(f"error: {place}: {unit.probe}: {message}", err=True)
     if len(errors) > FIRST_ERRORS:
-        click.echo(f"error: and {len(errors) - FIRST_ERRORS} more; toposcope study status lists them", err=True)
+        more = len(errors) - FIRST_ERRORS
+        click.echo(f"error: and {more} more; all of them: toposcope study status {directory}", err=True)
     raise click.exceptions.Exit(1)
 
 

@@ -45,7 +45,7 @@ def run_and_report(declaration: Declaration, directory: Path, workers: int | Non
     with progress_bars() as progress:
         errors = run_study(declaration, directory, workers=workers, progress=progress)
     write_and_tell(directory)
-    tell_errors(errors)
+    tell_errors(errors, directory)
 
 
 @study.command()

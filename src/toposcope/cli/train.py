@@ -44,6 +44,6 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
         check(declaration)
     with progress_bars() as progress:
         errors = run_study(declaration, out, workers=workers, progress=progress)
-    tell_errors(errors)
+    tell_errors(errors, out)
     for run in declaration.resolved_runs():
         click.echo(out / "runs" / run.name)

@@ -40,7 +40,7 @@ def make_probes(declared: list[dict[str, Any]]) -> list[Probe]:
 def _make_probe(declaration: dict[str, Any]) -> Probe:
     types = probe_types()
     name = declaration.get("name")
-    if name not in types:
+    if not isinstance(name, str) or name not in types:
         raise ToposcopeError(f"probes: {name!r} is not a probe; choose from {', '.join(types)}")
     try:
         probe: Probe = msgspec.convert(declaration, Union[tuple(types.values())], strict=False)  # noqa: UP007 - built at run time

@@ -7,11 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_float_matrix
 from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
 
 LEAST_TAIL = 10
 """Fewest eigenvalues a power law is fitted to."""
+
+LEAST_SPREAD = 1e-6
+"""Smallest mean of ln(eigenvalue / beginning of the tail) that is taken for a spread."""
 
 Matrix = NDArray[np.float64]
 
@@ -23,7 +27,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
     and ``norm_p4`` (entry-wise), ``singular_entropy`` (nats, of sigma / sum sigma), ``alpha`` (exponent of the
     eigenvalue density of W'W, Clauset, Shalizi & Newman 2009; absent below 10 eigenvalues), ``distance_first`` and
     ``distance_previous`` (L2), ``cosine_first`` and ``cosine_previous``; the last two pairs are absent where there is
-    no such checkpoint.
+    no such checkpoint, or its layer is not finite.
 
     Over the network norms and distances combine as of one long vector, ``spectral_norm`` and ``max_abs`` are the
     largest, the rest are means over layers.
@@ -38,8 +42,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
             W = _matrix(layer)
             statistics = weight_statistics(W)
             for name, others in (("first", subject.first), ("previous", subject.previous)):
-                if layer.name in others and others[layer.name].shape == layer.shape:
-                    statistics |= _travelled(W, _matrix(others[layer.name]), name)
+                statistics |= _travelled(W, others.get(layer.name), name)
             flag = "" if statistics["max_abs"] else "degenerate"
             return Measurement(layer.name, layer.role, statistics, flag=flag)
 
@@ -50,15 +53,14 @@ def weight_statistics(W: Matrix) -> dict[str, float]:
     """Return the statistics of one matrix alone."""
     magnitude = np.abs(W)
     largest = float(magnitude.max())
-    # Divided by a power of two, which changes no digit, the squares and fourth powers stay in range.
-    unit = float(np.ldexp(1.0, int(np.frexp(largest)[1])))
+    unit = _unit(W)
     sigma = np.linalg.svd(W / unit, compute_uv=False).astype(np.float64)
     statistics = {
         "frobenius_norm": float(np.linalg.norm(W / unit) * unit),
         "spectral_norm": float(sigma[0] * unit),
         "max_abs": largest,
         "mean": float(W.mean()),
-        "std": float(W.std()),
+        "std": float((W / unit).std() * unit),
         "norm_p1": float(magnitude.sum()),
         "norm_p4": float(((magnitude / unit) ** 4).sum() ** 0.25 * unit),
     }
@@ -83,7 +85,8 @@ def _power_law_exponent(eigenvalues: NDArray[np.float64]) -> float | None:
     sums = np.cumsum(logs)
     for k in range(LEAST_TAIL, len(tail) + 1):
         excess = sums[k - 1] - k * logs[k - 1]
-        if excess <= 0:
+        # Equal eigenvalues differ by rounding, which is no tail.
+        if excess <= k * LEAST_SPREAD:
             continue
         alpha = 1 + k / excess
         survival = np.exp((1 - alpha) * (logs[:k] - logs[k - 1]))
@@ -94,13 +97,26 @@ def _power_law_exponent(eigenvalues: NDArray[np.float64]) -> float | None:
     return None if best is None else best[1]
 
 
-def _travelled(W: Matrix, other: Matrix, name: str) -> dict[str, float]:
+def _travelled(W: Matrix, earlier: Layer | None, name: str) -> dict[str, float]:
     """Distance and angle from an earlier checkpoint; the angle is absent where either is zero."""
-    result = {f"distance_{name}": float(np.linalg.norm(W - other))}
-    norms = float(np.linalg.norm(W) * np.linalg.norm(other))
+    if earlier is None or earlier.shape != W.shape:
+        return {}
+    try:
+        other = _matrix(earlier)
+    except ToposcopeError:  # the earlier checkpoint's own row tells why
+        return {}
+    unit = max(_unit(W), _unit(other))
+    a, b = W / unit, other / unit
+    result = {f"distance_{name}": float(np.linalg.norm(a - b) * unit)}
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     if norms > 0:
-        result[f"cosine_{name}"] = float(np.clip((W * other).sum() / norms, -1, 1))
+        result[f"cosine_{name}"] = float(np.clip((a * b).sum() / norms, -1, 1))
     return result
+
+
+def _unit(W: Matrix) -> float:
+    """Return a power of two near the largest entry: divided by it, which changes no digit, powers stay in range."""
+    return float(np.ldexp(1.0, min(1023, int(np.frexp(np.abs(W).max())[1]))))
 
 
 def _network(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -111,6 +127,8 @@ def _network(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         "norm_p4": lambda values: np.linalg.norm(values, 4),
     }
     names = sorted({name for row in rows for name in row})
+    # A distance of some layers only would pass for that of all.
+    names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
     return {n: float(combine.get(n, np.mean)([row[n] for row in rows if n in row])) for n in names}
 
 

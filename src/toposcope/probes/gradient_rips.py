@@ -9,7 +9,7 @@ from torch import Tensor
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
-from toposcope.probes.rips import RipsProbe, network_statistics
+from toposcope.probes.rips import RipsProbe, check_sizes, network_statistics
 
 
 class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
@@ -27,6 +27,9 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     max_dimension: int = 1
     max_points: int = 2000
+
+    def __post_init__(self) -> None:
+        check_sizes(self.max_dimension, self.max_points)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""

@@ -29,14 +29,19 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
     p: float = 2.0
     essential: Literal["drop", "count"] = "drop"
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.p < np.inf:
+            raise ValueError(f"p is {self.p}; it must be a number of at least 1")
+
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
             try:
-                scale = max(_largest(layer) for layer in subject.layers)
+                scale = max((_largest(layer) for layer in subject.layers), default=0.0)
             except ToposcopeError as error:
-                yield from (Failure(name, f"no network scale: {error}") for name in sorted(subject.wanted))
+                covered = self.covers([layer.name for layer in subject.layers])
+                yield from (Failure(n, f"no network scale: {error}") for n in covered if n in subject.wanted)
                 return
 
         def measure_layer(layer: Layer) -> Measurement:

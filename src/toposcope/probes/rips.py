@@ -35,8 +35,9 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_dimension < 0 or self.max_points < 1 or (self.threshold is not None and not self.threshold >= 0):
-            raise ValueError("max_dimension, max_points and threshold must be at least 0, 1 and 0")
+        check_sizes(self.max_dimension, self.max_points)
+        if self.threshold is not None and not self.threshold >= 0:
+            raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return every layer and the network, or the pooled cloud alone."""
@@ -64,6 +65,14 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         diagrams = {f"H{d.dimension}": d for d in found}
         values = {f"{name}.{key}": value for name, d in diagrams.items() for key, value in statistics(d).items()}
         return Measurement(layer, role, values, diagrams, flag="landmarks" if found[-1].cover_radius else "")
+
+
+def check_sizes(max_dimension: int, max_points: int) -> None:
+    """Refuse options out of range when they are declared."""
+    if max_dimension < 0:
+        raise ValueError(f"max_dimension is {max_dimension}; it must be at least 0")
+    if max_points < 1:
+        raise ValueError(f"max_points is {max_points}; it must be at least 1")
 
 
 def network_statistics(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -87,5 +87,5 @@ def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:
     if unfinished:
         found.append(f"Not complete: {', '.join(unfinished)}.")
     if n_errors:
-        found.append(f"{n_errors} measurement{'s'[: n_errors > 1]} failed; the errors are listed below.")
+        found.append(f"{n_errors} part{'s'[: n_errors > 1]} of the work failed; the report lists them.")
     return found

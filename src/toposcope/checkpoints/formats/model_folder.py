@@ -1,7 +1,8 @@
 """A Hugging Face model folder: ``model.safetensors`` or ``pytorch_model.bin``, whole or sharded behind an index."""
 
-import json
 from pathlib import Path
+
+import msgspec
 
 from toposcope.checkpoints.formats import Entry, safetensors_file, torch_file
 from toposcope.errors import ToposcopeError
@@ -12,6 +13,11 @@ NAMES = (
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )
+LONGEST_NAME = 255
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
 
 
 def claims(path: Path) -> bool:
@@ -22,20 +28,27 @@ def claims(path: Path) -> bool:
 def entries(path: Path) -> list[Entry]:
     """List the tensors of every shard."""
     name = next(name for name in NAMES if (path / name).is_file())
-    shards = _shards(path / name) if name.endswith(".json") else [path / name]
-    reader = safetensors_file if "safetensors" in name else torch_file
-    return [entry for shard in shards for entry in reader.entries(shard)]
+    read = safetensors_file.entries if "safetensors" in name else torch_file.entries
+    if not name.endswith(".json"):
+        return read(path / name)
+    index = path / name
+    shard_of = _weight_map(index)
+    found = [entry for shard in sorted(set(shard_of.values())) for entry in read(path / shard)]
+    missing = sorted(set(shard_of) - {entry.name for entry in found})
+    if missing:
+        raise ToposcopeError(f"{index}: no shard holds {missing[0]!r}, which the index names; fetch the shards again")
+    return found
 
 
-def _shards(index: Path) -> list[Path]:
+def _weight_map(index: Path) -> dict[str, str]:
+    """Read which shard holds each tensor; an index is data from outside, and may only name files beside it."""
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ToposcopeError(f"{index}: not a shard index (no weight_map); fetch it again") from error
-    for name in names:
-        # An index is data from outside: it may only name files beside it.
-        if Path(name).name != name:
-            raise ToposcopeError(f"{index}: names a shard outside its folder: {name!r}")
+        shard_of = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+        raise ToposcopeError(f"{index}: not a shard index (no weight_map of names); fetch it again") from error
+    for name in sorted(set(shard_of.values())):
+        if Path(name).name != name or not name.isprintable() or len(name) > LONGEST_NAME:
+            raise ToposcopeError(f"{index}: names a shard outside its folder, or no file: {name[:80]!r}")
         if not (index.parent / name).is_file():
             raise ToposcopeError(f"{index.parent / name}: missing; the index names this shard. Fetch it again")
-    return [index.parent / name for name in names]
+    return shard_of

@@ -1,6 +1,7 @@
 """One file written by ``torch.save``; unpickled with ``weights_only=True``, so nothing in it is executed."""
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,21 +34,26 @@ def entries(path: Path) -> list[Entry]:
 
 def _load(path: Path) -> object:
     try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            # Files from before torch 1.6 are not zip archives and cannot be mapped.
-            if "mmap can only be used" not in str(error):
-                raise
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "global" not in str(error).lower():
-            raise ToposcopeError(f"{path}: damaged, or not a torch file; fetch or save it again") from error
-        raise ToposcopeError(
-            f"{path}: holds a pickled object other than tensors; nothing was executed. Save its state_dict() alone"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise ToposcopeError(f"{path}: truncated or damaged torch file; fetch or save it again") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the pickle protocol, of files that are then refused
+            return _unpickle(path)
+    except Exception as error:
+        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
+            raise ToposcopeError(
+                f"{path}: holds a pickled object other than tensors, or is damaged; nothing was executed. "
+                "Save its state_dict() alone"
+            ) from error
+        raise ToposcopeError(f"{path}: damaged, or not a torch file; fetch or save it again") from error
+
+
+def _unpickle(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        # Files from before torch 1.6 are not zip archives and cannot be mapped.
+        if "mmap can only be used" not in str(error):
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _weights(content: object) -> dict[str, Tensor]:

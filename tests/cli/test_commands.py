@@ -1,0 +1,541 @@
+"""The commands as a user types them: what they print and write, and exit codes 0 / 1 (work failed) / 2 (bad use)."""
+
+import csv
+import io
+import json
+import math
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import safetensors.torch
+import torch
+
+import toposcope
+from toposcope.cli import main
+
+COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+COMMANDS = [
+    [],
+    ["demo"],
+    ["train"],
+    ["measure"],
+    ["study"],
+    ["study", "run"],
+    ["study", "status"],
+    ["report"],
+    ["export"],
+]
+SETTINGS = "steps=30,batch_size=4,warmup_steps=4,checkpoint_every=10"
+SHAPES = {"token_emb.weight": (20, 6), "layers.0.mlp.fc1.weight": (14, 6), "layers.0.mlp.fc2.weight": (6, 14)}
+CONTROLS = ("--probe", "controls", "--workers", "1")
+
+
+Done = subprocess.CompletedProcess[str]
+
+
+def command(*arguments: str | Path, cwd: Path | None = None) -> Done:
+    """Run the command as installed beside this Python; never may it show a traceback."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("toposcope"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def inside(*arguments: str | Path, cwd: Path | None = None) -> Done:
+    """Run the same entry point in this process: for variants of what `command` has shown, without seconds of imports."""
+    out, err = io.StringIO(), io.StringIO()
+    words = ["toposcope", *map(str, arguments)]
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", words)
+        if cwd is not None:
+            patched.chdir(cwd)
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    assert isinstance(code, int)
+    return Done(words, code, out.getvalue(), err.getvalue())
+
+
+Run = Callable[..., Done]
+
+
+def complaints(done: Done) -> list[str]:
+    """What was written to standard error beside progress."""
+    return [line for line in done.stderr.splitlines() if line and not line.endswith((": done", " to do"))]
+
+
+def succeed(*arguments: str | Path, by: Run = command, cwd: Path | None = None) -> str:
+    """Run a command that works; its output."""
+    done = by(*arguments, cwd=cwd)
+    assert (done.returncode, complaints(done)) == (0, [])
+    return done.stdout
+
+
+def fail(*arguments: str | Path, by: Run = command) -> list[str]:
+    """Run a command whose work fails in part; what it says, a line for each failure."""
+    done = by(*arguments)
+    lines = complaints(done)
+    assert lines
+    assert all(line.startswith("error: ") for line in lines), lines
+    assert done.returncode == 1
+    return lines
+
+
+def misuse(*arguments: str | Path, by: Run = command) -> str:
+    """Run a command that is given something wrong; the one line that says what."""
+    done = by(*arguments)
+    lines = complaints(done)
+    assert lines[-1].startswith("Error: ")
+    # Before it there may be a hint at how the command is used, and no other word.
+    assert all(line.startswith(("Usage: ", "Try ")) for line in lines[:-1]), lines
+    assert done.stdout == ""
+    assert done.returncode == 2
+    return lines[-1]
+
+
+def weights(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def write_series(folder: Path, seed: int = 0) -> Path:
+    """Three checkpoints."""
+    folder.mkdir(parents=True)
+    for step in (0, 10, 20):
+        safetensors.torch.save_file(weights(100 * seed + step), folder / f"step_{step:03d}.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_series(tmp_path_factory.mktemp("series") / "found")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = random.Random(0)
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(draw.choice(["the", "cat", "sat", "on", "a", "mat"]) for _ in range(3000)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Path, Done]:
+    """A folder that `train` was to fill, and what it said."""
+    out = tmp_path_factory.mktemp("trained") / "study"
+    return out, command("train", "tiny-3k", "--corpus", text, "--out", out, "--set", SETTINGS, "--workers", "1")
+
+
+@pytest.fixture(scope="module")
+def trained(training: tuple[Path, Done]) -> Path:
+    """What `train` left, after it was seen to have worked."""
+    out, done = training
+    assert (done.returncode, complaints(done)) == (0, [])
+    return out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help(words: list[str]) -> None:
+    text = succeed(*words, "--help")
+    assert text.startswith(f"Usage: {' '.join(['toposcope', *words])} ")
+    if words and words != ["study"]:
+        assert "Example:" in text
+    assert succeed(*words, "-h") == text
+
+
+def test_version() -> None:
+    assert succeed("--version").strip().endswith(toposcope.__version__)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import toposcope", "import toposcope.cli", "import toposcope.cli; toposcope.cli.main()"],
+    ids=["the library", "the commands", "help"],
+)
+def test_heavy_packages_are_left_alone_until_they_are_needed(program: str) -> None:
+    heavy = ["torch", "numba", "scipy", "matplotlib", "polars", "numpy", "gudhi", "sklearn", "rich", "tokenizers"]
+    told = (
+        f"import atexit, sys\nsys.argv = ['toposcope', '--help']\n"
+        f"atexit.register(lambda: print('found', [name for name in {heavy} if name in sys.modules]))\n{program}"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "found []"
+
+
+def test_train_tells_the_place_of_each_run(training: tuple[Path, Done]) -> None:
+    out, done = training
+    assert done.stdout == f"{out / 'runs' / 'tiny-3k'}\n"
+
+
+def test_progress_without_a_terminal_is_a_line_as_each_thing_begins_and_ends(training: tuple[Path, Done]) -> None:
+    assert training[1].stderr.splitlines() == [
+        "corpus: begun, 1 to do",
+        "corpus: done",
+        "tiny-3k: begun, 30 to do",
+        "tiny-3k: done",
+        "read: begun, 4 to do",
+        "read: done",
+    ]
+
+
+def test_trained_checkpoints(trained: Path) -> None:
+    run = trained / "runs" / "tiny-3k"
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [
+        f"step_{step:06d}.safetensors" for step in (0, 10, 20, 30)
+    ]
+    assert len((run / "log.csv").read_text().splitlines()) == 32
+
+
+def test_training_again_does_nothing(trained: Path, text: Path) -> None:
+    files = [path for path in (trained / "runs").rglob("*.*") if path.name != ".lock"]
+    times = {path: path.stat().st_mtime_ns for path in files}
+    succeed("train", "tiny-3k", "--corpus", text, "--out", trained, "--set", SETTINGS, "--workers", "1", by=inside)
+    assert {path: path.stat().st_mtime_ns for path in files} == times
+
+
+def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features.csv"
+    printed = succeed("measure", series, "--out", out, "--workers", "1")
+    assert "np_mean" in printed
+    assert "H0.total" in printed
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == COLUMNS
+    assert {row["run"] for row in rows} == {"found"}
+    assert {int(row["step"]) for row in rows} == {0, 10, 20}
+    assert {row["probe"] for row in rows} == {"neural_persistence", "rips", "controls", "distances"}
+    assert all(math.isfinite(float(row["value"])) for row in rows)
+    # What made the work resumable is gone when it is done.
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_json_parquet_and_python_agree(series: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features.parquet"
+    printed = succeed("measure", series, "--out", out, "--json", "--probe", "rips", "--workers", "1")
+    rows: list[dict[str, Any]] = json.loads(printed)
+    assert list(rows[0]) == COLUMNS
+    assert pl.read_parquet(out).to_dicts() == rows
+    assert toposcope.measure(series, probes=[{"name": "rips"}]).to_dicts() == rows
+
+
+def test_a_command_that_fails_still_prints_valid_json(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found")
+    path = found / "step_010.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+    done = inside("measure", found, "--json", *CONTROLS)
+    assert done.returncode == 1
+    assert {row["step"] for row in json.loads(done.stdout)} == {0, 20}
+
+
+def test_probes_and_their_options(series: Path) -> None:
+    printed = succeed(
+        "measure",
+        series,
+        "--json",
+        "--workers",
+        "1",
+        "--probe",
+        "neural_persistence:scale=network,p=3",
+        "--probe",
+        "rips:pooled=true,threshold=2.0,max_dimension=0",
+        by=inside,
+    )
+    found = {(row["probe"], row["options"]) for row in json.loads(printed)}
+    assert found == {
+        ("neural_persistence", '{"essential":"drop","p":3.0,"scale":"network"}'),
+        ("rips", '{"max_dimension":0,"max_points":2000,"pooled":true,"threshold":2.0}'),
+    }
+
+
+def test_series_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    first, second = (write_series(tmp_path / name / "my checkpoints", seed) for seed, name in enumerate(("one", "two")))
+    rows = json.loads(succeed("measure", first, second, "--json", *CONTROLS, by=inside))
+    assert list(dict.fromkeys(row["run"] for row in rows)) == ["one-my_checkpoints", "two-my_checkpoints"]
+    norms = {row["run"]: row["value"] for row in rows if row["statistic"] == "frobenius_norm"}
+    assert len(set(norms.values())) == 2
+
+
+@pytest.mark.parametrize("name", ["größe", "日本", "_private"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    assert json.loads(succeed("measure", write_series(tmp_path / name), "--json", *CONTROLS, by=inside))
+
+
+def test_a_relative_path(series: Path) -> None:
+    assert {row["run"] for row in json.loads(succeed("measure", ".", "--json", *CONTROLS, cwd=series, by=inside))} == {
+        "found"
+    }
+
+
+class Trap:
+    """An object whose unpickling leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> None:
+    truncated, nan, pickled = (write_series(tmp_path / name) for name in ("truncated", "nan", "pickled"))
+    path = truncated / "step_010.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+    ruined = weights(10)
+    ruined["layers.0.mlp.fc1.weight"][0, 0] = math.nan
+    safetensors.torch.save_file(ruined, nan / "step_010.safetensors")
+    (pickled / "step_010.safetensors").unlink()
+    torch.save({"model": Trap(tmp_path / "executed")}, pickled / "step_010.pt")
+    (tmp_path / "empty").mkdir()
+
+    out = tmp_path / "features.csv"
+    folders = [truncated, nan, pickled, tmp_path / "empty"]
+    lines = fail("measure", *folders, "--out", out, "--probe", "controls", "--workers", "1")
+    assert not (tmp_path / "executed").exists()
+    by_run = {name: [line for line in lines if line.startswith(f"error: {name}")] for name in (f.name for f in folders)}
+    assert sum(map(len, by_run.values())) == len(lines)
+    assert [len(by_run[name]) for name in ("truncated", "pickled", "empty")] == [1, 1, 1]
+    assert "step_010.safetensors: truncated or damaged" in by_run["truncated"][0]
+    assert "step_010.pt" in by_run["pickled"][0]
+    assert "nothing was executed" in by_run["pickled"][0]
+    assert "no checkpoints" in by_run["empty"][0]
+    assert "layers.0.mlp.fc1.weight" in by_run["nan"][0]
+    assert "NaN" in by_run["nan"][0]
+
+    found = pl.read_csv(out).select("run", "step", "layer").unique()
+    whole = {*SHAPES, "network"}
+    for name in ("truncated", "nan", "pickled"):
+        for step in (0, 20):
+            layers = set(found.filter(run=name, step=step)["layer"])
+            # What is told from the step before cannot be told of the layer that was ruined there.
+            assert layers == (whole if (name, step) != ("nan", 20) else whole - {"layers.0.mlp.fc1.weight", "network"})
+    assert set(found.filter(run="nan", step=10)["layer"]) == whole - {"layers.0.mlp.fc1.weight", "network"}
+    assert found.filter(step=10)["run"].unique().to_list() == ["nan"]
+
+    # Mended, the same command takes up the work it kept, and is told of no error any more.
+    assert (tmp_path / "features.csv.partial").is_dir()
+    for folder in (truncated, nan, pickled):
+        safetensors.torch.save_file(weights(10), folder / "step_010.safetensors")
+        (folder / "step_010.pt").unlink(missing_ok=True)
+    shutil.copy(truncated / "step_010.safetensors", tmp_path / "empty")
+    succeed("measure", *folders, "--out", out, "--probe", "controls", "--workers", "1")
+    assert not (tmp_path / "features.csv.partial").exists()
+    assert pl.read_csv(out)["layer"].unique().sort().to_list() == sorted(whole)
+
+
+def test_a_bare_pickle_is_refused_without_a_word_of_torch_s(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found")
+    (found / "step_030.pt").write_bytes(pickle.dumps(Trap(tmp_path / "executed")))
+    (line,) = fail("measure", found, *CONTROLS)
+    assert "step_030.pt" in line
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_empty_folder_fails_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (line,) = fail("measure", tmp_path / "empty")
+    assert str(tmp_path / "empty") in line
+    assert "no checkpoints" in line
+
+
+def test_a_missing_path_is_bad_use(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    assert absent in misuse("measure", absent)
+    assert absent in misuse("study", "run", absent)
+    assert absent in misuse("study", "status", absent)
+    assert absent in misuse("report", absent)
+    assert absent in misuse("export", absent)
+
+
+def test_a_missing_argument_or_option_is_bad_use(series: Path) -> None:
+    assert "SERIES" in misuse("measure")
+    assert "SIZES" in misuse("train")
+    assert "FILE" in misuse("study", "run")
+    assert "--wrokers" in misuse("measure", series, "--wrokers", "2")
+    assert "--workers" in misuse("measure", series, "--workers", "0")
+    assert "'meassure'" in misuse("meassure", series)
+    assert "--format" in misuse("export", series, "--format", "xls")
+
+
+def test_an_unknown_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
+    line = misuse("measure", series, "--probe", "ripz")
+    assert "'ripz'" in line
+    assert "rips" in line.replace("ripz", "")
+
+
+def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
+    line = misuse("measure", series, "--probe", "rips:max_dim=1", by=inside)
+    assert "`max_dim`" in line
+    assert "max_dimension" in line
+
+
+def test_an_option_without_a_value_is_bad_use(series: Path) -> None:
+    assert "'pooled'" in misuse("measure", series, "--probe", "rips:pooled", by=inside)
+
+
+def test_a_table_of_an_unknown_kind_is_bad_use(series: Path, tmp_path: Path) -> None:
+    assert "features.xls" in misuse("measure", series, "--out", tmp_path / "features.xls", by=inside)
+
+
+def test_one_series_twice_is_bad_use(series: Path) -> None:
+    assert "twice" in misuse("measure", series, series.parent / "found", by=inside)
+
+
+def test_an_unknown_size_is_bad_use_with_the_known_ones(tmp_path: Path) -> None:
+    line = misuse("train", "huge-1t", "--out", tmp_path / "out")
+    assert "'huge-1t'" in line
+    assert "tiny-3k" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("step=5", ["step", "steps", "batch_size"]),
+        ("steps=many", ["steps", "int"]),
+        ("steps=0", ["steps", "at least 1"]),
+        ("steps", ["'steps'", "option=value"]),
+    ],
+)
+def test_a_bad_setting_is_bad_use(tmp_path: Path, setting: str, words: list[str]) -> None:
+    line = misuse("train", "tiny-3k", "--out", tmp_path / "out", "--set", setting, by=inside)
+    assert [word for word in words if word not in line] == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelled_field_of_a_study_is_bad_use(tmp_path: Path) -> None:
+    declared = tmp_path / "study.toml"
+    declared.write_text('name = "x"\n[training]\nstep = 5\n[[runs]]\nsize = "tiny-3k"\n')
+    line = misuse("study", "run", declared, "--out", tmp_path / "out")
+    assert line.startswith(f"Error: {declared}: unknown field 'step'")
+    assert "steps" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_toml_is_bad_use(tmp_path: Path) -> None:
+    declared = tmp_path / "study.toml"
+    declared.write_text("name = \n")
+    assert str(declared, by=inside) in misuse("study", "run", declared, by=inside)
+
+
+def test_a_text_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    (line,) = fail("train", "tiny-3k", "--corpus", tmp_path / "absent.txt", "--out", out, "--workers", "1")
+    assert "tiny-3k" in line
+    assert "absent.txt" in line
+    # The study keeps the error, and its status is told by the same exit code.
+    done = inside("study", "status", out)
+    assert done.returncode == 1
+    assert "absent.txt" in done.stdout
+    told = inside("study", "status", out, "--json")
+    assert told.returncode == 1
+    assert json.loads(told.stdout)["errors"][0]["run"] == "tiny-3k"
+
+
+def test_status_of_a_study_that_is_well(trained: Path) -> None:
+    printed = succeed("study", "status", trained, by=inside)
+    assert "tiny-3k" in printed
+    assert "complete" in printed
+    told = json.loads(succeed("study", "status", trained, "--json", by=inside))
+    assert told["errors"] == []
+    (run,) = told["runs"]
+    assert (run["run"], run["status"], run["last_step"], run["n_checkpoints"]) == ("tiny-3k", "complete", 30, 4)
+    assert run["n_parameters"] == 2936
+
+
+@pytest.mark.parametrize("words", [("study", "status"), ("report",), ("export",)], ids=" ".join)
+def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (line,) = fail(*words, tmp_path, by=inside)
+    assert str(tmp_path) in line
+    assert "no study here" in line
+
+
+def test_export(trained: Path, tmp_path: Path) -> None:
+    printed = succeed("export", trained, "--out", tmp_path / "csv", "--format", "csv")
+    names = ["features", "log", "checkpoints", "runs", "errors"]
+    assert [line.split(" ")[0] for line in printed.splitlines()] == [str(tmp_path / "csv" / f"{n}.csv") for n in names]
+    with (tmp_path / "csv" / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(31))
+    # An empty table has its columns all the same.
+    assert (tmp_path / "csv" / "errors.csv").read_text().startswith("run,step,layer,probe,message")
+
+    succeed("export", trained, by=inside)
+    log = pl.read_parquet(trained / "export" / "log.parquet")
+    assert log["step"].to_list() == list(range(31))
+    assert log["loss"].to_list()[1:] == [float(row["loss"]) for row in rows[1:]]
+    assert pl.read_parquet(trained / "export" / "features.parquet").columns == COLUMNS
+
+
+def declare(folder: Path, text: Path, probes: list[str]) -> Path:
+    declared = folder / "declared.toml"
+    declared.write_text(
+        f"""
+name = "mine"
+[corpus]
+source = "{text}"
+[training]
+steps = 60
+warmup_steps = 4
+batch_size = 4
+checkpoint_every = 10
+[[runs]]
+size = "tiny-3k"
+[[runs]]
+size = {{hidden = 8, layers = 1, heads = 2}}
+name = "other"
+training = {{seed = 3}}
+"""
+        + "".join(f'[[probes]]\nname = "{probe}"\n' for probe in probes)
+    )
+    return declared
+
+
+@pytest.mark.slow
+def test_a_whole_study(tmp_path: Path, text: Path) -> None:
+    declared = declare(tmp_path, text, ["neural_persistence", "rips", "controls", "distances", "gradient_rips"])
+    printed = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path)
+    # Without --out the folder has the name of the study.
+    out = tmp_path / "mine"
+    assert (out / "study.db").is_file()
+    place = printed.splitlines()[-1]
+    assert place.startswith("report: ")
+    page = Path(place.removeprefix("report: "))
+    assert page.is_file()
+    assert out in page.parents
+    # The verdict comes first: whoever reads one line reads that.
+    assert len(printed.splitlines()) > 1
+    ids = toposcope.Study.load(out).frame()
+    again = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path)
+    assert again == printed
+    assert toposcope.Study.load(out).frame().rows() == ids.rows()
+    assert succeed("report", out).splitlines()[-1] == place
+
+
+def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found")
+    (found / "step_010.safetensors").write_bytes(b"broken")
+    declared = tmp_path / "declared.toml"
+    declared.write_text('name = "mine"\n[[series]]\npath = "found"\n[[probes]]\nname = "neural_persistence"\n')
+    done = command("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
+    (line,) = complaints(done)
+    assert line.startswith("error: found step 10: read: ")
+    assert done.returncode == 1
+    assert any(text.startswith("report: ") for text in done.stdout.splitlines())

@@ -1,0 +1,62 @@
+"""The public surface, frozen: whoever changes a name or an option changes it here too, and means it."""
+
+from collections.abc import Iterator
+
+import click
+
+import toposcope
+from toposcope.cli import toposcope as commands
+
+NAMES = ["Study", "ToposcopeError", "__version__", "measure", "neural_persistence", "rips", "series"]
+
+COMMANDS = {
+    "toposcope": ["--help", "--version", "-h"],
+    "toposcope demo": ["--help", "--out", "--workers", "-h"],
+    "toposcope train": ["--corpus", "--help", "--out", "--set", "--workers", "-h", "SIZES"],
+    "toposcope measure": ["--help", "--json", "--out", "--probe", "--workers", "-h", "SERIES"],
+    "toposcope study": ["--help", "-h"],
+    "toposcope study run": ["--help", "--out", "--workers", "-h", "FILE"],
+    "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
+    "toposcope report": ["--help", "-h", "DIRECTORY"],
+    "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],
+}
+
+
+def walk(command: click.Command, context: click.Context) -> Iterator[tuple[str, list[str]]]:
+    """Every command below one, with its options and arguments."""
+    options = [
+        name
+        for parameter in command.get_params(context)
+        for name in (parameter.opts if isinstance(parameter, click.Option) else [str(parameter.name).upper()])
+    ]
+    yield context.command_path, sorted(options, key=lambda name: (name.isupper(), name))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from walk(below, click.Context(below, info_name=name, parent=context))
+
+
+def surface() -> dict[str, list[str]]:
+    return dict(walk(commands, click.Context(commands, info_name="toposcope", **commands.context_settings)))
+
+
+def test_the_names_of_the_library() -> None:
+    assert sorted(toposcope.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(toposcope, name) is not None
+
+
+def test_commands_and_their_options() -> None:
+    assert surface() == COMMANDS
+
+
+def test_every_command_says_what_it_does_with_an_example() -> None:
+    for path in COMMANDS:
+        command: click.Command = commands
+        for name in path.split()[1:]:
+            assert isinstance(command, click.Group)
+            command = command.commands[name]
+        assert command.help, path
+        if not isinstance(command, click.Group):
+            assert f"Example:\n      {path} " in command.help or f"Example:\n  {path} " in command.help, path
