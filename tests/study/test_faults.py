@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from small_studies import ALL_PROBES, assert_same_study, family_study, file_bytes, some_text, write_series
+from small_studies import ALL_PROBES, assert_same_study, differing, family_study, file_bytes, some_text, write_series
 
 pytestmark = [
     pytest.mark.slow,
@@ -73,12 +73,19 @@ def workers_of(pid: int) -> list[Process]:
     return found
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    """Wait for something that is to happen by itself."""
+def wait_until(holds: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something that is to happen by itself, or in a process that is at work."""
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, "waited in vain"
+        assert process is None or process.poll() is None, f"ended too early: {process.communicate()[1]}"
         time.sleep(0.002)
+
+
+def work(command: list[str | Path]) -> None:
+    """Run a command that nobody disturbs, to its end."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
@@ -129,7 +136,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     declared = folder / "declared.toml"
     declared.write_text(declaration.to_toml(), encoding="utf-8")
     study = Undisturbed(declared, folder / "study")
-    subprocess.run(study.command(study.directory), check=True, timeout=PATIENCE)
+    work(study.command(study.directory))
     return study
 
 
@@ -142,7 +149,7 @@ def test_a_killed_study_goes_on_and_ends_the_same(undisturbed: Undisturbed, tmp_
     orphans: list[Process] = []
     for moment in moments:
         process = start(undisturbed.command(directory))
-        wait_until(lambda moment=moment: n_files(directory) >= moment)  # type: ignore[misc]
+        wait_until(lambda moment=moment: n_files(directory) >= moment, process)  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.05))
         children = descendants(process.pid)
         # The parent alone: nobody tells the workers.
@@ -163,29 +170,26 @@ def test_a_study_killed_while_it_starts_leaves_no_worker(
     """Before a worker watches its parent it imports for seconds; a kill in these must not leave it behind."""
     directory = tmp_path / "study"
     process = start(undisturbed.command(directory))
-    wait_until(lambda: workers_of(process.pid))
+    wait_until(lambda: workers_of(process.pid), process)
     children = descendants(process.pid)
     process.kill()
     process.wait()
     wait_until(lambda: not any(child.is_alive() for child in children))
-    again = start(undisturbed.command(directory))
-    _, told = again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0, told
+    work(undisturbed.command(directory))
     assert_same_study(directory, undisturbed.directory)
 
 
 def test_a_killed_worker_is_told_in_one_line(undisturbed: Undisturbed, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     process = start(undisturbed.command(directory))
-    wait_until(lambda: n_files(directory) >= 5)
+    wait_until(lambda: n_files(directory) >= 5, process)
     children = descendants(process.pid)
     os.kill(workers_of(process.pid)[0].pid, signal.SIGKILL)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "ToposcopeError: a worker process was killed" in told.strip().splitlines()[-1]
     wait_until(lambda: not any(child.is_alive() for child in children))
-    again = start(undisturbed.command(directory))
-    assert again.wait(timeout=PATIENCE) == 0
+    work(undisturbed.command(directory))
     assert_same_study(directory, undisturbed.directory)
 
 
@@ -208,7 +212,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     """Two runs trained in peace."""
     directory = tmp_path_factory.mktemp("trained") / "study"
-    subprocess.run(train(text, directory), check=True, timeout=PATIENCE, capture_output=True)
+    work(train(text, directory))
     return directory
 
 
@@ -234,15 +238,13 @@ def test_a_killed_training_goes_on_and_ends_the_same(text: Path, trained: Path, 
     draw = random.Random(2)
     for moment in sorted(draw.sample(range(1, n_files(trained)), 3)):
         process = start(train(text, directory))
-        wait_until(lambda moment=moment: n_files(directory) >= moment)  # type: ignore[misc]
+        wait_until(lambda moment=moment: n_files(directory) >= moment, process)  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.02))
         # The whole tree at once, as when a machine stops.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    process = start(train(text, directory))
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, told
-    assert file_bytes(directory, "runs") == file_bytes(trained, "runs")
+    work(train(text, directory))
+    assert differing(file_bytes(directory, "runs"), file_bytes(trained, "runs")) == []
 
 
 def complaints(told: str) -> list[str]:
@@ -259,22 +261,20 @@ def assert_interrupted(process: subprocess.Popen[str]) -> None:
 def test_ctrl_c_is_one_line(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     process = start(train(text, directory))
-    wait_until(lambda: n_files(directory) >= 5)
+    wait_until(lambda: n_files(directory) >= 5, process)
     children = descendants(process.pid)
     # A terminal tells the whole group.
     os.killpg(process.pid, signal.SIGINT)
     assert_interrupted(process)
     wait_until(lambda: not any(child.is_alive() for child in children))
-    again = start(train(text, directory))
-    again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0
-    assert file_bytes(directory, "runs") == file_bytes(trained, "runs")
+    work(train(text, directory))
+    assert differing(file_bytes(directory, "runs"), file_bytes(trained, "runs")) == []
 
 
 def test_ctrl_c_while_workers_start_is_one_line(text: Path, tmp_path: Path, start: Start) -> None:
     """The most likely moment of all: a typing mistake seen as soon as the command begins."""
     process = start(train(text, tmp_path / "study"))
-    wait_until(lambda: len(workers_of(process.pid)) == 2)
+    wait_until(lambda: len(workers_of(process.pid)) == 2, process)
     # By now the second has barely begun: it imports, and does not yet know that Ctrl-C is none of its business.
     time.sleep(0.3)
     children = descendants(process.pid)
@@ -319,8 +319,8 @@ def test_a_full_disk_while_training(text: Path, trained: Path, disk: Path, size:
     resize(disk, size)
     assert_tells_of_the_full_disk(train(text, disk / "study"))
     resize(disk, "50m")
-    subprocess.run(train(text, disk / "study"), check=True, timeout=PATIENCE, capture_output=True)
-    assert file_bytes(disk / "study", "runs") == file_bytes(trained, "runs")
+    work(train(text, disk / "study"))
+    assert differing(file_bytes(disk / "study", "runs"), file_bytes(trained, "runs")) == []
 
 
 def measure(trained: Path, out: Path) -> list[str | Path]:
@@ -331,7 +331,7 @@ def measure(trained: Path, out: Path) -> list[str | Path]:
 def measured(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> bytes:
     """The table of one run, measured in peace."""
     out = tmp_path_factory.mktemp("measured") / "features.csv"
-    subprocess.run(measure(trained, out), check=True, timeout=PATIENCE, capture_output=True)
+    work(measure(trained, out))
     return out.read_bytes()
 
 
@@ -343,6 +343,6 @@ def test_a_full_disk_while_measuring(trained: Path, measured: bytes, disk: Path,
     # A table that is there is whole.
     assert not out.exists()
     resize(disk, "50m")
-    subprocess.run(measure(trained, out), check=True, timeout=PATIENCE, capture_output=True)
+    work(measure(trained, out))
     assert out.read_bytes() == measured
     assert [path.name for path in disk.iterdir()] == ["features.csv"]

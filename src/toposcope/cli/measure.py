@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.shared import bad_use, parse_options, progress_bars, tell_errors, workers_option
+from toposcope.cli.shared import bad_use, parse_options, print_table, progress_bars, tell_errors, workers_option
 
 if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.study import Study
     from toposcope.study.declaration import DeclaredSeries
+    from toposcope.study.store import Unit
 
 SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
 
@@ -36,7 +37,8 @@ def measure(
     """Measure checkpoints, as a table: run, step, layer, role, probe, options, statistic, value, flag.
 
     A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), or one checkpoint.
-    The layer "network" holds what a probe says of the whole checkpoint.
+    The layer "network" holds what a probe says of the whole checkpoint. With --out, what was measured when the work
+    was stopped or failed is kept in OUT.partial, and the same command goes on from there.
 
     \b
     Example:
@@ -55,17 +57,20 @@ def measure(
 
         make_probes(wanted)
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
-    with progress_bars() as progress:
-        study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
-    frame = study.frame()
-    if out is not None:
-        _write(frame, out)
-    _tell(study, frame, out, as_json)
-    if errors:
-        click.echo(f"what was measured is kept in {directory} for the same command after the mend", err=True)
-    else:
-        shutil.rmtree(directory)
-    tell_errors(errors, directory)
+    errors: dict[Unit, str] = {}
+    try:
+        with progress_bars() as progress:
+            study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
+        frame = study.frame()
+        if out is not None:
+            _write(frame, out)
+        _tell(study, frame, out, as_json)
+        if not errors:
+            shutil.rmtree(directory)
+    finally:
+        if out is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    tell_errors(errors, directory if out else None)
 
 
 def _probe(text: str) -> dict[str, Any]:
@@ -75,14 +80,12 @@ def _probe(text: str) -> dict[str, Any]:
 
 def _named(paths: tuple[Path, ...]) -> list[DeclaredSeries]:
     """Name each series by the end of its path, with as many parts as tell them apart."""
-    import re
-
     from toposcope.study.declaration import DeclaredSeries
 
     resolved = [path.resolve() for path in paths]
     longest = max(len(path.parts) for path in resolved)
     for depth in range(1, longest + 1):
-        names = [re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(path.parts[-depth:])).lstrip("._-") for path in resolved]
+        names = ["-".join(path.parts[-depth:]).replace("/", "") for path in resolved]
         if len(set(names)) == len(names):
             break
     else:
@@ -102,14 +105,9 @@ def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) ->
     if as_json or frame.is_empty():
         return
     import polars as pl
-    from rich.console import Console
-    from rich.table import Table
 
     summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & pl.col("statistic").is_in(SHOWN))
     labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
     named = labelled.with_columns(column=pl.col("label") + " " + pl.col("statistic"))
     wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
-    table = Table(*wide.columns, title="Over the network" + (f"; all rows in {out}" if out else ""))
-    for row in wide.iter_rows():
-        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
-    Console().print(table)
+    print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes; all processors if left out. Results do not depend on it."
 )
 FIRST_ERRORS = 10
+WIDE = 200
+"""Columns of a table that goes to a file or another program."""
 
 
 class BadUse(click.ClickException):
@@ -60,6 +62,7 @@ def progress_bars() -> Iterator[Progress]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         tasks: dict[str, Any] = {}
         totals: dict[str, int] = {}
+        begun: set[str] = set()
 
         def progress(what: str, done: int, total: int) -> None:
             if totals.get(what) != total:
@@ -67,24 +70,41 @@ def progress_bars() -> Iterator[Progress]:
                 if what in tasks:
                     display.remove_task(tasks[what])
                 tasks[what], totals[what] = display.add_task(what, total=total), total
+                begun.add(what)
                 if not console.is_terminal:
                     click.echo(f"{what}: begun, {total} to do", err=True)
             display.update(tasks[what], completed=done)
-            if done == total and not console.is_terminal:
+            if done == total and not console.is_terminal and what in begun:
+                begun.remove(what)
                 click.echo(f"{what}: done", err=True)
 
         yield progress
 
 
-def tell_errors(errors: Mapping[Unit, str], directory: Path) -> None:
-    """Print what failed, a line each, and exit with 1 if anything did; `directory` is that of the study."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
+    """Print a table; numbers to six digits, what is absent as nothing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
+    console.print(table)
+
+
+def tell_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
+    """Print what failed, a line each, and exit with 1 if anything did; `directory` is that of a study that stays."""
     if not errors:
         return
-    for unit, message in list(errors.items())[:FIRST_ERRORS]:
+    shown = FIRST_ERRORS if directory else len(errors)
+    for unit, message in list(errors.items())[:shown]:
         place = unit.run if unit.step < 0 else f"{unit.run} step {unit.step}"
         click.echo(f"error: {place}: {unit.probe}: {message}", err=True)
-    if len(errors) > FIRST_ERRORS:
-        more = len(errors) - FIRST_ERRORS
+    if len(errors) > shown:
+        more = len(errors) - shown
         click.echo(f"error: and {more} more; all of them: toposcope study status {directory}", err=True)
     raise click.exceptions.Exit(1)
 

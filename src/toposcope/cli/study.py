@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import bad_use, progress_bars, tell_errors, workers_option
+from toposcope.cli.shared import bad_use, print_table, progress_bars, tell_errors, workers_option
 
 if TYPE_CHECKING:
     from toposcope.study import Declaration
@@ -65,13 +65,7 @@ def status(directory: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"runs": runs.to_dicts(), "errors": errors.to_dicts()}))
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*runs.columns, title=f"{found.declaration.name} in {directory}")
-        for row in runs.iter_rows():
-            table.add_row(*("" if value is None else str(value) for value in row))
-        Console().print(table)
+        print_table(runs.columns, runs.iter_rows(), f"{found.declaration.name} in {directory}")
         for error in errors.iter_rows(named=True):
             place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
             click.echo(f"error: {place}: {error['probe']}: {error['message']}")

@@ -64,12 +64,15 @@ class Tokens(msgspec.Struct, frozen=True):
     sha256 : str
         Of the UTF-8 text.
     n_characters : int
+    options : str
+        How the text became tokens, as JSON.
     """
 
     training: Tensor
     validation: Tensor
     sha256: str
     n_characters: int
+    options: str
 
 
 def read_text(corpus: Corpus, base: Path = Path()) -> str:
@@ -94,10 +97,14 @@ def read_text(corpus: Corpus, base: Path = Path()) -> str:
     files = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".md")) if path.is_dir() else [path]
     if not files:
         raise ToposcopeError(f"corpus {path}: the folder holds no .txt or .md file")
+    return "\n\n".join(_read_file(file) for file in files)
+
+
+def _read_file(file: Path) -> str:
     try:
-        return "\n\n".join(file.read_text(encoding="utf-8") for file in files)
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ToposcopeError(f"corpus {path}: cannot be read as UTF-8 text: {error}") from error
+        raise ToposcopeError(f"corpus {file}: cannot be read as UTF-8 text: {error}") from error
 
 
 def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
@@ -109,18 +116,26 @@ def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
         If the text cannot be read, is empty, or differs from the text the file was made from.
     """
     text = read_text(corpus, base)
+    if not text.strip():
+        raise ToposcopeError(f"corpus {corpus.source}: the text is empty; give a longer one")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     if path.exists():
-        known = load(path).sha256
-        if known != digest:
+        known = load(path)
+        if known.sha256 != digest:
             raise ToposcopeError(
-                f"{path}: made from another text (SHA-256 {known[:12]}, now {digest[:12]}); "
+                f"{path}: made from another text (SHA-256 {known.sha256[:12]}, now {digest[:12]}); "
                 "restore the corpus or use another directory"
+            )
+        if known.options != _options(corpus):
+            raise ToposcopeError(
+                f"{path}: made with other options ({known.options}, now {_options(corpus)}); "
+                "restore them or use another directory"
             )
         return digest
     cut = round(len(text) * (1 - corpus.validation_fraction))
     parts = _encode(corpus, text[:cut], text[cut:], path.with_suffix(".tokenizer.json"))
-    metadata = {"corpus": msgspec.json.encode({"sha256": digest, "n_characters": len(text)}, order="sorted").decode()}
+    facts = {"sha256": digest, "n_characters": len(text), "options": _options(corpus)}
+    metadata = {"corpus": msgspec.json.encode(facts, order="sorted").decode()}
     tensors = {name: torch.from_numpy(part) for name, part in zip(("training", "validation"), parts, strict=True)}
     write_whole(path, lambda partial: safetensors.torch.save_file(tensors, partial, metadata=metadata))
     return digest
@@ -134,6 +149,11 @@ def load(path: Path) -> Tokens:
             return Tokens(file.get_tensor("training"), file.get_tensor("validation"), **facts)
     except (SafetensorError, OSError, TypeError, KeyError) as error:
         raise ToposcopeError(f"{path}: damaged corpus ({error}); delete it and run again") from error
+
+
+def _options(corpus: Corpus) -> str:
+    names = ("tokenizer", "vocabulary", "validation_fraction")
+    return msgspec.json.encode({name: getattr(corpus, name) for name in names}).decode()
 
 
 def spread_sequences(tokens: Tensor, count: int, length: int, what: str) -> Tensor:

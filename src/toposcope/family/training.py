@@ -7,6 +7,7 @@ uninterrupted one does (CPU, one thread).
 
 import csv
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from toposcope.version import __version__
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 STEPS_A_BLOCK = 1000
 LOCK_SECONDS = 10.0
+
+Status = Literal["running", "complete", "diverged"]
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,7 +80,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in (*least, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
-            if getattr(self, name) < least.get(name, 0):
+            if not getattr(self, name) >= least.get(name, 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least.get(name, 0)}")
         ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
         if ramps > self.steps:
@@ -121,7 +124,7 @@ class Outcome:
         Last step in the log.
     """
 
-    status: Literal["running", "complete", "diverged"]
+    status: Status
     step: int
 
 
@@ -179,9 +182,18 @@ def finished(run: Run, directory: Path) -> Outcome | None:
     """
     try:
         found = outcome(directory)
-        return found if found and found.status != "running" and read_run(directory) == run else None
+        ended = found is not None and found.status != "running" and read_run(directory) == run
+        return found if found and ended and _has_checkpoints(run, directory, found) else None
     except ToposcopeError:
         return None
+
+
+def _has_checkpoints(run: Run, directory: Path, found: Outcome) -> bool:
+    """Tell whether every checkpoint up to an outcome is there; that of a step that diverged is not."""
+    steps = [
+        s for s in run.training.checkpoint_steps if s < found.step or (found.status != "diverged" and s == found.step)
+    ]
+    return all(checkpoint_path(directory, step).is_file() for step in steps)
 
 
 class _Trainer:
@@ -259,8 +271,12 @@ class _Trainer:
     def _keep(self, step: int) -> None:
         """Write weights, log and state; the state comes last, so what it says is on disk."""
         if self.outcome.status != "diverged":
-            self.log[step, LOG_COLUMNS.index("validation_loss")] = self._validation_loss()
-            self.outcome = Outcome("complete" if step == self.run.training.steps else "running", step)
+            loss = self._validation_loss()
+            self.log[step, LOG_COLUMNS.index("validation_loss")] = loss
+            status: Status = "complete" if step == self.run.training.steps else "running"
+            # The last update can ruin weights whose training loss was still finite.
+            self.outcome = Outcome(status if math.isfinite(loss) else "diverged", step)
+        if self.outcome.status != "diverged":
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
             write_whole(
                 checkpoint_path(self.directory, step),
@@ -281,7 +297,8 @@ class _Trainer:
 
     def _resume(self) -> None:
         found = outcome(self.directory)
-        if found is None:
+        # A lost checkpoint is made again by training again, which ends where it did.
+        if found is None or not _has_checkpoints(self.run, self.directory, found):
             return
         self.outcome = found
         state = safetensors.torch.load_file(self.directory / "state.safetensors")

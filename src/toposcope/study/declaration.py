@@ -22,8 +22,6 @@ DEFAULT_PROBES: list[dict[str, Any]] = [
     {"name": "distances"},
 ]
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
 
 class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run to train.
@@ -100,7 +98,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def to_toml(self) -> str:
         """Return the declaration with every default written out."""
-        return tomli_w.dumps(msgspec.to_builtins(self))
+        return tomli_w.dumps(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__)))
 
     def _resolve(self, declared: DeclaredRun) -> Run:
         name = declared.name or (declared.size if isinstance(declared.size, str) else "")
@@ -109,7 +107,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         try:
             training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, Training)
         except msgspec.ValidationError as error:
-            raise ToposcopeError(f"runs: {name}: training: {error}") from error
+            known = ", ".join(Training.__struct_fields__)
+            raise ToposcopeError(f"runs: {name}: training: {error} (fields: {known})") from error
         size = msgspec.structs.replace(find_size(declared.size), vocabulary=self.corpus.vocabulary)
         return Run(name=name, size=size, corpus=self.corpus, training=training)
 
@@ -151,9 +150,10 @@ def check(declaration: Declaration) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
-        if not _SAFE_NAME.fullmatch(name):
+    for name in [declaration.name, *names]:
+        if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
             raise ToposcopeError(
-                f"the name {name!r} cannot be a folder; use letters, digits, dots, dashes, underscores"
+                f"the name {name!r} cannot be that of a folder; leave out slashes and control characters"
             )
 
 
@@ -168,7 +168,7 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
 
 def _with_choices(message: str, content: dict[str, Any]) -> str:
     """Add the fields that would have been known to a complaint about an unknown one."""
-    found = re.search(r"unknown field `(.+?)`(?: - at `\$(?:\.(\w+))?)?", message)
+    found = re.search(r"unknown field `(.+?)`(?: - at `\$\.?([^`]*)`)?", message)
     if not found:
         return message
     places: dict[str | None, type[msgspec.Struct]] = {
@@ -176,9 +176,9 @@ def _with_choices(message: str, content: dict[str, Any]) -> str:
         "corpus": Corpus,
         "training": Training,
         "runs": DeclaredRun,
+        "runs.size": Size,
         "series": DeclaredSeries,
     }
-    place = found.group(2)
-    where = f"[{place}]" if place else "top level"
-    known = ", ".join(places[place].__struct_fields__) if place in places else "none"
-    return f"unknown field {found.group(1)!r} at {where}; it takes {known}"
+    place = re.sub(r"\[\d*\]|\[\.\.\.\]", "", found.group(2)) if found.group(2) else None
+    known = ", ".join(places[place].__struct_fields__) if place in places else "other fields"
+    return f"unknown field {found.group(1)!r} at {f'[{place}]' if place else 'top level'}; it takes {known}"

@@ -1,7 +1,7 @@
 """Diagram files: one safetensors file for each checkpoint and probe."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,13 +23,23 @@ def diagram_file(run: str, step: int, probe: Probe) -> str:
     return f"diagrams/{run}/step_{step:06d}/{probe.name()}-{tag}.safetensors"
 
 
-def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]]) -> None:
-    """Write the diagrams of a checkpoint's layers, beside those already in the file.
+def is_readable(path: Path) -> bool:
+    """Tell whether a diagram file is there and whole."""
+    try:
+        with safe_open(path, framework="np"):
+            return True
+    except (SafetensorError, OSError):
+        return False
+
+
+def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str]) -> None:
+    """Write the diagrams of a checkpoint's layers, beside those in the file that are to be kept.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
     names, dimension, n_essential, n_truncated and cover_radius.
     """
-    everything = {**read_diagrams(path), **layers} if path.exists() else dict(layers)
+    before = read_diagrams(path) if keep and is_readable(path) else {}
+    everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
     flat = {f"{layer}{SEPARATOR}{name}": d for layer, found in everything.items() for name, d in found.items()}
     rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}

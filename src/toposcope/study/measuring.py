@@ -13,7 +13,7 @@ from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
 from toposcope.study.runner import run_study
 from toposcope.study.store import Unit
-from toposcope.study.study import Study
+from toposcope.study.study import FRAME_SCHEMA, Study
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,6 +50,8 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(subject, str | Path):
             subject = series(subject)
+        if isinstance(subject, Series) and not len(subject):
+            return pl.DataFrame(schema=FRAME_SCHEMA)
         if isinstance(subject, Series):
             declared = DeclaredSeries(name=subject.name, path=str(subject.path.resolve()), steps=subject.steps)
         else:

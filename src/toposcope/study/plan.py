@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toposcope.probes import Probe
 from toposcope.probes.probe import NETWORK, POOLED
+from toposcope.study.diagrams import is_readable
 from toposcope.study.store import CheckpointRow, Unit
 
 
@@ -18,14 +19,17 @@ class Planned:
     ----------
     wanted : dict
         Key of every missing layer or pseudo-layer.
+    current : list of str
+        Layers and pseudo-layers whose rows stand.
     stale : list of Unit
-        Rows under another key, to be forgotten.
+        Rows under another key, of layers that are gone, or without their diagrams: to be forgotten.
     """
 
     probe: Probe
     step: int
     previous: int | None
     wanted: dict[str, str]
+    current: list[str]
     stale: list[Unit]
 
 
@@ -46,35 +50,32 @@ def plan(
     probe, source : Probe
         `source` is the probe whose diagrams `probe` reads.
     measured : mapping
-        Key and diagram file of what is in the store; a row whose file is gone counts as missing.
+        Key and diagram file of what is in the store; a row whose file is gone or damaged counts as missing.
     directory : Path
         The study's.
     corpus_sha256 : str
     """
     steps = list(checkpoints)
+    readable = {file: is_readable(directory / file) for file in {file for _, file in measured.values()} if file}
+    mine: dict[int, dict[str, Unit]] = {step: {} for step in steps}
+    for unit in measured:
+        if (unit.probe, unit.options) == (probe.name(), probe.options()) and unit.step in mine:
+            mine[unit.step][unit.layer] = unit
     for i, step in enumerate(steps):
         row, previous = checkpoints[step], steps[i - 1] if i else None
-        if not _applies(probe, row, previous):
-            continue
-        keys = _keys(
-            probe,
-            source,
-            row,
-            checkpoints[steps[0]],
-            None if previous is None else checkpoints[previous],
-            corpus_sha256,
-        )
-        wanted, stale = {}, []
-        for layer, key in keys.items():
-            unit = Unit(row.run, step, layer, probe.name(), probe.options())
-            known, file = measured.get(unit, ("", ""))
-            if known == key and (not file or (directory / file).exists()):
-                continue
-            wanted[layer] = key
-            if known:
-                stale.append(unit)
-        if wanted:
-            yield Planned(probe, step, previous, wanted, stale)
+        keys: dict[str, str] = {}
+        if _applies(probe, row, previous):
+            before = None if previous is None else checkpoints[previous]
+            keys = _keys(probe, source, row, checkpoints[steps[0]], before, corpus_sha256)
+        current = set()
+        for layer, unit in mine[step].items():
+            key, file = measured[unit]
+            if keys.get(layer) == key and readable.get(file, True):
+                current.add(layer)
+        wanted = {layer: key for layer, key in keys.items() if layer not in current}
+        stale = [unit for layer, unit in mine[step].items() if layer not in current]
+        if wanted or stale:
+            yield Planned(probe, step, previous, wanted, sorted(current), stale)
 
 
 def _applies(probe: Probe, row: CheckpointRow, previous: int | None) -> bool:

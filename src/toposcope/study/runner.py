@@ -189,17 +189,23 @@ class _Runner:
         for name, path in places.items():
             if name in runs and not (path / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
+            self._keep_log(name, path)
             try:
                 found = _selected(series(path), declared[name].steps if name in declared else [])
-                log = read_log(path)
             except ToposcopeError as error:
                 self._fail_run(name, "read", str(error))
                 continue
             self.checkpoints[name] = {c.step: c for c in found}
-            if log is not None:
-                self.store.put_log(name, log)
             if name in declared:
                 self.store.set_status(name, "complete", found.steps[-1])
+
+    def _keep_log(self, name: str, path: Path) -> None:
+        """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
+        try:
+            self.store.put_log(name, read_log(path))
+        except ToposcopeError as error:
+            self.store.put_log(name, None)
+            self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
 
     def _read(self) -> None:
         """Hash the layers of every checkpoint that is new or has changed."""
@@ -232,14 +238,14 @@ class _Runner:
             for probe, source in sources.items():
                 for planned in plan(rows, probe, source, measured, self.directory, self.corpus_sha256):
                     self.store.drop_measurements(planned.stale)
-                    tasks.append(self._task(name, planned, source, rows))
+                    if planned.wanted:
+                        tasks.append(self._task(name, planned, source, rows))
         for done, (task, results) in enumerate(self.pool.run(measure_task, tasks, self.progress), 1):
             self._keep(task, results)
             self.progress("measure", done, len(tasks))
 
     def _task(self, name: str, planned: Planned, source: Probe | None, rows: dict[int, CheckpointRow]) -> MeasureTask:
         checkpoints, probe = self.checkpoints[name], planned.probe
-        partly = set(planned.wanted) != set(probe.covers([layer.layer for layer in rows[planned.step].layers]))
 
         def diagrams(step: int | None) -> Path | None:
             return None if source is None or step is None else self.directory / diagram_file(name, step, source)
@@ -249,7 +255,8 @@ class _Runner:
             checkpoint=checkpoints[planned.step],
             probe=probe,
             wanted=planned.wanted,
-            known=self.store.statistics(name, planned.step, probe.name(), probe.options()) if partly else {},
+            current=planned.current,
+            known=self._known(name, planned),
             first=checkpoints[next(iter(rows))] if "first" in probe.NEEDS else None,
             previous=checkpoints[planned.previous]
             if "previous" in probe.NEEDS and planned.previous is not None
@@ -259,6 +266,12 @@ class _Runner:
             run_directory=self.run_directory(name) if "gradients" in probe.NEEDS else None,
             corpus=self.corpus_path,
         )
+
+    def _known(self, name: str, planned: Planned) -> dict[str, dict[str, float]]:
+        """Return the statistics of layers that stand, for what is said of the network."""
+        if not planned.current:
+            return {}
+        return self.store.statistics(name, planned.step, planned.probe.name(), planned.probe.options())
 
     def _keep(self, task: MeasureTask, results: list[Measurement | Failure]) -> None:
         """Write diagrams, then the rows that point to them."""
@@ -270,8 +283,9 @@ class _Runner:
         found = [r for r in results if isinstance(r, Measurement)]
         file = diagram_file(task.run, step, probe)
         diagrams = {r.layer: r.diagrams for r in found if r.diagrams}
-        if diagrams:
-            write_diagrams(self.directory / file, diagrams)
+        if diagrams or (self.directory / file).exists():
+            # Also without new ones: diagrams of a layer that now fails must go.
+            write_diagrams(self.directory / file, diagrams, task.current)
         self.store.put_measurements((unit(r.layer), task.wanted[r.layer], r, file if r.diagrams else "") for r in found)
         self._fail({unit(r.layer): r.message for r in results if isinstance(r, Failure)})
 

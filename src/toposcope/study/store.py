@@ -109,13 +109,10 @@ class Store:
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
-    def put_log(self, run: str, log: TrainingLog) -> None:
+    def put_log(self, run: str, log: TrainingLog | None) -> None:
         """Replace the training log of a run; NaN means not logged, infinities are kept."""
-        columns = [log.values[c].tolist() for c in COLUMNS]
-        rows = (
-            (run, step, *(_or_null(v) for v in values))
-            for step, *values in zip(log.steps.tolist(), *columns, strict=True)
-        )
+        columns = [log.steps.tolist(), *(log.values[c].tolist() for c in COLUMNS)] if log else []
+        rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
         with self._transaction() as c:
             c.execute("DELETE FROM log WHERE run = ?", (run,))
             c.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)

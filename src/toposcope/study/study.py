@@ -10,6 +10,18 @@ from toposcope.homology import Diagram
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
 
+FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
+    "run": pl.String,
+    "step": pl.Int64,
+    "layer": pl.String,
+    "role": pl.String,
+    "probe": pl.String,
+    "options": pl.String,
+    "statistic": pl.String,
+    "value": pl.Float64,
+    "flag": pl.String,
+}
+
 
 class Study:
     """A study on disk, read-only; safe to open while a runner is at work.
@@ -56,17 +68,7 @@ class Study:
             "FROM measurements m JOIN features ON measurement = id JOIN runs r ON r.run = m.run "
             "LEFT JOIN layers l ON (l.run, l.step, l.layer) = (m.run, m.step, m.layer) "
             "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options, statistic",
-            {
-                "run": pl.String,
-                "step": pl.Int64,
-                "layer": pl.String,
-                "role": pl.String,
-                "probe": pl.String,
-                "options": pl.String,
-                "statistic": pl.String,
-                "value": pl.Float64,
-                "flag": pl.String,
-            },
+            FRAME_SCHEMA,
         )
         frame = frame.filter(pl.col("run").is_in(self._run_names()))
         return frame.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")

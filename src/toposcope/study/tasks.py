@@ -52,6 +52,7 @@ class MeasureTask:
     checkpoint: Checkpoint
     probe: Probe
     wanted: dict[str, str]
+    current: list[str]
     known: dict[str, dict[str, float]]
     first: Checkpoint | None
     previous: Checkpoint | None
