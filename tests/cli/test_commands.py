@@ -269,7 +269,7 @@ def test_probes_and_their_options(series: Path) -> None:
 def test_series_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     first, second = (write_series(tmp_path / name / "my checkpoints", seed) for seed, name in enumerate(("one", "two")))
     rows = json.loads(succeed("measure", first, second, "--json", *CONTROLS, by=inside))
-    assert list(dict.fromkeys(row["run"] for row in rows)) == ["one-my_checkpoints", "two-my_checkpoints"]
+    assert list(dict.fromkeys(row["run"] for row in rows)) == ["one-my checkpoints", "two-my checkpoints"]
     norms = {row["run"]: row["value"] for row in rows if row["statistic"] == "frobenius_norm"}
     assert len(set(norms.values())) == 2
 

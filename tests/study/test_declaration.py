@@ -229,6 +229,11 @@ UNSAFE = ["../up", "a/b", "..", ".hidden", "-dash", "a b", "a\nb", "a|b", "naïv
 @pytest.mark.parametrize("name", UNSAFE)
 def test_unsafe_names_of_runs_are_refused(tmp_path: Path, name: str) -> None:
     assert repr(name) in refusal(tmp_path, {"name": "x", "runs": [{**RUN, "name": name}]})
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", "a\nb", "a\\b", "a\0b"])
+def test_unsafe_names_of_series_are_refused(tmp_path: Path, name: str) -> None:
+    # Named after folders that exist, they may hold what those may; but not lead elsewhere.
     assert repr(name) in refusal(tmp_path, {"name": "x", "series": [{"path": "a", "name": name}]})
 
 

@@ -15,6 +15,8 @@ from toposcope.family.sizes import find_size
 from toposcope.probes import Probe, make_probes
 from toposcope.version import __version__
 
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
 DEFAULT_PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
     {"name": "rips"},
@@ -150,11 +152,14 @@ def check(declaration: Declaration) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
-    for name in [declaration.name, *names]:
-        if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
+    for name in [declaration.name, *(run.name for run in declaration.resolved_runs())]:
+        if not _SAFE_NAME.fullmatch(name):
             raise ToposcopeError(
-                f"the name {name!r} cannot be that of a folder; leave out slashes and control characters"
+                f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
             )
+    for name in declaration.named_series():  # taken from folders that exist
+        if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
+            raise ToposcopeError(f"the name {name!r} of a series cannot be a folder's; give it another name")
 
 
 def _anchored(declaration: Declaration, folder: Path) -> Declaration:
