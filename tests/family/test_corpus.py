@@ -87,6 +87,7 @@ def python_docs() -> str:
     return read_text(Corpus())
 
 
+@pytest.mark.slow
 def test_the_default_is_the_documentation_of_python(python_docs: str) -> None:
     assert Corpus() == Corpus(source="python-docs", tokenizer="characters", vocabulary=128)
     # About 2.2 MB; the amount differs between versions of Python.

@@ -287,6 +287,8 @@ def test_a_removed_checkpoint_leaves_no_rows(tmp_path: Path, step: int) -> None:
     checkpoint_file(found, step).unlink()
     after = run_well(declaration, tmp_path / "study")
     assert step not in after["step"]
+    with pytest.raises(ToposcopeError):
+        Study.load(tmp_path / "study").diagrams("found", step)
     assert_like_new(declaration, tmp_path / "study")
 
 
@@ -605,7 +607,9 @@ def test_a_finished_run_keeps_its_status_when_the_text_is_gone(tmp_path: Path) -
     text = Path(both.corpus.source)
     text.rename(tmp_path / "away.txt")
     errors = run(both, tmp_path / "study")
-    assert "second" in {unit.run for unit in errors}
+    # Nothing is left to do for the first, so nothing of it fails.
+    assert {unit.run for unit in errors} == {"second"}
+    assert Study.load(tmp_path / "study").runs()["status"].to_list() == ["complete", "failed"]
     # The text comes back as a study of the first run alone is asked for again: complete, whatever happened between.
     (tmp_path / "away.txt").rename(text)
     run_well(family_study(tmp_path, ["first"], [CONTROLS]), tmp_path / "study")
@@ -664,6 +668,15 @@ def test_a_log_that_is_gone_is_not_shown(tmp_path: Path) -> None:
     assert Study.load(tmp_path / "study").log().select("step", "loss").rows() == [(0, None), (5, 2.5)]
     (found / "log.csv").unlink()
     run_well(declaration, tmp_path / "study")
+    assert Study.load(tmp_path / "study").log().rows() == []
+
+
+def test_an_absent_series_has_no_log(tmp_path: Path) -> None:
+    # The log that lies in the folder around it is that of something else.
+    write_series(tmp_path / "runs", [0, 5])
+    (tmp_path / "runs" / "log.csv").write_text("step,loss\n0,\n5,2.5\n")
+    errors = run(series_study(tmp_path / "runs" / "absent", [CONTROLS]), tmp_path / "study")
+    assert [(unit.run, unit.step, unit.probe) for unit in errors] == [("absent", -1, "read")]
     assert Study.load(tmp_path / "study").log().rows() == []
 
 

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_connections
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from toposcope.errors import ToposcopeError
@@ -43,7 +44,8 @@ class Workers(AbstractContextManager["Workers"]):
         if count > 1:
             context = multiprocessing.get_context("spawn")
             self._reports: Any = context.SimpleQueue()
-            # Workers hold the other end and stop when this one is closed, by us or by our death.
+            self._processes: set[BaseProcess] = set()
+            # Workers hold the other end and stop when this one is closed, at the latest by our death.
             lifeline, self._lifeline = context.Pipe(duplex=False)
             self._executor = ProcessPoolExecutor(count, context, _begin_worker, (self._reports, lifeline))
 
@@ -66,7 +68,7 @@ class Workers(AbstractContextManager["Workers"]):
             while True:
                 # A short queue: memory stays small, and little is lost when the run is stopped.
                 while len(running) < 2 * self.count and (task := next(waiting, None)) is not None:
-                    running[self._executor.submit(function, task)] = task
+                    running[self._submit(self._executor, function, task)] = task
                 if not running:
                     return
                 done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -80,12 +82,22 @@ class Workers(AbstractContextManager["Workers"]):
                 "with fewer --workers if it happens again"
             ) from error
 
+    def _submit(self, executor: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+        """Hand a task to the executor, and remember the processes it makes for it."""
+        before = set(multiprocessing.active_children())
+        with _interrupts_held():
+            future = executor.submit(function, task)
+        self._processes |= set(multiprocessing.active_children()) - before
+        return future
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._executor is None:
             return
         if kind is not None:
             # Work in hand is not waited for: its state is on disk, or it is cheap.
-            self._lifeline.close()
+            for process in self._processes:
+                process.kill()
+                process.join()
         self._executor.shutdown(wait=kind is None, cancel_futures=True)
         self._lifeline.close()
 
@@ -102,6 +114,19 @@ def _run_here(
             yield task, result
     finally:
         _report = before
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while processes are made: they inherit that, and leave it to their parent from the start."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
