@@ -19,7 +19,7 @@ RULE = (
     f"Verdict, p < {LEVEL:g} after Holm over the whole table: 'none' if rho cannot be told from 0; 'trend only' "
     "if it is, but the partial correlation given the step, or given step, weight norm and cumulative learning rate, "
     "is not; 'undecided' if those hold too: 'beyond trend' also takes a block bootstrap, first differences and the "
-    "cross-pairing null (METHODS 6, items 2, 5, 6), which this version does not compute."
+    "cross-pairing null, which this version does not compute."
 )
 
 

@@ -55,7 +55,9 @@ def measure(
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
         from toposcope.probes import make_probes
 
-        make_probes(wanted)
+        for probe in make_probes(wanted):
+            if "gradients" in probe.NEEDS:
+                raise click.BadParameter(f"{probe.name()} needs a model to evaluate; declare runs in a study instead")
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
@@ -65,6 +67,8 @@ def measure(
         if out is not None:
             _write(frame, out)
         _tell(study, frame, out, as_json)
+        for note in study.notes():
+            click.echo(f"note: {note}", err=True)
         if not errors:
             shutil.rmtree(directory)
     finally:
@@ -110,4 +114,7 @@ def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) ->
     labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
     named = labelled.with_columns(column=pl.col("label") + " " + pl.col("statistic"))
     wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
+    if wide.width == 2:  # run and step alone: nothing of what is shown was measured
+        click.echo(f"{len(frame)} rows; see them with --out or --json")
+        return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))

@@ -40,11 +40,13 @@ def run(file: Path, out: Path | None, workers: int | None) -> None:
 def run_and_report(declaration: Declaration, directory: Path, workers: int | None) -> None:
     """Run a study, write its report, and tell where it is and what it says."""
     from toposcope.cli.report import write_and_tell
-    from toposcope.study import run_study
+    from toposcope.study import Study, run_study
 
     with progress_bars() as progress:
         errors = run_study(declaration, directory, workers=workers, progress=progress)
     write_and_tell(directory)
+    for note in Study.load(directory).notes():
+        click.echo(f"note: {note}", err=True)
     tell_errors(errors, directory)
 
 

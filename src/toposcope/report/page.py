@@ -64,7 +64,7 @@ def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[
         scaling=_scaling_rows(analysis),
         errors=errors.head(SHOWN_ERRORS).to_dicts(),
         n_errors=len(errors),
-        not_applicable=_not_applicable(study),
+        notes=study.notes(),
         rule=RULE,
         declaration=study.declaration.to_toml(),
         versions={"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
@@ -125,14 +125,3 @@ def _scaling_rows(analysis: Analysis) -> list[dict[str, object]]:
     names = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
     rows = analysis.scaling.filter(pl.col("quantity").is_in(names)).to_dicts()
     return [{**row, "name": names[row["quantity"]]} for row in rows]
-
-
-def _not_applicable(study: Study) -> list[str]:
-    """Tell which declared probes do not apply to which runs."""
-    series = list(study.declaration.named_series())
-    needing = [p.label() for p in study.declaration.resolved_probes() if "gradients" in p.NEEDS]
-    if not series or not needing:
-        return []
-    return [
-        f"{label} does not apply to {', '.join(series)}: only runs trained here can be evaluated" for label in needing
-    ]

@@ -60,7 +60,8 @@ def _of_feature(headline: Headline, rows: pl.DataFrame) -> str:
     parts = [f"{verdict} in {n} of {len(mine)}" for verdict, n in sorted(counts.items())]
     same = mine.filter((pl.col("rho").abs() - pl.col("rho_step").abs()).abs() < 1e-9)
     note = " It ranks the checkpoints exactly as the step does." if len(same) == len(mine) else ""
-    return f"{text}Verdict: {', '.join(parts)} run{'s'[: len(mine) > 1]}.{note}"
+    told = f"{', '.join(parts)} runs" if len(mine) > 1 else next(iter(counts))
+    return f"{text}Verdict: {told}.{note}"
 
 
 def _list(rows: pl.DataFrame, column: str) -> str:

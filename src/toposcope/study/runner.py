@@ -196,6 +196,7 @@ class _Runner:
                 self._fail_run(name, "read", str(error))
                 continue
             self.checkpoints[name] = {c.step: c for c in found}
+            self.store.set_meta(f"ignored {name}", ", ".join(path.name for path in found.ignored))
             if name in declared:
                 self.store.set_status(name, "complete", found.steps[-1])
 

@@ -1,7 +1,7 @@
 -- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
 
 CREATE TABLE IF NOT EXISTS meta (
-    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256
+    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, ignored RUN
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,              -- -1: the run as a whole
     layer   TEXT NOT NULL,
-    probe   TEXT NOT NULL,                 -- or train, read
+    probe   TEXT NOT NULL,                 -- or train, read, log
     options TEXT NOT NULL,
     message TEXT NOT NULL,
     PRIMARY KEY (run, step, layer, probe, options)

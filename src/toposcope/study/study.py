@@ -130,6 +130,19 @@ class Study:
             {"run": pl.String, "step": pl.Int64, "layer": pl.String, "probe": pl.String, "message": pl.String},
         )
 
+    def notes(self) -> list[str]:
+        """Return what was left out of the study without being an error, a sentence each."""
+        series = list(self.declaration.named_series())
+        found = [f"{name}: {files}: left out, no step in the name" for name in series if (files := self._ignored(name))]
+        needing = [probe.label() for probe in self.declaration.resolved_probes() if "gradients" in probe.NEEDS]
+        if series:
+            which = ", ".join(series)
+            found += [f"{p} does not apply to {which}: only runs trained here can be evaluated" for p in needing]
+        return found
+
+    def _ignored(self, name: str) -> str:
+        return self.meta(f"ignored {name}")
+
     def meta(self, key: str) -> str:
         """Return one fact about the study, or an empty text."""
         with self._connect() as connection:
