@@ -41,9 +41,14 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         raise ToposcopeError(f"{path}: cannot be written: {reason}") from error
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes whole (see `write_whole`)."""
+    write_whole(path, lambda partial: partial.write_bytes(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text whole (see `write_whole`)."""
-    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+    write_bytes(path, text.encode())
 
 
 def _reason(error: Exception) -> str | None:

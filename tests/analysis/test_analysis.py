@@ -63,8 +63,10 @@ def _frames(n: int, loss: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFram
     log = pl.DataFrame(
         {"run": ["a"] * n, "step": steps, **{c: [5.0 - s / 1000 for s in steps] for c in columns}}
     ).filter(loss)
-    runs = pl.DataFrame({"run": ["a"], "kind": ["series"], "n_parameters": [None], "status": ["complete"]})
-    return features, labels, log, runs.cast({"n_parameters": pl.Int64})
+    runs = pl.DataFrame(
+        {"run": ["a"], "kind": ["series"], "n_parameters": [None], "status": ["complete"], "last_step": [None]}
+    )
+    return features, labels, log, runs.cast({"n_parameters": pl.Int64, "last_step": pl.Int64})
 
 
 def test_without_a_loss_there_is_no_association() -> None:
@@ -76,7 +78,23 @@ def test_without_a_loss_there_is_no_association() -> None:
 def test_one_checkpoint_is_no_error() -> None:
     analysis = analyse(*_frames(1, loss=True))
     assert len(analysis.scaling) == 0
-    assert analysis.association.filter(pl.col("verdict") != "constant").is_empty()
+    assert set(analysis.association.get_column("verdict")) == {"too few"}
+
+
+def test_a_run_of_failures_alone_is_no_error() -> None:
+    features, *others = _frames(10, loss=True)
+    analysis = analyse(features.with_columns(layer=pl.lit("w")), *others)
+    assert analysis.trajectories == []
+    assert len(analysis.association) == 0
+
+
+def test_a_sparse_validation_loss_is_not_the_target() -> None:
+    features, labels, log, runs = _frames(30, loss=True)
+    sparse = log.with_columns(
+        validation_loss=pl.when(pl.col("step") % 500 == 0).then(pl.col("validation_loss"))  # 6 of 30
+    )
+    (trajectory,) = analyse(features, labels, sparse, runs).trajectories
+    assert next(iter(trajectory.targets)) == "smoothed_loss"
 
 
 def test_equal_input_gives_equal_tables() -> None:

@@ -98,14 +98,15 @@ def test_holm_by_hand() -> None:
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        ((np.nan, np.nan, np.nan, np.nan), "constant"),
-        ((0.1, 0.6, 0.01, 0.01), "none"),
-        ((0.9, 0.001, np.nan, np.nan), "trend only"),
-        ((0.9, 0.001, 0.01, 0.2), "trend only"),
-        ((0.9, 0.001, 0.01, 0.02), "undecided"),
+        ((4, 0.9, 0.01, 0.01, 0.01), "too few"),
+        ((9, np.nan, np.nan, np.nan, np.nan), "constant"),
+        ((9, 0.1, 0.6, 0.01, 0.01), "none"),
+        ((9, 0.9, 0.001, np.nan, np.nan), "trend only"),
+        ((9, 0.9, 0.001, 0.01, 0.2), "trend only"),
+        ((9, 0.9, 0.001, 0.01, 0.02), "undecided"),
     ],
 )
-def test_the_rule(numbers: tuple[float, float, float, float], expected: str) -> None:
+def test_the_rule(numbers: tuple[int, float, float, float, float], expected: str) -> None:
     assert verdict(*numbers) == expected
 
 
@@ -117,6 +118,6 @@ def test_a_clock_is_trend_and_information_is_not() -> None:
     loss = -step / 10 + wiggle
     clock, informed = step + rng.normal(size=51), step / 10 + wiggle + 0.1 * rng.normal(size=51)
     found = [associate(f, loss, {"step": step}, seed=0) for f in (clock, informed)]
-    verdicts = [verdict(a.rho, a.p, a.given_step.p, a.given_all.p) for a in found]
+    verdicts = [verdict(a.n, a.rho, a.p, a.given_step.p, a.given_all.p) for a in found]
     assert verdicts[0] == "trend only"
     assert found[1].given_step.p < 1e-10

@@ -41,6 +41,9 @@ from toposcope.checkpoints.steps import step_of
         ("model_v2", None),
         ("step", None),
         ("step_final", None),
+        # a unit is not guessed at
+        ("step_10k", None),
+        ("step1e4", None),
         ("best", None),
         ("42b", None),
         ("", None),

@@ -19,7 +19,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Run, Training, build, train, training
 from toposcope.family.corpus import load, prepare
 from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
-from toposcope.files import write_text, write_whole
+from toposcope.files import write_bytes, write_text
 from toposcope.seeds import derive_seed
 
 
@@ -302,7 +302,7 @@ def test_a_stop_between_any_two_files_costs_nothing(
         return stopping
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "write_whole", counted(write_whole))
+        patched.setattr(training, "write_bytes", counted(write_bytes))
         patched.setattr(training, "write_text", counted(write_text))
         with pytest.raises(Stopped):
             train(run, corpus_path, tmp_path / "stopped")

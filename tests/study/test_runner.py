@@ -788,3 +788,25 @@ def test_diagrams_can_be_read_by_label(tmp_path: Path) -> None:
         study.diagrams("found", 0, "wrong")
     with pytest.raises(ToposcopeError, match="missing"):
         study.diagrams("found", 99)
+
+
+def test_an_unreadable_checkpoint_is_nobodys_neighbour(tmp_path: Path) -> None:
+    """A distance over two intervals must not pass for one over one, nor a later checkpoint for the first."""
+    found = write_series(tmp_path / "found", [0, 5, 10, 20])
+    for step in (0, 10):
+        damaged = checkpoint_file(found, step)
+        damaged.write_bytes(damaged.read_bytes()[:100])
+    declaration = series_study(found, WEIGHT_PROBES)
+    assert {unit.step for unit in run(declaration, tmp_path / "study")} == {0, 10}
+    after = frame(tmp_path / "study")
+    assert set(after["step"]) == {5, 20}
+    assert not set(after["statistic"]) & {"distance_first", "distance_previous", "H0.bottleneck"}
+
+
+def test_the_directory_of_another_study_is_refused(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+    declaration = series_study(found, [RIPS])
+    run_well(declaration, tmp_path / "study")
+    with pytest.raises(ToposcopeError, match="use another directory"):
+        run(msgspec.structs.replace(declaration, name="other"), tmp_path / "study")
+    assert Study.load(tmp_path / "study").declaration.name == declaration.name

@@ -12,14 +12,17 @@ Vector = NDArray[np.float64]
 
 RESAMPLES = 1000
 LEVEL = 0.05
+FEWEST = 5
+"""Fewest checkpoints an association is measured on."""
 SAME = 1e-9
 """Residual ranks below this share of the ranks mean: the feature is a function of the controls."""
 
 RULE = (
-    f"Verdict, p < {LEVEL:g} after Holm over the whole table: 'none' if rho cannot be told from 0; 'trend only' "
-    "if it is, but the partial correlation given the step, or given step, weight norm and cumulative learning rate, "
-    "is not; 'undecided' if those hold too: 'beyond trend' also takes a block bootstrap, first differences and the "
-    "cross-pairing null, which this version does not compute."
+    f"Verdict, p < {LEVEL:g} after Holm over the whole table: 'none' if rho cannot be told from 0; 'trend only' if it "
+    "can, but the partial correlation given the step, or given every clock that is known (step, weight norm, "
+    "cumulative learning rate), cannot; 'undecided' if those hold too: 'beyond trend' also takes a block bootstrap, "
+    "first differences and the cross-pairing null, which this version does not compute. 'constant': feature or loss "
+    f"does not change. 'too few': fewer than {FEWEST} checkpoints."
 )
 
 
@@ -45,8 +48,10 @@ class Association:
         95% percentile interval of an i.i.d. bootstrap with 1,000 resamples.
     clocks : dict of float
         rho of each clock with the target on the same checkpoints.
+    with_step : float
+        rho of the feature with the step.
     given_step, given_all : Partial
-        Given the step; given every clock.
+        Given the step; given every clock that is known at all n checkpoints.
     """
 
     n: int
@@ -55,6 +60,7 @@ class Association:
     low: float
     high: float
     clocks: dict[str, float] = field(default_factory=dict)
+    with_step: float = np.nan
     given_step: Partial = Partial(np.nan, np.nan)
     given_all: Partial = Partial(np.nan, np.nan)
 
@@ -74,11 +80,11 @@ def associate(feature: Vector, target: Vector, clocks: Mapping[str, Vector], see
     Returns
     -------
     Association
-        All NaN when fewer than 5 checkpoints are known, or feature or target is constant.
+        All NaN when fewer than `FEWEST` checkpoints are known, or feature or target is constant.
     """
     known = np.isfinite(feature) & np.isfinite(target)
     x, y = feature[known], target[known]
-    if len(x) < 5 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
         return Association(len(x), np.nan, np.nan, np.nan, np.nan)
     usable = {name: clock[known] for name, clock in clocks.items() if np.isfinite(clock[known]).all()}
     rho, p = spearmanr(x, y)
@@ -90,6 +96,7 @@ def associate(feature: Vector, target: Vector, clocks: Mapping[str, Vector], see
         low=low,
         high=high,
         clocks={name: float(spearmanr(clock, y)[0]) for name, clock in usable.items() if np.ptp(clock) > 0},
+        with_step=float(spearmanr(x, usable["step"])[0]),
         given_step=partial_spearman(x, y, [usable["step"]]),
         given_all=partial_spearman(x, y, list(usable.values())),
     )
@@ -141,8 +148,10 @@ def holm(p: Vector) -> Vector:
     return adjusted
 
 
-def verdict(rho: float, p: float, p_given_step: float, p_given_all: float) -> str:
-    """Return the verdict of `RULE` from Holm-adjusted p-values."""
+def verdict(n: int, rho: float, p: float, p_given_step: float, p_given_all: float) -> str:
+    """Return the verdict of `RULE` from the number of checkpoints and Holm-adjusted p-values."""
+    if n < FEWEST:
+        return "too few"
     if not np.isfinite(rho):
         return "constant"
     if not p < LEVEL:

@@ -16,8 +16,8 @@ class PowerLaw:
 
     Attributes
     ----------
-    n : int
-        Number of runs.
+    n, n_sizes : int
+        Number of runs, and of different sizes among them.
     r_squared : float
         Of log f.
     low, high : float
@@ -25,6 +25,7 @@ class PowerLaw:
     """
 
     n: int
+    n_sizes: int
     factor: float
     exponent: float
     r_squared: float
@@ -48,7 +49,7 @@ def power_law(n_parameters: NDArray[np.float64], values: NDArray[np.float64], se
     residual = float(((y - intercept - exponent * x) ** 2).sum())
     r_squared = 1 - residual / spread if spread > 0 else np.nan
     low, high = _interval(x, y, seed) if len(x) >= 4 else (np.nan, np.nan)
-    return PowerLaw(len(x), float(np.exp(intercept)), float(exponent), r_squared, low, high)
+    return PowerLaw(len(x), len(np.unique(x)), float(np.exp(intercept)), float(exponent), r_squared, low, high)
 
 
 def _interval(x: NDArray[np.float64], y: NDArray[np.float64], seed: int) -> tuple[float, float]:

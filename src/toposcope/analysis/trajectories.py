@@ -10,8 +10,10 @@ Vector = NDArray[np.float64]
 
 PSEUDO_LAYERS = ("network", "pooled")
 WEIGHT_NORM = "controls frobenius_norm"
-CONTROLS = ("controls ", "log ")
-"""How the names of features begin that are not topology."""
+CONTROLS = r"^(controls|log) | gradient_norm$"
+"""Names of features that are not topology."""
+MOSTLY = 0.9
+"""Share of the checkpoints with a training loss that must have a validation loss, for it to be the target."""
 SMOOTHING_STEPS = 100
 
 
@@ -26,9 +28,9 @@ class Trajectory:
         By name, ``probe statistic``; of the whole network or the pooled cloud. NaN where not measured. The log adds
         ``log grad_norm_mean`` and ``log grad_norm_std``, over the steps since the last checkpoint (METHODS 5).
     targets : dict of ndarray, shape (n,)
-        The first is the one to trust: ``validation_loss``, else ``smoothed_loss`` (the mean training loss of the last
-        100 steps, or of the steps since the last checkpoint if those are fewer). ``batch_loss`` is the loss of one
-        batch, as published.
+        The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else
+        ``smoothed_loss`` (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if
+        those are fewer). ``batch_loss`` is the loss of one batch, as published.
     clocks : dict of ndarray, shape (n,)
         ``step``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
     """
@@ -52,7 +54,8 @@ def trajectories(features: pl.DataFrame, labels: pl.DataFrame, log: pl.DataFrame
         labels, on=["probe", "options"], maintain_order="left"
     )
     rows = rows.select("run", "step", pl.format("{} {}", "label", "statistic").alias("feature"), "value")
-    runs = features.get_column("run").unique(maintain_order=True).to_list()
+    # A run whose every checkpoint failed has nothing to compare.
+    runs = rows.get_column("run").unique(maintain_order=True).to_list()
     return [_trajectory(run, rows.filter(run=run), log.filter(run=run)) for run in runs]
 
 
@@ -93,10 +96,10 @@ class _Log:
             "smoothed_loss": self._smoothed(steps, min(SMOOTHING_STEPS, spacing)),
             "batch_loss": self._at(steps, self.loss),
         }
-        known = {name: values for name, values in found.items() if np.isfinite(values).sum() >= 2}
-        if "validation_loss" in known:
-            known.pop("smoothed_loss", None)
-        return known
+        counts = {name: int(np.isfinite(values).sum()) for name, values in found.items()}
+        validated = counts["validation_loss"] >= MOSTLY * max(counts["smoothed_loss"], 1)
+        found.pop("smoothed_loss" if validated else "validation_loss")
+        return {name: values for name, values in found.items() if counts[name]}
 
     def cumulative_rate(self, steps: NDArray[np.int64]) -> Vector:
         total = np.cumsum(np.nan_to_num(self.rate))

@@ -2,10 +2,10 @@
 
 import re
 
-# The most telling word wins: an epoch beside a step is not the step.
+# The most telling word wins: an epoch beside a step is not the step. A unit (step_10k) is not guessed at.
 _PATTERNS = [
-    re.compile(r"step[-_=]?(\d+)", re.IGNORECASE),
-    re.compile(r"(?:checkpoint|ckpt|iter|model|global)[-_=]?(\d+)", re.IGNORECASE),
+    re.compile(r"step[-_=]?(\d+)(?![\da-z])", re.IGNORECASE),
+    re.compile(r"(?:checkpoint|ckpt|iter|model|global)[-_=]?(\d+)(?![\da-z])", re.IGNORECASE),
     re.compile(r"^(\d+)$"),
 ]
 

@@ -99,12 +99,14 @@ def tell_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
     """Print what failed, a line each, and exit with 1 if anything did; `directory` is that of a study that stays."""
     if not errors:
         return
-    shown = FIRST_ERRORS if directory else len(errors)
-    for unit, message in list(errors.items())[:shown]:
+    # What follows from another line is not told again.
+    causes = {unit: message for unit, message in errors.items() if "not taken over the network" not in message}
+    shown = FIRST_ERRORS if directory else len(causes)
+    for unit, message in list(causes.items())[:shown]:
         place = unit.run if unit.step < 0 else f"{unit.run} step {unit.step}"
         click.echo(f"error: {place}: {unit.probe}: {message}", err=True)
-    if len(errors) > shown:
-        more = len(errors) - shown
+    if len(causes) > shown:
+        more = len(causes) - shown
         click.echo(f"error: and {more} more; all of them: toposcope study status {directory}", err=True)
     raise click.exceptions.Exit(1)
 

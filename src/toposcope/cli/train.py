@@ -40,7 +40,7 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
         is_name = source == "python-docs" or source.startswith("hf:")
         corpus = Corpus(source=source if is_name else str(Path(source).resolve()))
         runs = [DeclaredRun(size=size) for size in sizes]
-        declaration = Declaration(name=out.name, corpus=corpus, training=training, runs=runs, probes=[])
+        declaration = Declaration(name=out.resolve().name, corpus=corpus, training=training, runs=runs, probes=[])
         check(declaration)
     with progress_bars() as progress:
         errors = run_study(declaration, out, workers=workers, progress=progress)

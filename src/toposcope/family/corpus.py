@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_whole
+from toposcope.files import write_bytes, write_whole
 
 CHARACTERS = 128
 
@@ -137,7 +137,7 @@ def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
     facts = {"sha256": digest, "n_characters": len(text), "options": _options(corpus)}
     metadata = {"corpus": msgspec.json.encode(facts, order="sorted").decode()}
     tensors = {name: torch.from_numpy(part) for name, part in zip(("training", "validation"), parts, strict=True)}
-    write_whole(path, lambda partial: safetensors.torch.save_file(tensors, partial, metadata=metadata))
+    write_bytes(path, safetensors.torch.save(tensors, metadata=metadata))
     return digest
 
 

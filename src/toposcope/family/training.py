@@ -28,7 +28,7 @@ from toposcope.family import corpus as corpora
 from toposcope.family.model import build
 from toposcope.family.schedules import ScheduleName, learning_rate
 from toposcope.family.sizes import Size
-from toposcope.files import write_text, write_whole
+from toposcope.files import write_bytes, write_text
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.version import __version__
@@ -278,10 +278,8 @@ class _Trainer:
             self.outcome = Outcome(status if math.isfinite(loss) else "diverged", step)
         if self.outcome.status != "diverged":
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-            write_whole(
-                checkpoint_path(self.directory, step),
-                lambda partial: safetensors.torch.save_file(weights, partial, metadata={"format": "pt"}),
-            )
+            content = safetensors.torch.save(weights, metadata={"format": "pt"})
+            write_bytes(checkpoint_path(self.directory, step), content)
         log = self.log[: self.outcome.step + 1]
         write_text(self.directory / "log.csv", _as_csv(log))
         tensors = {"log": torch.from_numpy(log)}
@@ -290,10 +288,7 @@ class _Trainer:
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
         text = msgspec.json.encode(self.outcome).decode()
-        write_whole(
-            self.directory / "state.safetensors",
-            lambda partial: safetensors.torch.save_file(tensors, partial, metadata={"outcome": text}),
-        )
+        write_bytes(self.directory / "state.safetensors", safetensors.torch.save(tensors, metadata={"outcome": text}))
 
     def _resume(self) -> None:
         found = outcome(self.directory)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from toposcope.analysis import Analysis
+from toposcope.analysis.analysis import sizes_of_complete
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.headline import HEADLINES, TARGETS, TRAJECTORIES
 from toposcope.report.verdict import primary
@@ -71,7 +72,7 @@ def _losses(analysis: Analysis, log: pl.DataFrame) -> Drawn | None:
         axes.plot(trajectory.steps, target, color=colour, marker=marker, markersize=3.5, label=trajectory.run)
     names = sorted({TARGETS[next(iter(t.targets))] for t in with_loss})
     axes.set(xlabel="training step", ylabel="loss (nats per token)")
-    axes.legend(title="run")
+    figure.legend(loc="outside upper center", ncols=min(5, len(with_loss)))
     return Drawn(
         "losses",
         f"How did the runs train? Points: {' or '.join(names)} at each checkpoint; faint line: every training batch.",
@@ -112,7 +113,7 @@ COLUMNS = (
     ("rho", "feature"),
     ("rho_step", "step\nalone"),
     ("rho_given_step", "feature\ngiven step"),
-    ("rho_given_all", "feature given\nstep, norm, lr"),
+    ("rho_given_all", "feature given\nall clocks"),
 )
 
 
@@ -149,7 +150,8 @@ def _association(analysis: Analysis) -> Drawn | None:
     return Drawn(
         "association",
         "Does a feature say more about the loss than the step does? Spearman's rho with the loss: of the feature, of "
-        "the step, and of the feature once the step, or step, weight norm and cumulative learning rate, are known. "
+        "the step, and of the feature once the step, or every clock (step, weight norm, cumulative learning rate, as "
+        "far as they are known), is given. "
         "Hatched: not defined, because the clock ranks the checkpoints exactly as the feature or the loss does.",
         "Heat map of rank correlations with the loss, a row a feature, a panel a run; the table below has the numbers.",
         figure,
@@ -191,7 +193,7 @@ def _scaling(analysis: Analysis, runs: pl.DataFrame) -> Drawn | None:
     wanted += [(h.feature, h.axis) for h in TRAJECTORIES if h.feature in laws]
     if not wanted:
         return None
-    sizes = dict(runs.filter(status="complete").select("run", "n_parameters").drop_nulls().iter_rows())
+    sizes = sizes_of_complete(analysis.trajectories, runs)
     figure = Figure(figsize=(8, 3.2 * -(-len(wanted) // 2)))
     panels = figure.subplots(-(-len(wanted) // 2), 2, squeeze=False)
     for axes, (quantity, label) in zip(panels.flat, wanted, strict=False):
@@ -213,10 +215,10 @@ def _scaling(analysis: Analysis, runs: pl.DataFrame) -> Drawn | None:
         axes.set_axis_off()
     handles, labels = panels.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
-    n = laws[wanted[0][0]]["n"]
+    n = laws[wanted[0][0]]["n_sizes"]
     return Drawn(
         "scaling",
-        f"How do final values change with size? Dashed: power law fitted to {n} runs"
+        f"How do final values change with size? Dashed: power law over {n} sizes"
         + ("; so few sizes cannot support a p-value below .05." if n < 6 else "."),
         "Final loss and topology against number of parameters, with fitted power laws; the exponents are in the table.",
         figure,

@@ -3,7 +3,6 @@
 import base64
 import io
 import platform
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 
 from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import RULE
-from toposcope.files import write_text, write_whole
+from toposcope.files import write_bytes, write_text, write_whole
 from toposcope.progress import Progress, silent
 from toposcope.report.figures import STYLE, Drawn, draw
 from toposcope.report.headline import HEADLINES, TARGETS
@@ -91,11 +90,7 @@ def _write_figures(folder: Path, drawn: list[Drawn]) -> None:
     for d in drawn:
         for kind in ("svg", "png"):
             content = _render(d.figure, kind)
-            write_whole(folder / f"{d.name}.{kind}", partial(_write_bytes, content))
-
-
-def _write_bytes(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
+            write_bytes(folder / f"{d.name}.{kind}", content)
 
 
 def _for_page(drawn: Drawn) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import polars as pl
 
 from toposcope.analysis import Analysis
+from toposcope.analysis.association import FEWEST
 from toposcope.analysis.trajectories import CONTROLS
 from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline
 
@@ -17,11 +18,8 @@ def primary(analysis: Analysis) -> pl.DataFrame:
 def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str]:
     """Return the verdict and what stands beside it."""
     rows = primary(analysis)
-    topology = rows.filter(
-        ~pl.any_horizontal(pl.col("feature").str.starts_with(prefix) for prefix in CONTROLS),
-        pl.col("verdict") != "constant",
-    )
-    found = [_overall(topology)]
+    topology = rows.filter(~pl.col("feature").str.contains(CONTROLS), ~pl.col("verdict").is_in(["constant", "too few"]))
+    found = [_overall(topology, rows)]
     if len(topology):
         found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]
     found += _scaling(analysis, rows)
@@ -29,9 +27,11 @@ def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str
     return found
 
 
-def _overall(topology: pl.DataFrame) -> str:
-    if not len(topology):
+def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
+    if not len(rows):
         return "Nothing can be said about what topology adds: no loss is known for the measured checkpoints."
+    if not len(topology):
+        return f"Nothing can be said about what topology adds: no feature varies over at least {FEWEST} checkpoints."
     n_runs = topology.get_column("run").n_unique()
     kept = topology.filter(verdict="undecided").get_column("feature").n_unique()
     total = topology.get_column("feature").n_unique()
@@ -40,14 +40,25 @@ def _overall(topology: pl.DataFrame) -> str:
     if not kept:
         return (
             f"Topology adds nothing detectable about the loss to what the training step tells: of {total} topological "
-            f"features, {trend} correlate with the loss, and none does so once the step, the weight norm and the "
-            f"cumulative learning rate are known, in {within}."
+            f"features, {trend} correlate with the loss, and none does so once {_clocks(topology)} known, in {within}."
         )
     return (
-        f"Undecided: {kept} of {total} topological features keep an association with the loss once the step, the "
-        f"weight norm and the cumulative learning rate are known, in at least one of {n_runs} run{'s'[: n_runs > 1]}. "
+        f"Undecided: {kept} of {total} topological features keep an association with the loss once "
+        f"{_clocks(topology)} known, in at least one of {n_runs} run{'s'[: n_runs > 1]}. "
         "Checkpoints of one run are not independent, so this is not yet evidence beyond the trend."
     )
+
+
+def _clocks(rows: pl.DataFrame) -> str:
+    """Name the clocks that were known in every row."""
+    names = {
+        "rho_step": "the step",
+        "rho_weight_norm": "the weight norm",
+        "rho_cumulative_learning_rate": "the cumulative learning rate",
+    }
+    known = [name for column, name in names.items() if rows.get_column(column).is_finite().all()]
+    *others, last = known or ["the step"]
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
 
 def _of_feature(headline: Headline, rows: pl.DataFrame) -> str:
@@ -58,7 +69,7 @@ def _of_feature(headline: Headline, rows: pl.DataFrame) -> str:
     text = f"{headline.name}: rho with the {target} {_list(mine, 'rho')}; the step's own is {_list(mine, 'rho_step')}. "
     counts = dict(mine.group_by("verdict", maintain_order=True).len().iter_rows())
     parts = [f"{verdict} in {n} of {len(mine)}" for verdict, n in sorted(counts.items())]
-    same = mine.filter((pl.col("rho").abs() - pl.col("rho_step").abs()).abs() < 1e-9)
+    same = mine.filter(pl.col("rho_with_step").abs() > 1 - 1e-9)
     note = " It ranks the checkpoints exactly as the step does." if len(same) == len(mine) else ""
     told = f"{', '.join(parts)} runs" if len(mine) > 1 else next(iter(counts))
     return f"{text}Verdict: {told}.{note}"
@@ -74,7 +85,7 @@ def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
     law = analysis.scaling.filter(quantity=rows.item(0, "target"))
     if not len(law):
         return []
-    n, exponent, r_squared = law.row(0, named=True)["n"], law.item(0, "exponent"), law.item(0, "r_squared")
+    n, exponent, r_squared = (law.item(0, name) for name in ("n_sizes", "exponent", "r_squared"))
     caution = " That is too few sizes for a p-value below .05." if n < 6 else ""
     text = f"The final {TARGETS[rows.item(0, 'target')]} goes as N^{exponent:.3f} over {n} sizes (R² {r_squared:.3f})."
     return [text.replace("^-", "^−") + caution]

@@ -11,6 +11,7 @@ import tomli_w
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, Size, Training
+from toposcope.family.corpus import CHARACTERS
 from toposcope.family.sizes import find_size
 from toposcope.probes import Probe, make_probes
 from toposcope.version import __version__
@@ -111,6 +112,11 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         except msgspec.ValidationError as error:
             known = ", ".join(Training.__struct_fields__)
             raise ToposcopeError(f"runs: {name}: training: {error} (fields: {known})") from error
+        if isinstance(declared.size, Size) and declared.size.vocabulary not in (CHARACTERS, self.corpus.vocabulary):
+            raise ToposcopeError(
+                f"runs: {name}: vocabulary is {declared.size.vocabulary}, that of the corpus {self.corpus.vocabulary}; "
+                "declare it with the corpus alone"
+            )
         size = msgspec.structs.replace(find_size(declared.size), vocabulary=self.corpus.vocabulary)
         return Run(name=name, size=size, corpus=self.corpus, training=training)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_whole
+from toposcope.files import write_bytes
 from toposcope.homology import Diagram
 from toposcope.probes import Probe
 
@@ -45,7 +45,7 @@ def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
     # One metadata key: safetensors writes several in no fixed order.
     metadata = {"diagrams": msgspec.json.encode(rest).decode()}
-    write_whole(path, lambda partial: save_file(tensors, partial, metadata=metadata))
+    write_bytes(path, save(tensors, metadata=metadata))
 
 
 def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:

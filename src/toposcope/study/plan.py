@@ -17,6 +17,8 @@ class Planned:
 
     Attributes
     ----------
+    first, previous : int or None
+        Steps of the checkpoints before it, where they can be read.
     wanted : dict
         Key of every missing layer or pseudo-layer.
     current : list of str
@@ -27,6 +29,7 @@ class Planned:
 
     probe: Probe
     step: int
+    first: int | None
     previous: int | None
     wanted: dict[str, str]
     current: list[str]
@@ -35,6 +38,7 @@ class Planned:
 
 def plan(
     checkpoints: Mapping[int, CheckpointRow],
+    steps: Sequence[int],
     probe: Probe,
     source: Probe | None,
     measured: Mapping[Unit, tuple[str, str]],
@@ -46,7 +50,10 @@ def plan(
     Parameters
     ----------
     checkpoints : mapping
-        Readable checkpoints by step, ascending.
+        Readable checkpoints by step.
+    steps : sequence of int
+        Of all checkpoints, ascending. What is unreadable is nobody's first or previous checkpoint, and nothing further
+        away takes its place.
     probe, source : Probe
         `source` is the probe whose diagrams `probe` reads.
     measured : mapping
@@ -55,18 +62,19 @@ def plan(
         The study's.
     corpus_sha256 : str
     """
-    steps = list(checkpoints)
     readable = {file: is_readable(directory / file) for file in {file for _, file in measured.values()} if file}
-    mine: dict[int, dict[str, Unit]] = {step: {} for step in steps}
+    mine: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints}
     for unit in measured:
         if (unit.probe, unit.options) == (probe.name(), probe.options()) and unit.step in mine:
             mine[unit.step][unit.layer] = unit
-    for i, step in enumerate(steps):
-        row, previous = checkpoints[step], steps[i - 1] if i else None
+    first = checkpoints.get(steps[0]) if steps else None
+    for before, step in zip([None, *steps], steps, strict=False):
+        if step not in checkpoints:
+            continue
+        row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
         if _applies(probe, row, previous):
-            before = None if previous is None else checkpoints[previous]
-            keys = _keys(probe, source, row, checkpoints[steps[0]], before, corpus_sha256)
+            keys = _keys(probe, source, row, first, previous, corpus_sha256)
         current = set()
         for layer, unit in mine[step].items():
             key, file = measured[unit]
@@ -75,10 +83,18 @@ def plan(
         wanted = {layer: key for layer, key in keys.items() if layer not in current}
         stale = [unit for layer, unit in mine[step].items() if layer not in current]
         if wanted or stale:
-            yield Planned(probe, step, previous, wanted, sorted(current), stale)
+            yield Planned(
+                probe,
+                step,
+                first.step if first else None,
+                previous.step if previous else None,
+                wanted,
+                sorted(current),
+                stale,
+            )
 
 
-def _applies(probe: Probe, row: CheckpointRow, previous: int | None) -> bool:
+def _applies(probe: Probe, row: CheckpointRow, previous: CheckpointRow | None) -> bool:
     if "gradients" in probe.NEEDS and not row.weights_hash:
         return False
     return "diagrams" not in probe.NEEDS or previous is not None
@@ -88,7 +104,7 @@ def _keys(
     probe: Probe,
     source: Probe | None,
     row: CheckpointRow,
-    first: CheckpointRow,
+    first: CheckpointRow | None,
     previous: CheckpointRow | None,
     corpus_sha256: str,
 ) -> dict[str, str]:
@@ -98,9 +114,8 @@ def _keys(
         fixed += [source.name(), str(source.VERSION), source.options()]
     if "gradients" in probe.NEEDS:
         fixed += [row.weights_hash, corpus_sha256]
-    others = [first] if "first" in probe.NEEDS else []
-    others += [previous] if "previous" in probe.NEEDS and previous is not None else []
-    columns = [_hashes(other) for other in (row, *others)]
+    others = [first if need == "first" else previous for need in ("first", "previous") if need in probe.NEEDS]
+    columns = [_hashes(row), *(_hashes(other) if other else {} for other in others)]
     names = [layer.layer for layer in row.layers]
     parts = {name: [*fixed, *(column.get(name, "") for column in columns)] for name in names}
     whole = [part for name in names for part in parts[name]]

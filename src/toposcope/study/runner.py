@@ -16,8 +16,9 @@ from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_text
 from toposcope.probes import Failure, Measurement, Probe
+from toposcope.probes.probe import Need
 from toposcope.progress import Progress, silent
-from toposcope.study.declaration import Declaration, check
+from toposcope.study.declaration import Declaration, check, load_declaration
 from toposcope.study.diagrams import diagram_file, write_diagrams
 from toposcope.study.plan import Planned, plan
 from toposcope.study.pool import Workers
@@ -57,6 +58,7 @@ def run_study(
     check(declaration)
     directory = Path(directory)
     with locked(directory):
+        refuse_another(directory, declaration)
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
@@ -86,21 +88,33 @@ def _processors() -> int:
 def locked(directory: Path) -> Iterator[None]:
     """Hold a study's directory; a second runner is told who has it."""
     holder = directory / "study.lock.pid"
+    lock = FileLock(directory / "study.lock", timeout=0)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory / "study.lock", timeout=0):
-            holder.write_text(f"{os.getpid()}\n")
-            yield
-            holder.unlink(missing_ok=True)
+        lock.acquire()
+        holder.write_text(f"{os.getpid()}\n")
     except Timeout:
         who = holder.read_text().strip() if holder.exists() else "unknown"
         raise ToposcopeError(
             f"{directory}: another process (pid {who}) is running this study; wait for it, or stop it"
         ) from None
     except OSError as error:
+        lock.release()
         raise ToposcopeError(
             f"{directory}: cannot be used: {error.strerror or error}; free some space or choose another directory"
         ) from error
+    try:
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def refuse_another(directory: Path, declaration: Declaration) -> None:
+    """Refuse a directory that holds a study of another name: its rows would be hidden by this one's declaration."""
+    path = directory / "study.toml"
+    if path.exists() and (name := load_declaration(path).name) != declaration.name:
+        raise ToposcopeError(f"{directory}: holds the study {name!r}, not {declaration.name!r}; use another directory")
 
 
 @dataclass
@@ -141,8 +155,11 @@ class _Runner:
         try:
             self._prepare_corpus(runs)
         except ToposcopeError as error:
+            if self.corpus_path.exists():  # what was measured on it stays valid
+                self.corpus_sha256 = self.store.meta("corpus_sha256") or ""
             for run in runs:
-                self._fail_run(run.name, "train", str(error))
+                if not self._keep_outcome(run):
+                    self._fail_run(run.name, "train", str(error))
             return
         unfinished = [run for run in runs if not self._keep_outcome(run)]
         # The longest first, so that the processors finish together.
@@ -189,12 +206,13 @@ class _Runner:
         for name, path in places.items():
             if name in runs and not (path / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
-            self._keep_log(name, path)
             try:
                 found = _selected(series(path), declared[name].steps if name in declared else [])
-            except ToposcopeError as error:
+            except (ToposcopeError, OSError) as error:
+                self.store.put_log(name, None)
                 self._fail_run(name, "read", str(error))
                 continue
+            self._keep_log(name, path)
             self.checkpoints[name] = {c.step: c for c in found}
             self.store.set_meta(f"ignored {name}", ", ".join(path.name for path in found.ignored))
             if name in declared:
@@ -235,18 +253,22 @@ class _Runner:
         tasks = []
         for name in self.checkpoints:
             rows = self.store.checkpoints(name)
+            steps = sorted(self.checkpoints[name])
             measured = self.store.measured(name)
             for probe, source in sources.items():
-                for planned in plan(rows, probe, source, measured, self.directory, self.corpus_sha256):
+                for planned in plan(rows, steps, probe, source, measured, self.directory, self.corpus_sha256):
                     self.store.drop_measurements(planned.stale)
                     if planned.wanted:
-                        tasks.append(self._task(name, planned, source, rows))
+                        tasks.append(self._task(name, planned, source))
         for done, (task, results) in enumerate(self.pool.run(measure_task, tasks, self.progress), 1):
             self._keep(task, results)
             self.progress("measure", done, len(tasks))
 
-    def _task(self, name: str, planned: Planned, source: Probe | None, rows: dict[int, CheckpointRow]) -> MeasureTask:
+    def _task(self, name: str, planned: Planned, source: Probe | None) -> MeasureTask:
         checkpoints, probe = self.checkpoints[name], planned.probe
+
+        def needed(need: Need, step: int | None) -> Checkpoint | None:
+            return checkpoints[step] if need in probe.NEEDS and step is not None else None
 
         def diagrams(step: int | None) -> Path | None:
             return None if source is None or step is None else self.directory / diagram_file(name, step, source)
@@ -258,10 +280,8 @@ class _Runner:
             wanted=planned.wanted,
             current=planned.current,
             known=self._known(name, planned),
-            first=checkpoints[next(iter(rows))] if "first" in probe.NEEDS else None,
-            previous=checkpoints[planned.previous]
-            if "previous" in probe.NEEDS and planned.previous is not None
-            else None,
+            first=needed("first", planned.first),
+            previous=needed("previous", planned.previous),
             diagrams=diagrams(planned.step),
             previous_diagrams=diagrams(planned.previous),
             run_directory=self.run_directory(name) if "gradients" in probe.NEEDS else None,

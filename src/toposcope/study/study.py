@@ -159,7 +159,10 @@ class Study:
         """
         for declared in self.declaration.resolved_probes():
             if declared.label() == probe:
-                return read_diagrams(self.directory / diagram_file(run, step, declared))
+                found = read_diagrams(self.directory / diagram_file(run, step, declared))
+                if self.checkpoints().filter(run=run, step=step).is_empty():
+                    raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
+                return found
         labels = ", ".join(p.label() for p in self.declaration.resolved_probes())
         raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; it has {labels}")
 
