@@ -1,5 +1,6 @@
 """From a path to checkpoints in order."""
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -264,3 +265,30 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "step_1.npz")
     with refused(tmp_path / "step_1.npz", "no checkpoints", ".safetensors"):
         series(tmp_path / "step_1.npz")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("size", "count"), [("tiny-3k", 2936), ("med-21k", 20640)])
+def test_parameters_of_the_published_checkpoints(published_study: Path, size: str, count: int) -> None:
+    assert series(published_study / "checkpoints" / size)[-1].n_parameters() == count
+
+
+def test_masks_are_no_parameters_and_an_untied_head_counts(tmp_path: Path) -> None:
+    tensors = {
+        "embed_in.weight": torch.zeros(4, 3),
+        "embed_out.weight": torch.ones(4, 3),
+        "layers.0.attention.bias": torch.ones(1, 1, 8, 8),
+        "layers.0.attention.dense.bias": torch.ones(3),
+        "layers.0.attention.rotary_emb.inv_freq": torch.ones(2),
+        "steps": torch.tensor([1]),
+    }
+    save_file(tensors, tmp_path / "step_1.safetensors")
+    assert series(tmp_path)[0].n_parameters() == 4 * 3 * 2 + 3
+
+
+def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(model_folder(".safetensors")(tmp_path, 500, family_weights()), 500)
+    names = [layer.name for layer in checkpoint.layers()]
+    copied = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301 - our own bytes
+    assert copied == checkpoint
+    assert [layer.name for layer in copied.layers()] == names

@@ -97,7 +97,7 @@ def test_what_a_study_holds(tmp_path: Path) -> None:
     assert study.runs().rows() == [
         ("first", "family", 2040, "complete", 30, 4),
         ("second", "family", 2040, "complete", 30, 4),
-        ("found", "series", None, "complete", 20, 3),
+        ("found", "series", 294, "complete", 20, 3),
     ]
     assert study.log().group_by("run", maintain_order=True).len().rows() == [("first", 31), ("second", 31)]
     assert features["value"].is_finite().all()

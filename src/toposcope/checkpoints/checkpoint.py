@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -84,6 +85,10 @@ class Checkpoint:
     path: Path
     step: int
 
+    def __reduce__(self) -> tuple[type["Checkpoint"], tuple[Path, int]]:
+        # Open files stay behind when a checkpoint is handed to another process.
+        return type(self), (self.path, self.step)
+
     @cached_property
     def _layers(self) -> list[Layer]:
         entries = [e for e in formats.entries(self.path) if _is_matrix(e)]
@@ -115,15 +120,35 @@ class Checkpoint:
         """Read every tensor, matrices or not, by name."""
         return {entry.name: entry.read() for entry in formats.entries(self.path)}
 
+    def n_parameters(self) -> int:
+        """Count the floating-point numbers stored, masks and rotary tables left out, a tied head once.
+
+        From the header, but for the head and the embedding where both are stored in one shape: these are compared.
+        """
+        entries = [e for e in formats.entries(self.path) if _is_float(e) and not _BUFFER.search(e.name)]
+        count = sum(math.prod(e.shape) for e in entries)
+        by_role = {layer.role: layer for layer in self._layers if layer.role in ("head", "embed")}
+        head, embedding = by_role.get("head"), by_role.get("embed")
+        if head and embedding and head.shape == embedding.shape and torch.equal(head.read(), embedding.read()):
+            count -= math.prod(head.shape)
+        return count
+
     def fingerprint(self) -> str:
         """Return name, size and time of change of the files, to know an unchanged checkpoint without reading it."""
         files = sorted(p for p in self.path.iterdir() if p.is_file()) if self.path.is_dir() else [self.path]
         return ";".join(f"{f.name}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)
 
 
+_BUFFER = re.compile(r"(attn|attention)\.(bias|masked_bias)$|inv_freq$")
+"""Causal masks and rotary tables, which old files of GPT-2 and GPT-NeoX store beside the weights."""
+
+
+def _is_float(entry: formats.Entry) -> bool:
+    return entry.dtype.startswith(("float", "bfloat"))
+
+
 def _is_matrix(entry: formats.Entry) -> bool:
-    is_float = entry.dtype.startswith(("float", "bfloat"))
-    return len(entry.shape) == 2 and is_float and 0 not in entry.shape and not entry.name.endswith("bias")
+    return len(entry.shape) == 2 and _is_float(entry) and 0 not in entry.shape and not entry.name.endswith("bias")
 
 
 def _with_tied_head(layers: list[Layer], path: Path) -> list[Layer]:

@@ -203,7 +203,7 @@ class _Runner:
         for position, (name, path) in enumerate(places.items()):
             if name in declared:
                 self.store.put_run(name, position, "series", None, path)
-        for name, path in places.items():
+        for position, (name, path) in enumerate(places.items()):
             if name in runs and not (path / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
             try:
@@ -216,7 +216,15 @@ class _Runner:
             self.checkpoints[name] = {c.step: c for c in found}
             self.store.set_meta(f"ignored {name}", ", ".join(path.name for path in found.ignored))
             if name in declared:
+                self._keep_size(name, position, found)
                 self.store.set_status(name, "complete", found.steps[-1])
+
+    def _keep_size(self, name: str, position: int, found: Series) -> None:
+        """Keep how many parameters a series has, by its last checkpoint; one that cannot be read is told when it is."""
+        try:
+            self.store.put_run(name, position, "series", found[-1].n_parameters(), found.path)
+        except ToposcopeError:
+            self.store.put_run(name, position, "series", None, found.path)
 
     def _keep_log(self, name: str, path: Path) -> None:
         """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""

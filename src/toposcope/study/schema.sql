@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS runs (
     run          TEXT PRIMARY KEY,
     position     INTEGER NOT NULL,         -- order of declaration
     kind         TEXT NOT NULL,            -- family (trained here) or series (found)
-    n_parameters INTEGER,                  -- trainable, tied head once; NULL for a series
+    n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
     status       TEXT NOT NULL,            -- running, complete, diverged, failed
     last_step    INTEGER,
     source       TEXT NOT NULL             -- folder
