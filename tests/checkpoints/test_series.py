@@ -292,3 +292,9 @@ def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: P
     copied = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301 - our own bytes
     assert copied == checkpoint
     assert [layer.name for layer in copied.layers()] == names
+
+
+def test_a_head_of_another_dtype_is_not_tied(tmp_path: Path) -> None:
+    tensors = {"embed_in.weight": torch.zeros(4, 3), "embed_out.weight": torch.zeros(4, 3, dtype=torch.bfloat16)}
+    save_file(tensors, tmp_path / "step_1.safetensors")
+    assert series(tmp_path)[0].n_parameters() == 4 * 3 * 2

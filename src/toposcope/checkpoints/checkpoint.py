@@ -129,7 +129,7 @@ class Checkpoint:
         count = sum(math.prod(e.shape) for e in entries)
         by_role = {layer.role: layer for layer in self._layers if layer.role in ("head", "embed")}
         head, embedding = by_role.get("head"), by_role.get("embed")
-        if head and embedding and head.shape == embedding.shape and torch.equal(head.read(), embedding.read()):
+        if head and embedding and head.shape == embedding.shape and head.content_hash() == embedding.content_hash():
             count -= math.prod(head.shape)
         return count
 

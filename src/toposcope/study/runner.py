@@ -203,7 +203,6 @@ class _Runner:
         for position, (name, path) in enumerate(places.items()):
             if name in declared:
                 self.store.put_run(name, position, "series", None, path)
-        for position, (name, path) in enumerate(places.items()):
             if name in runs and not (path / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
             try:
