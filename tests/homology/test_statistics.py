@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median, pstdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -299,3 +300,63 @@ def test_bandwidth_must_be_positive(bandwidth: float) -> None:
 def test_a_landscape_has_a_layer(n_layers: int) -> None:
     with pytest.raises(ToposcopeError, match=r"\An_layers: [^\n]*\Z"):
         landscape(EMPTY, [0, 1], n_layers)
+
+
+# Bad input to vectors
+
+
+@pytest.mark.parametrize(
+    "at",
+    [[0.0, math.nan], 1.0, [[0.0, 1.0]], [[0.0], [0.0, 1.0]], ["a", "b"], [None], [1j], [True], {"a": 1}, None, "012"],
+)
+def test_filtration_values_are_a_sequence_of_numbers(at: Any) -> None:
+    for name, vector in (
+        ("at", lambda: betti_curve(SPIKE, at)),
+        ("at", lambda: landscape(SPIKE, at)),
+        ("birth_edges", lambda: persistence_image(SPIKE, at, [0, 1], 1.0)),
+        ("lifetime_edges", lambda: persistence_image(SPIKE, [0, 1], at, 1.0)),
+    ):
+        with pytest.raises(ToposcopeError, match=rf"\A{name}: [^\n]*\Z"):
+            vector()
+
+
+def test_how_many_values_are_nan() -> None:
+    with pytest.raises(ToposcopeError, match=r"\Aat: 2 of 3 values are NaN"):
+        betti_curve(EMPTY, [math.nan, 0.0, math.nan])
+
+
+@pytest.mark.parametrize("edges", [[], [0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 2.0, 1.0], list(range(100, 0, -1))])
+def test_edges_ascend(edges: list[float]) -> None:
+    ascending = [0.0, 1.0]
+    for births, lifetimes, name in ((ascending, edges, "lifetime_edges"), (edges, ascending, "birth_edges")):
+        with pytest.raises(ToposcopeError, match=rf"\A{name}: expected at least two edges[^\n]{{,150}}\Z"):
+            persistence_image(SPIKE, births, lifetimes, 1.0)
+
+
+@pytest.mark.parametrize("bandwidth", [math.inf, "wide", None, [1.0]])
+def test_bandwidth_must_be_a_finite_number(bandwidth: Any) -> None:
+    with pytest.raises(ToposcopeError, match=r"\Abandwidth: [^\n]*\Z"):
+        persistence_image(EMPTY, [0, 1], [0, 1], bandwidth)
+
+
+@pytest.mark.parametrize("n_layers", [2.5, "3", None])
+def test_layers_are_whole(n_layers: Any) -> None:
+    with pytest.raises(ToposcopeError, match=r"\An_layers: [^\n]*\Z"):
+        landscape(EMPTY, [0, 1], n_layers)
+
+
+@moderate
+@given(diagrams(heavy=False))
+def test_infinite_values_and_edges(diagram: Diagram) -> None:
+    at = [-math.inf, math.inf]
+    assert_array_equal(betti_curve(diagram, at), [0, 0])
+    assert_array_equal(landscape(diagram, at, 2), np.zeros((2, 2)))
+    total = persistence_image(diagram, at, at, 0.3)
+    assert total.shape == (1, 1)
+    assert total.item() == pytest.approx(statistics(diagram)["total"], rel=1e-14, abs=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_bandwidth_far_below_the_pixels() -> None:
+    image = persistence_image(Diagram(np.array([[2.5, 4.0]]), 1), [0, 1, 2, 3], [0, 1, 2], bandwidth=1e-310)
+    assert_array_equal(image, [[0, 0, 0], [0, 0, 1.5]])

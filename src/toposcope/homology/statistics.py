@@ -17,6 +17,11 @@ def statistics(diagram: Diagram) -> dict[str, float]:
         ``entropy`` (-sum p ln p with p = l / total, in nats), ``entropy_normalized`` (entropy / ln count; 0 when count
         is below 2), ``n_significant`` (bars longer than the median), ``n_zero``, ``n_essential``, ``n_truncated`` and
         ``cover_radius``. An empty diagram has 0 everywhere.
+
+    Notes
+    -----
+    Curves, landscapes and images are vectors, not scalars: see ``toposcope.homology.vectors``. The entropies are those
+    of persim, which refuses bars of length zero; GUDHI's is not divided by ln count. O(k log k) time for k bars.
     """
     lifetimes = np.sort(diagram.lifetimes[diagram.lifetimes > 0])
     count = len(lifetimes)

@@ -1,0 +1,46 @@
+"""Refusing, in words, what would not fit in memory."""
+
+import os
+from pathlib import Path
+
+from toposcope.errors import ToposcopeError
+
+
+def check_fits(n_bytes: int, name: str, mend: str) -> None:
+    """Refuse a computation that needs more memory than there is, before it starts.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What it will allocate at most.
+    name : str
+        What needs it, for the message.
+    mend : str
+        What the user can do instead.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming what is needed and what is free, in units of 10^9 bytes. Where the system does not tell what is free,
+        nothing is refused.
+    """
+    free = free_memory()
+    if free is not None and n_bytes > free:
+        raise ToposcopeError(f"{name}: needs {n_bytes / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free; {mend}")
+
+
+def free_memory() -> int | None:
+    """Return the bytes that can be allocated without swapping; None where the system does not tell.
+
+    On Linux the kernel's estimate, which counts the file cache as free; elsewhere the free pages, where the system
+    knows them. A limit set on a container or a process is not seen.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None

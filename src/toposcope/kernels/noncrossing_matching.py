@@ -1,0 +1,209 @@
+"""Best matching of two sequences of points on a line, each of which may also stay alone at a price of its own.
+
+Of pairs x <= x' with y' >= y that cross, the partners can be swapped: the sum of |x - y|^order does not grow, because
+the power is convex, and neither does the dearer of the two. Some best matching therefore crosses nowhere: it is a path
+through the grid of prefixes, as in the alignment of two words. Two points that are cheaper alone stay alone: the path
+takes two steps instead of one.
+
+Source: the alignment recurrence is that of Needleman & Wunsch 1970, its band that of Ukkonen 1985, the exact error of a
+sum that of Knuth (The Art of Computer Programming 2, 4.2.2).
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+UNREACHED = 1e300
+"""Cost of a prefix that no path reaches; finite, so that it can be added to and compared."""
+
+
+@numba.njit(cache=True, nogil=True)
+def cheapest_matching(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> float:
+    """Return the least total cost, a matched pair costing |x - y|^order.
+
+    Parameters
+    ----------
+    x, y : ndarray, shape (k,) and (l,), float64
+        Positions, ascending.
+    x_alone, y_alone : ndarray, shape (k,) and (l,), float64
+        What it costs to leave a point alone: at least 0, ascending, their sum far below 1e300.
+    order : 1 or 2
+
+    Notes
+    -----
+    The table of prefixes, D(i, j) = min(D(i-1, j-1) + |x_i - y_j|^order, D(i-1, j) + x_alone_i, D(i, j-1) + y_alone_j),
+    is filled by anti-diagonals i + j, whose entries do not depend on each other. D(i, j) is kept at its offset i - j,
+    where it replaces D(i-1, j-1): two rows, one of even and one of odd offsets, hold all that is still needed. Only a
+    band of offsets is filled (`_band`), which no cheapest matching leaves.
+
+    O(k + l) memory, O((k + l) b) time for a band of b offsets, O(kl) at worst. Sums carry what rounding took from them,
+    so the result is that of costs rounded once each.
+    """
+    k, n = len(x), len(y)
+    low, high = _band(x, y, x_alone, y_alone, order)
+    # Offset c lies at (c - low) // 2 + 1 of the row of its parity; the cells at both ends are never reached.
+    width = (high - low) // 2 + 3
+    sums, rests = np.full((2, width), UNREACHED), np.zeros((2, width))
+    sums[-low % 2, -low // 2 + 1] = 0.0
+    # Index 0 is the empty prefix, whose predecessors are not reached.
+    left, left_alone = np.zeros(k + 1), np.zeros(k + 1)
+    left[1:], left_alone[1:] = x, x_alone
+    # Turned round, so that an anti-diagonal reads both sequences forwards.
+    right, right_alone = np.zeros(n + 1), np.zeros(n + 1)
+    right[:n], right_alone[:n] = y[::-1], y_alone[::-1]
+    for diagonal in range(1, k + n + 1):
+        first = max(0, diagonal - n, (diagonal + low + 1) // 2)
+        count = min(k, diagonal, (diagonal + high) // 2) - first + 1
+        if count < 1:
+            continue
+        row = (diagonal + low) % 2
+        here = (2 * first - diagonal - low) // 2 + 1
+        # Offset c - 1 has the same index in the other row, or the one before.
+        below = here - 1 + row
+        turned = n - diagonal + first
+        _fill(
+            sums[row, here : here + count],
+            rests[row, here : here + count],
+            sums[1 - row, below : below + count],
+            rests[1 - row, below : below + count],
+            sums[1 - row, below + 1 : below + 1 + count],
+            rests[1 - row, below + 1 : below + 1 + count],
+            left[first : first + count],
+            right[turned : turned + count],
+            left_alone[first : first + count],
+            right_alone[turned : turned + count],
+            order,
+        )
+    end = k - n - low
+    return float(sums[end % 2, end // 2 + 1] + rests[end % 2, end // 2 + 1])
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(
+    here: Vector,
+    here_rest: Vector,
+    below: Vector,
+    below_rest: Vector,
+    above: Vector,
+    above_rest: Vector,
+    x: Vector,
+    y: Vector,
+    x_alone: Vector,
+    y_alone: Vector,
+    order: int,
+) -> None:
+    """Replace D(i-1, j-1) along a row by D(i, j), given the rows of D(i-1, j) and D(i, j-1).
+
+    A cost is a sum and the rest that rounding took from it. Each of the three candidates below is Knuth's exact sum,
+    written out: the compiler turns this loop, and no call, into vector instructions.
+    """
+    for m in range(len(here)):
+        gap = abs(x[m] - y[m])
+        cost = gap * gap if order == 2 else gap
+        before = here[m]
+        pair = before + cost
+        added = pair - before
+        pair_rest = here_rest[m] + ((before - (pair - added)) + (cost - added))
+
+        cost = x_alone[m]
+        before = below[m]
+        left = before + cost
+        added = left - before
+        left_rest = below_rest[m] + ((before - (left - added)) + (cost - added))
+
+        cost = y_alone[m]
+        before = above[m]
+        right = before + cost
+        added = right - before
+        right_rest = above_rest[m] + ((before - (right - added)) + (cost - added))
+
+        is_left = (left - right) + (left_rest - right_rest) < 0
+        alone = left if is_left else right
+        alone_rest = left_rest if is_left else right_rest
+        is_pair = (pair - alone) + (pair_rest - alone_rest) < 0
+        here[m] = pair if is_pair else alone
+        here_rest[m] = pair_rest if is_pair else alone_rest
+
+
+@numba.njit(cache=True, nogil=True)
+def _band(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> tuple[int, int]:
+    """Return the least and the greatest offset i - j of the prefixes that a cheapest matching can pass.
+
+    From an offset c above 0, at least c of the x stay alone, and on the way to the last offset, k - l, at least
+    c - (k - l) of the y: the least that so many can cost is compared with the cost of one matching. O(k + l) time.
+    """
+    k, n = len(x), len(y)
+    # That matching: the largest with the largest and so on down, unless both are cheaper alone.
+    paired = min(k, n)
+    enough = x_alone[: k - paired].sum() + y_alone[: n - paired].sum()
+    for m in range(1, paired + 1):
+        gap = abs(x[k - m] - y[n - m])
+        enough += min(gap * gap if order == 2 else gap, x_alone[k - m] + y_alone[n - m])
+    # Rounding, far less than this, must not shut the cheapest matching out.
+    enough *= 1 + 1e-6
+    return -_reach(y_alone, x_alone, enough), _reach(x_alone, y_alone, enough)
+
+
+@numba.njit(cache=True, nogil=True)
+def _reach(ahead: Vector, behind: Vector, enough: float) -> int:
+    """Return how many points can stay alone before any of the other sequence does, at no more than this cost."""
+    excess = len(ahead) - len(behind)
+    reach = max(0, excess)
+    spent = ahead[:reach].sum() + behind[: reach - excess].sum()
+    while reach < len(ahead):
+        spent += ahead[reach] + behind[reach - excess]
+        if spent > enough:
+            break
+        reach += 1
+    return reach
+
+
+@numba.njit(cache=True, nogil=True)
+def least_dearest(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector) -> float:
+    """Return the least t such that some matching has no cost, |x - y| or alone, above t.
+
+    Parameters
+    ----------
+    x, y : ndarray, shape (k,) and (l,), float64
+        Positions, ascending.
+    x_alone, y_alone : ndarray, shape (k,) and (l,), float64
+        What it costs to leave a point alone: at least 0, ascending.
+
+    Notes
+    -----
+    Bisection over the bits of t, which are ordered as the floats of at least 0 are: at most 63 steps of O(k + l) time,
+    whatever the scales, and the result is one of the costs, to the bit. The points of each sequence dearer than t alone
+    must be matched; the two sequences can be looked at one by one (Mendelsohn & Dulmage 1958).
+    """
+    low = np.zeros(1, np.int64)
+    high, middle = low.copy(), low.copy()
+    # All alone is a matching.
+    high.view(np.float64)[0] = max(x_alone[-1] if len(x) else 0.0, y_alone[-1] if len(y) else 0.0)
+    while low[0] < high[0]:
+        middle[0] = (low[0] + high[0]) // 2
+        limit = middle.view(np.float64)[0]
+        if _covers(x, y, x_alone, limit) and _covers(y, x, y_alone, limit):
+            high[0] = middle[0]
+        else:
+            low[0] = middle[0] + 1
+    return float(high.view(np.float64)[0])
+
+
+@numba.njit(cache=True, nogil=True)
+def _covers(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
+    """Tell whether every x dearer than the limit alone can have a y of its own within the limit.
+
+    In ascending order each takes the first y left that is not too low; no later x could use a y that was too low.
+    """
+    j = 0
+    for i in range(len(x)):
+        if x_alone[i] <= limit:
+            continue
+        while j < len(y) and x[i] - y[j] > limit:
+            j += 1
+        if j == len(y) or y[j] - x[i] > limit:
+            return False
+        j += 1
+    return True
