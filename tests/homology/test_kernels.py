@@ -1,18 +1,24 @@
 """The kernels alone: what the functions above them do not show."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hard_cases import Array, clouds, matrices
+from hard_cases import matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import minimum_spanning_tree
 
-from toposcope.kernels.bipartite_tree import bipartite_tree_weights
-from toposcope.kernels.euclidean_tree import euclidean_tree_lengths
-from toposcope.kernels.union_find import find
+from toposcope import kernels
+from toposcope.kernels import bipartite_tree
+from toposcope.kernels.bipartite_filter import SURVIVORS, heavy_entries
+from toposcope.kernels.bipartite_tree import PRIM_LIMIT, bipartite_tree_keys
+from toposcope.kernels.magnitudes import Magnitudes
+from toposcope.kernels.union_find import find, join
 
 moderate = settings(max_examples=100, deadline=None)
 
@@ -42,50 +48,201 @@ def test_find_halves_a_long_path() -> None:
 
 
 @moderate
+@given(st.integers(2, 30), st.data())
+def test_join_tells_whether_two_trees_became_one(n: int, data: st.DataObject) -> None:
+    parent, group = np.arange(n, dtype=data.draw(st.sampled_from([np.uint32, np.int64]))), list(range(n))
+    for a, b in data.draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=2 * n)):
+        assert join(parent, a, b) == (group[a] != group[b])
+        group = [group[a] if g == group[b] else g for g in group]
+    for a in range(n):
+        assert [find(parent, a) == find(parent, b) for b in range(n)] == [group[a] == group[b] for b in range(n)]
+
+
+def magnitudes(W: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Magnitudes:
+    return Magnitudes.of(W.view(f"u{W.itemsize}"), W.dtype.name, rows)
+
+
+def tree_weights(W: NDArray[Any], n_threads: int = 1, rows: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    matrix = magnitudes(W, rows)
+    weights: NDArray[np.float64] = np.sort(matrix.values(bipartite_tree_keys(matrix, n_threads)))
+    return weights
+
+
+def scipy_weights(W: NDArray[Any]) -> NDArray[np.float64]:
+    """The same by SciPy, on ranks: they are positive, so that a zero weight is not taken for a missing edge."""
+    m, n = W.shape
+    levels, rank = np.unique(np.abs(W).astype(np.float64), return_inverse=True)
+    columns = np.tile(np.arange(m, m + n), m)
+    graph = csr_array(
+        (len(levels) - rank.ravel(), columns, np.append(np.arange(m) * n, np.full(n + 1, m * n))), (m + n, m + n)
+    )
+    tree = minimum_spanning_tree(graph)
+    weights: NDArray[np.float64] = np.sort(levels[len(levels) - tree.data.astype(int)])
+    return weights
+
+
+def hard_case(kind: str, m: int, n: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng(11)
+    W = rng.normal(size=(m, n))
+    if kind == "ternary":
+        return np.round(W).clip(-1, 1)
+    if kind == "equal":
+        return np.full((m, n), 0.5)
+    if kind == "zeros":
+        return np.zeros((m, n))
+    if kind == "dead":
+        W[::3] = 0
+        W[:, ::5] = 0
+        return np.round(W, 1)
+    if kind == "scales":
+        W *= np.exp2(rng.integers(-6, 7, (m, 1)) + rng.integers(-6, 7, (1, n)))
+    if kind == "blocks":
+        W *= np.arange(m)[:, None] * 4 // m == np.arange(n) * 4 // n
+    if kind == "ascending":
+        return np.sort(W, axis=None).reshape(m, n)
+    return W
+
+
+KINDS = ["normal", "ternary", "equal", "zeros", "dead", "scales", "blocks", "ascending"]
+
+
+@moderate
 @given(matrices())
-def test_tree_weights_keep_the_dtype_and_are_entries(W: NDArray[Any]) -> None:
-    weights = bipartite_tree_weights(W)
-    assert weights.dtype == W.dtype
-    assert weights.shape == (sum(W.shape) - 1,)
-    assert set(weights.tolist()) <= set(np.abs(W).ravel().tolist())
+def test_tree_keys_are_entries(W: NDArray[Any]) -> None:
+    matrix = magnitudes(W)
+    keys = bipartite_tree_keys(matrix)
+    assert keys.dtype.itemsize == W.dtype.itemsize
+    assert keys.shape == (sum(W.shape) - 1,)
+    weights = set(matrix.values(keys).tolist())
+    assert weights <= set(np.abs(W).ravel().tolist())
     # The heaviest edge of every row and of every column is in some maximum spanning tree, so its weight is here.
-    assert set(np.abs(W).max(axis=0).tolist()) | set(np.abs(W).max(axis=1).tolist()) <= set(weights.tolist())
+    assert set(np.abs(W).max(axis=0).tolist()) | set(np.abs(W).max(axis=1).tolist()) <= weights
 
 
-def test_worst_case_of_many_rounds() -> None:
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tree_of_middle_sized_matrices(kind: str, dtype: type[np.floating]) -> None:
+    W = hard_case(kind, 340, 290).astype(dtype)
+    assert sum(W.shape) > PRIM_LIMIT
+    expected = scipy_weights(W)
+    for other in (W, W.T, W[::-1, ::-1], np.asfortranarray(W)[::-1]):
+        assert_array_equal(tree_weights(other), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tree_of_views(kind: str) -> None:
+    W = hard_case(kind, 1100, 900).astype(np.float32)
+    for view in (W[::3, ::2], W[::-3, ::-2], W[:400, 5:], W[700:, ::-3].T):
+        assert_array_equal(tree_weights(view), scipy_weights(view))
+    rows = np.random.default_rng(3).permutation(1100)[:350]
+    for other in (W, np.asfortranarray(W), W[:, ::-1]):
+        assert_array_equal(tree_weights(other, rows=rows), scipy_weights(W[rows]))
+    assert_array_equal(tree_weights(W[::-1], rows=rows), scipy_weights(W[::-1][rows]))
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 700), (700, 1), (4, 20_000), (3000, 7)])
+def test_tree_of_thin_matrices(m: int, n: int) -> None:
+    W = hard_case("scales", m, n).astype(np.float32)
+    assert_array_equal(tree_weights(W), scipy_weights(W))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tree_does_not_depend_on_threads(kind: str, dtype: type[np.floating]) -> None:
+    # Sorted entries lie in the rows of the last thread, which has room for its share of the heavy ones only.
+    W = hard_case(kind, 1024, 800).astype(dtype)
+    alone = tree_weights(W)
+    if kind in ("ascending", "dead") and dtype is np.float32:
+        assert_array_equal(alone, scipy_weights(W))
+    for n_threads in (2, 3):
+        assert_array_equal(tree_weights(W, n_threads), alone)
+    assert_array_equal(tree_weights(W[:, ::-1].T, 3), alone)
+
+
+@pytest.mark.parametrize("index", [np.uint32, np.int64])
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "ternary", "dead"])
+def test_tree_with_either_index_and_without_the_filter(kind: str, filtered: bool, index: type[np.integer]) -> None:
+    # Positions beyond 32 bits take a matrix of 8 GB.
+    W = hard_case(kind, 120, 150).astype(np.float32)
+    matrix = magnitudes(W)
+    tree = np.empty(269, np.int32)
+    bipartite_tree._grow(matrix.entries, filtered, np.arange(270).astype(index), tree)
+    assert_array_equal(np.sort(matrix.values(tree)), scipy_weights(W))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["normal", "ascending", "equal", "ternary"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_heavy_entries_are_all_above_the_threshold(kind: str, dtype: type[np.floating], step: int) -> None:
+    W = hard_case(kind, 500, 400 * step).astype(dtype)[:, ::step]
+    matrix = magnitudes(W)
+    keys = matrix.entries.buffer[matrix.entries.starts[:, None] + np.arange(400) * step] & matrix.entries.mask
+    room = 1.6 * SURVIVORS * 900 + 256
+    for begin, end in ((0, 500), (0, 250), (250, 500), (490, 500)):
+        heavy = heavy_entries(matrix.entries, np.empty(0, np.uint32), begin, end)
+        order = np.argsort(heavy.positions)
+        above = np.flatnonzero(keys[begin:end] > heavy.threshold)
+        assert_array_equal(heavy.positions[order], above + begin * 400)
+        assert_array_equal(heavy.keys[order], keys[begin:end].ravel()[above])
+        assert len(heavy.keys) <= room * (end - begin) / 500 + 256
+    if kind == "ascending":
+        # The last rows hold nearly all: their threshold had to be raised.
+        assert heavy.threshold > heavy_entries(matrix.entries, np.empty(0, np.uint32), 0, 500).threshold
+    assert heavy.tied == (kind in ("equal", "ternary"))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_worst_case_of_many_rounds(filtered: bool) -> None:
     # A staircase: row i reaches columns i and i + 1 only, with weights that halve the components as slowly as can be.
-    n = 257
+    n = 400
     W = np.zeros((n, n + 1), np.float32)
     valuation = np.array([(k & -k).bit_length() for k in range(1, 2 * n + 1)], np.float32)
     steps = 64 - valuation
     W[np.arange(n), np.arange(n)] = steps[0::2]
     W[np.arange(n), np.arange(n) + 1] = steps[1::2]
-    assert_array_equal(np.sort(bipartite_tree_weights(W)), np.sort(steps))
+    matrix = magnitudes(W)
+    tree = np.empty(2 * n, np.int32)
+    bipartite_tree._grow(matrix.entries, filtered, np.arange(2 * n + 1, dtype=np.uint32), tree)
+    assert_array_equal(np.sort(matrix.values(tree)), np.sort(steps))
 
 
-@moderate
-@given(clouds(exact=True))
-def test_tree_lengths_are_those_of_a_slow_prim(points: Array) -> None:
-    lengths = euclidean_tree_lengths(points)
-    inside, outside = [0], list(range(1, len(points)))
-    squared = np.sum((points[:, None] - points[None]) ** 2, axis=-1)
-    remaining = []
-    while outside:
-        cut = squared[np.ix_(inside, outside)]
-        remaining.append(float(np.sqrt(cut.min())))
-        inside.append(outside.pop(int(cut.min(axis=0).argmin())))
-    assert lengths.shape == (len(points) - 1,)
-    assert lengths[:1].tolist() == remaining[:1]
-    assert_array_equal(np.sort(lengths), np.sort(remaining))
+def test_tree_of_a_memory_map(tmp_path: Path) -> None:
+    W = hard_case("normal", 400, 300).astype(np.float32)
+    np.save(tmp_path / "W.npy", W)
+    mapped = np.load(tmp_path / "W.npy", mmap_mode="r")
+    for view in (mapped, mapped.T, mapped[::-1, 50:]):
+        assert_array_equal(tree_weights(view), tree_weights(np.array(view)))
 
 
-@pytest.mark.parametrize("offset", [0.0, 2.0**30, -(2.0**40)])
-def test_tree_lengths_survive_a_distant_origin(offset: float) -> None:
-    # Squared norms would leave nothing of steps of 2^-10 at a distance of 2^40; coordinate differences are exact.
-    steps = np.random.default_rng(4).permutation(np.arange(1, 41)) * 2.0**-10
-    line = np.cumsum(steps)[:, None] * np.array([[1.0, 0.0, -1.0]]) + offset
-    assert_array_equal(np.sort(euclidean_tree_lengths(line)), np.sqrt(2 * np.sort(steps[1:]) ** 2))
+def test_bfloat16_and_not_finite_keys() -> None:
+    bits = (hard_case("normal", 350, 300).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    matrix = Magnitudes.of(bits, "bfloat16")
+    W = (bits.astype(np.uint32) << 16).view(np.float32)
+    assert_array_equal(np.sort(matrix.values(bipartite_tree_keys(matrix))), scipy_weights(W))
+    # Keys of all bits, beyond those of every number, still are the largest.
+    for dtype in (np.float16, np.float32, np.float64):
+        bad = hard_case("normal", 350, 300).astype(dtype)
+        bad.view(f"u{bad.itemsize}")[7, 5] = np.iinfo(f"u{bad.itemsize}").max
+        bad[9] = np.inf
+        matrix = magnitudes(bad)
+        assert bipartite_tree_keys(matrix).max() == matrix.entries.mask
+        assert matrix.n_not_finite() == 301
 
 
-def test_tree_lengths_of_a_single_point() -> None:
-    assert euclidean_tree_lengths(np.zeros((1, 3))).shape == (0,)
+def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = tmp_path / "__pycache__"
+    compiled.mkdir()
+    for name in ("a.py", "__pycache__/a.loop-1.py311.nbi", "__pycache__/a.loop-1.py311.1.nbc", "__pycache__/a.pyc"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
+
+    def left() -> set[str]:
+        kernels._forget_other_sources()
+        return {path.suffix for path in compiled.iterdir()}
+
+    assert left() == {".pyc", ".sha256"}
+    (compiled / "a.loop-1.py311.nbi").touch()
+    assert left() == {".pyc", ".sha256", ".nbi"}
+    (tmp_path / "a.py").write_text("changed = True\n", encoding="ascii")
+    assert left() == {".pyc", ".sha256"}

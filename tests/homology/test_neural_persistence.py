@@ -1,12 +1,13 @@
 """Neural persistence (METHODS 2) against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hard_cases import matrices
+from hard_cases import LARGE_MATRICES, large_matrix, matrices
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -47,6 +48,25 @@ def scipy_tree(W: NDArray[Any]) -> NDArray[Any]:
     return np.sort(levels[len(levels) - tree.data.astype(int)])[::-1]
 
 
+def dense_prim(W: NDArray[Any]) -> NDArray[np.float64]:
+    """The same by Prim's algorithm on whole rows and columns, which is quick enough for larger matrices."""
+    weights = np.abs(W).astype(np.float64)
+    # The heaviest entry between the tree and every row and column outside; below zero for those inside.
+    rows, columns = np.full(W.shape[0], -0.5), weights[0].copy()
+    inside_rows, inside_columns = np.zeros(W.shape[0], bool), np.zeros(W.shape[1], bool)
+    inside_rows[0], rows[0] = True, -1
+    tree = np.empty(sum(W.shape) - 1)
+    for k in range(len(tree)):
+        i, j = rows.argmax(), columns.argmax()
+        if rows[i] > columns[j]:
+            tree[k], rows[i], inside_rows[i] = rows[i], -1, True
+            np.maximum(columns, weights[i], out=columns, where=~inside_columns)
+        else:
+            tree[k], columns[j], inside_columns[j] = columns[j], -1, True
+            np.maximum(rows, weights[:, j], out=rows, where=~inside_rows)
+    return np.sort(tree)[::-1]
+
+
 def expected_deaths(tree: NDArray[Any], scale: float) -> NDArray[np.float64]:
     return tree.astype(np.float64) / scale if scale else np.ones(len(tree))
 
@@ -81,6 +101,61 @@ def test_deaths_of_larger_matrices(shape: tuple[int, int], dtype: type[np.floati
         W = rng.standard_cauchy(shape)
     W = W.astype(dtype)
     assert_array_equal(neural_persistence(W).deaths, expected_deaths(scipy_tree(W), float(np.abs(W).max())))
+
+
+FORMATS: dict[str, Any] = {
+    "float16": lambda W: W.astype(np.float16),
+    "bfloat16": lambda W: torch.from_numpy(W).bfloat16(),
+    "float32": lambda W: W.astype(np.float32),
+    "float64": lambda W: W,
+    "float16 tensor": lambda W: torch.from_numpy(W).half(),
+}
+
+
+def widened(W: Any) -> NDArray[np.float64]:
+    """The same entries in float64, by the conversions of torch and NumPy themselves."""
+    return W.double().numpy() if isinstance(W, torch.Tensor) else np.asarray(W).astype(np.float64)
+
+
+@pytest.mark.parametrize("format", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("kind", LARGE_MATRICES)
+def test_deaths_of_every_hard_kind_in_every_format(kind: str, format: str) -> None:
+    W = FORMATS[format](large_matrix(kind, 700, 900))
+    wide = widened(W)
+    assert_array_equal(neural_persistence(W).deaths, expected_deaths(dense_prim(wide), float(np.abs(wide).max())))
+
+
+@pytest.mark.parametrize("shape", [(40, 3000), (3000, 40)])
+@pytest.mark.parametrize("kind", LARGE_MATRICES)
+def test_deaths_of_every_hard_kind_in_long_matrices(kind: str, shape: tuple[int, int]) -> None:
+    format = ["float16", "bfloat16", "float32", "float64"][(len(kind) + shape[0]) % 4]
+    W = FORMATS[format](large_matrix(kind, *shape))
+    wide = widened(W)
+    assert_array_equal(neural_persistence(W).deaths, expected_deaths(dense_prim(wide), float(np.abs(wide).max())))
+
+
+@pytest.mark.parametrize("shape", [(1, 5000), (5000, 1)])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "ternary", "half zeros", "zeros", "ascending"])
+def test_a_single_row_or_column_is_its_own_tree(kind: str, format: str, shape: tuple[int, int]) -> None:
+    W = FORMATS[format](large_matrix(kind, *shape))
+    weights = np.sort(np.abs(widened(W)), axis=None)[::-1]
+    assert_array_equal(neural_persistence(W).deaths, expected_deaths(weights, float(weights[0])))
+
+
+@pytest.mark.parametrize("kind", ["normal", "int4", "both scales", "dead rows and columns"])
+def test_scipy_agrees_on_large_matrices(kind: str) -> None:
+    W = large_matrix(kind, 400, 500).astype(np.float32)
+    assert_array_equal(neural_persistence(W).deaths, expected_deaths(scipy_tree(W), float(np.abs(W).max())))
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "int4", "row scales", "dead rows and columns", "zeros"])
+def test_the_number_of_threads_does_not_matter(kind: str) -> None:
+    W = large_matrix(kind, 1500, 1500).astype(np.float32)
+    one, *more = (neural_persistence(W, n_threads=count) for count in (1, 2, 3))
+    for other in more:
+        assert_array_equal(other.deaths, one.deaths)
+        assert (other.mean, other.norm, other.normalized) == (one.mean, one.norm, one.normalized)
 
 
 @thorough
@@ -241,6 +316,162 @@ def test_torch_tensors(W: NDArray[Any]) -> None:
         assert_array_equal(neural_persistence(view).deaths, expected)
 
 
+@moderate
+@given(matrices(), st.sampled_from(["float16", "bfloat16", "float16 tensor"]))
+def test_sixteen_bits_give_exactly_what_their_conversion_gives(W: NDArray[Any], format: str) -> None:
+    with np.errstate(over="ignore"):
+        short = FORMATS[format](W.astype(np.float64))
+    wide = widened(short)
+    assume(np.isfinite(wide).all())
+    one, other = neural_persistence(short), neural_persistence(wide.astype(np.float32))
+    assert_array_equal(one.deaths, other.deaths)
+    assert (one.mean, one.norm, one.scale, one.degenerate) == (other.mean, other.norm, other.scale, other.degenerate)
+
+
+LAYOUTS: dict[str, Any] = {
+    "in order": lambda W: W,
+    "by columns": np.asfortranarray,
+    "transposed": lambda W: np.ascontiguousarray(W.T).T,
+    "backwards": lambda W: np.ascontiguousarray(W[::-1, ::-1])[::-1, ::-1],
+    "rows backwards": lambda W: np.ascontiguousarray(W[::-1])[::-1],
+    "columns backwards": lambda W: np.ascontiguousarray(W[:, ::-1])[:, ::-1],
+    "backwards by columns": lambda W: np.asfortranarray(W[::-1, ::-1])[::-1, ::-1],
+    "columns of a wider one": lambda W: np.concatenate([W * 9, W, W * 9], axis=1)[:, W.shape[1] : 2 * W.shape[1]],
+    "rows of a higher one": lambda W: np.concatenate([W * 9, W, W * 9])[W.shape[0] : 2 * W.shape[0]],
+    "every second row": lambda W: np.repeat(W, 2, axis=0)[::2],
+    "every third column": lambda W: np.repeat(W, 3, axis=1)[:, ::3],
+    "steps both ways": lambda W: np.repeat(np.repeat(W, 2, axis=0), 3, axis=1)[::2, ::3],
+    "steps backwards": lambda W: np.repeat(np.repeat(W, 2, axis=0), 3, axis=1)[::-1][:, ::-1][::-2, ::-3],
+    "steps by columns": lambda W: np.asfortranarray(np.repeat(np.repeat(W, 2, axis=0), 3, axis=1))[::2, ::3],
+    "a plane of a stack": lambda W: np.stack([W * 9, W, W * 9], axis=2)[:, :, 1],
+    "other byte order": lambda W: W.astype(W.dtype.newbyteorder()),
+    "other byte order by columns": lambda W: np.asfortranarray(W.astype(W.dtype.newbyteorder())),
+    "unaligned": lambda W: unaligned(W),
+    "a field of records": lambda W: records(W),
+    "nested lists": lambda W: W.tolist(),
+    "wider than float64": lambda W: W.astype(np.longdouble),
+    "read-only": lambda W: read_only(W),
+}
+
+
+def unaligned(W: NDArray[Any]) -> NDArray[Any]:
+    view = np.ndarray(W.shape, W.dtype, bytearray(W.nbytes + 1), 1)
+    view[:] = W
+    return view
+
+
+def records(W: NDArray[Any]) -> Any:
+    whole = np.zeros(W.shape, [("tag", np.int8), ("weight", W.dtype), ("rest", np.int16)])
+    whole["weight"] = W
+    return whole["weight"]
+
+
+def read_only(W: NDArray[Any]) -> NDArray[Any]:
+    view = W.copy()
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(9, 7), (1, 6), (6, 1), (1, 1), (330, 310)])
+def test_layout_in_memory_does_not_matter(shape: tuple[int, int], dtype: Any, layout: str) -> None:
+    W = large_matrix("normal", *shape).astype(dtype)
+    chosen = np.arange(shape[0])[::-2]
+    same = LAYOUTS[layout](W)
+    before = np.array(same)
+    assert_array_equal(neural_persistence(same).deaths, neural_persistence(W).deaths)
+    assert_array_equal(neural_persistence(same, rows=chosen).deaths, neural_persistence(W[chosen].copy()).deaths)
+    assert_array_equal(same, before)
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "all"])
+@pytest.mark.parametrize("shape", [(5, 6), (1, 6), (6, 1), (350, 400)])
+def test_broadcast_views(shape: tuple[int, int], kind: str) -> None:
+    W = large_matrix("normal", *shape)
+    view = np.broadcast_to({"rows": W[:1], "columns": W[:, :1], "all": W[:1, :1]}[kind], shape)
+    chosen = np.arange(shape[0])[::-2]
+    views: list[Any] = [view, view[::-1], view[:, ::-1]]
+    if kind == "all":
+        views.append(torch.from_numpy(W[:1, :1].copy()).expand(shape))
+    for same in views:
+        copied = np.array(np.asarray(same))
+        assert_array_equal(neural_persistence(same).deaths, neural_persistence(copied).deaths)
+        assert_array_equal(neural_persistence(same, rows=chosen).deaths, neural_persistence(copied[chosen]).deaths)
+    assert_array_equal(neural_persistence(view.T).deaths, neural_persistence(view.copy()).deaths)
+
+
+def test_windows_that_overlap() -> None:
+    windows = np.lib.stride_tricks.sliding_window_view(np.random.default_rng(0).normal(size=900), 400)
+    assert_array_equal(neural_persistence(windows).deaths, neural_persistence(windows.copy()).deaths)
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (400, 350)])
+def test_memory_maps_are_read_in_place(shape: tuple[int, int], tmp_path: Path) -> None:
+    W = large_matrix("normal", *shape).astype(np.float32)
+    expected = neural_persistence(W).deaths
+    np.save(tmp_path / "w.npy", W)
+    mapped = np.load(tmp_path / "w.npy", mmap_mode="r")
+    assert_array_equal(neural_persistence(mapped).deaths, expected)
+    assert_array_equal(neural_persistence(mapped.T).deaths, expected)
+    tensor = torch.from_numpy(W)
+    torch.save({"w": tensor, "short": tensor.bfloat16()}, tmp_path / "w.pt")
+    weights = torch.load(tmp_path / "w.pt", mmap=True)
+    assert_array_equal(neural_persistence(weights["w"]).deaths, expected)
+    assert_array_equal(
+        neural_persistence(weights["short"]).deaths, neural_persistence(tensor.bfloat16().float()).deaths
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_views_of_tensors(dtype: torch.dtype) -> None:
+    W = torch.from_numpy(large_matrix("normal", 340, 320)).to(dtype)
+    before = W.clone()
+    expected = neural_persistence(W.double()).deaths
+    wide = torch.zeros(680, 960, dtype=dtype)
+    wide[::2, 1::3] = W
+    for same in (W, W.T, W.t().contiguous().t(), wide[::2, 1::3], wide.t()[1::3, ::2], W.clone().requires_grad_()):
+        assert_array_equal(neural_persistence(same).deaths, expected)
+    chosen = torch.arange(0, 340, 3)
+    assert_array_equal(neural_persistence(wide[::2, 1::3], rows=chosen).deaths, neural_persistence(W[chosen]).deaths)
+    assert torch.equal(W, before)
+
+
+@pytest.mark.parametrize("shape", [(7, 9), (400, 350)])
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_not_finite_is_counted_in_every_format(format: str, shape: tuple[int, int]) -> None:
+    W = FORMATS[format](large_matrix("normal", *shape))
+    W[0, 1], W[-1, -1], W[2, 3], W[2, 4] = math.nan, math.inf, -math.inf, -math.nan
+    for same in (W, W.T, W[:, 1:], W[::2]):
+        n_bad, size = int((~np.isfinite(widened(same))).sum()), math.prod(same.shape)
+        with pytest.raises(ToposcopeError) as caught:
+            neural_persistence(same, name="block.0.mlp")
+        message = str(caught.value)
+        assert message.startswith(
+            f"block.0.mlp: {n_bad} of {size} entries are NaN or infinite, shape {tuple(same.shape)}"
+        )
+        assert "\n" not in message
+
+
+def test_what_is_not_finite_in_other_rows_is_not_measured() -> None:
+    W = large_matrix("normal", 400, 350)
+    W[7, 3] = np.nan
+    others = np.delete(np.arange(400), 7)
+    assert_array_equal(neural_persistence(W, rows=others).deaths, neural_persistence(W[others]).deaths)
+    with pytest.raises(ToposcopeError, match=r"\AW: 1 of 700 entries are NaN[^\n]*\Z"):
+        neural_persistence(W, rows=[7, 8])
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_float64_cannot_hold_is_infinite() -> None:
+    W = np.ones((3, 4), np.longdouble)
+    W[1, 2] = np.longdouble("1e400")
+    if np.isinf(W[1, 2]):
+        pytest.skip("long double is float64 here")
+    with pytest.raises(ToposcopeError, match=r"\AW: 1 of 12 entries are NaN or infinite[^\n]*\Z"):
+        neural_persistence(W)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_sixteen_bit_tensors_are_widened_exactly(dtype: torch.dtype, requires_grad: bool) -> None:
@@ -355,6 +586,21 @@ def test_unreadable_tensors_are_refused_in_one_line(name: str) -> None:
         ("scale", [1.0, 2.0]),
         ("p", "2"),
         ("p", None),
+        ("n_threads", 0),
+        ("n_threads", -1),
+        ("n_threads", 1.5),
+        ("n_threads", None),
+        ("rows", [1]),
+        ("rows", [0, 0]),
+        ("rows", [-1]),
+        ("rows", []),
+        ("rows", [[0]]),
+        ("rows", [[0], [0, 0]]),
+        ("rows", [True]),
+        ("rows", [0.0]),
+        ("rows", 0),
+        ("rows", "0"),
+        ("rows", torch.zeros(1, dtype=torch.bfloat16)),
     ],
 )
 def test_bad_options_are_refused_in_one_line(option: str, value: Any) -> None:

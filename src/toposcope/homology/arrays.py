@@ -1,5 +1,6 @@
 """Checking what the user hands in, once, before any mathematics."""
 
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.kernels.magnitudes import EXPONENT_BITS, Magnitudes
 
 
 def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] | NDArray[np.float64]:
@@ -24,37 +26,121 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
     ToposcopeError
         If it is not a floating-point matrix, is empty, or holds NaN or infinities.
     """
-    matrix = _as_array(values, name)
-    if matrix.ndim != 2:
-        raise ToposcopeError(f"{name}: expected a 2-D matrix, got shape {matrix.shape}; reshape it to (rows, columns)")
-    if 0 in matrix.shape:
-        raise ToposcopeError(f"{name}: the matrix is empty, shape {matrix.shape}; it needs at least one entry")
-    if matrix.dtype.kind != "f":
-        raise ToposcopeError(
-            f"{name}: expected floating-point entries, got {matrix.dtype} of shape {matrix.shape}; "
-            "convert with .astype(float)"
-        )
-    matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
+    matrix, format = _as_floats(values, name)
+    if format == "bfloat16":
+        matrix = (matrix.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(over="ignore"):  # wider than float64, and infinite in it
+        matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
     finite = np.isfinite(matrix)
     if not finite.all():
-        raise ToposcopeError(
-            f"{name}: {int(matrix.size - finite.sum())} of {matrix.size} entries are NaN or infinite, shape "
-            f"{matrix.shape}; persistence is defined for finite entries only"
-        )
+        raise not_finite(name, int(matrix.size - finite.sum()), matrix.size, matrix.shape)
     return matrix
 
 
-def _as_array(values: Any, name: str) -> NDArray[Any]:
-    """Return a NumPy view of arrays, nested lists and torch tensors (known by their methods: torch is not imported)."""
+def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = None) -> Magnitudes:
+    """Return the magnitudes of a floating-point matrix, read where they lie, in any of four formats.
+
+    Parameters
+    ----------
+    values : array-like or torch.Tensor, shape (m, n)
+        float16, bfloat16, float32 or float64; any strides. What is not finite is left to the caller to find.
+    name : str
+        How messages call the argument.
+    rows : array-like of int, optional
+        Only these rows.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is not a floating-point matrix, or is empty; if `rows` are not distinct rows of it.
+    """
+    matrix, format = _as_floats(values, name)
+    if format not in EXPONENT_BITS:  # wider than float64
+        with np.errstate(over="ignore"):  # infinite in float64
+            matrix, format = matrix.astype(np.float64), "float64"
+    native = matrix.astype(matrix.dtype.newbyteorder("="), copy=False)
+    if not native.flags.aligned or 0 in native.strides:  # a broadcast entry is many entries
+        native = native.copy()
+    return Magnitudes.of(
+        native.view(f"u{native.dtype.itemsize}"),
+        format,
+        None if rows is None else as_indices(rows, "rows", len(native)),
+    )
+
+
+def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> Any:
+    """Return a floating-point matrix on a GPU as it is, or some of its rows; a torch.Tensor, shape (m, n).
+
+    Raises
+    ------
+    ToposcopeError
+        As `as_magnitudes` does.
+    """
+    dtype = str(values.dtype).removeprefix("torch.")
+    _check_matrix(name, tuple(values.shape), dtype, dtype in EXPONENT_BITS)
+    return values if rows is None else values[as_indices(rows, "rows", len(values))]
+
+
+def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> ToposcopeError:
+    """Return the error for a matrix with NaN or infinities."""
+    return ToposcopeError(
+        f"{name}: {count} of {size} entries are NaN or infinite, shape {tuple(shape)}; persistence is defined for "
+        "finite entries only"
+    )
+
+
+def _as_floats(values: Any, name: str) -> tuple[NDArray[Any], str]:
+    """Return a floating-point matrix and its format; bfloat16, which NumPy does not know, as its bits."""
+    matrix, format = _as_array(values, name)
+    _check_matrix(name, matrix.shape, str(matrix.dtype), matrix.dtype.kind == "f" or format == "bfloat16")
+    return matrix, format
+
+
+def _check_matrix(name: str, shape: tuple[int, ...], dtype: str, is_float: bool) -> None:
+    if len(shape) != 2:
+        mend = "unroll a convolution with toposcope.homology.unrolled" if len(shape) > 2 else "reshape it"
+        raise ToposcopeError(f"{name}: expected a 2-D matrix (rows, columns), got shape {shape}; {mend}")
+    if 0 in shape:
+        raise ToposcopeError(f"{name}: the matrix is empty, shape {shape}; it needs at least one entry")
+    if not is_float:
+        raise ToposcopeError(
+            f"{name}: expected floating-point entries, got {dtype} of shape {shape}; convert with .astype(float)"
+        )
+
+
+def _as_array(values: Any, name: str) -> tuple[NDArray[Any], str]:
+    """View arrays, nested lists and torch tensors (known by their methods: torch is not imported) with NumPy."""
     try:
         if hasattr(values, "detach") and hasattr(values, "cpu"):
             values = values.detach().cpu()
-            if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
-                values = values.float()
-        return np.asarray(values)
+            if str(values.dtype) == "torch.bfloat16":
+                return np.asarray(values.view(sys.modules["torch"].int16)).view(np.uint16), "bfloat16"
+        if np.ma.is_masked(values):
+            raise ValueError("some entries are masked; fill or drop them")
+        array = np.asarray(values)
+        return (array.view(np.uint16) if array.dtype.name == "bfloat16" else array), array.dtype.name
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
         reason = " ".join(str(error).split())
-        raise ToposcopeError(f"{name}: expected a matrix of numbers, got {type(values).__name__}: {reason}") from error
+        raise ToposcopeError(f"{name}: expected an array of numbers, got {type(values).__name__}: {reason}") from error
+
+
+def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int64]:
+    """Return distinct indices below a count, at least one.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the argument and what was expected.
+    """
+    chosen, format = _as_array(values, name)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or format == "bfloat16" or not len(chosen):
+        raise ToposcopeError(f"{name}: expected whole numbers, got an array of {format} of shape {chosen.shape}")
+    if chosen.min() < 0 or chosen.max() >= count or len(np.unique(chosen)) < len(chosen):
+        raise ToposcopeError(
+            f"{name}: expected distinct numbers from 0 to {count - 1}, got {len(chosen)} from {chosen.min()} to "
+            f"{chosen.max()}"
+        )
+    return chosen.astype(np.int64)
 
 
 def as_number(value: Any, name: str, least: float) -> float:

@@ -1,75 +1,100 @@
-"""Maximum spanning tree of the complete bipartite graph of a dense matrix, by Boruvka's rounds.
+"""Maximum spanning tree of the complete bipartite graph of a dense matrix, in little more than one pass over it.
 
-In each round every component picks its heaviest edge that leaves it; components at least halve, so there are at most
-log2(m + n) rounds. Ties are broken by the position of the entry, which makes the order total and the picks free of
-cycles; the *multiset* of tree weights does not depend on how ties are broken.
+Kruskal's algorithm on the few entries that matter, Boruvka's for what these leave unjoined:
 
-Cost: O(mn log(m + n)) time in the worst case, O(m + n) memory beside the matrix, which is read in place.
-Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
+1. A sample gives a threshold that about 3 (m + n) entries exceed, and one pass collects these.
+2. Sorted, they join nearly all vertices in one giant component. Where the threshold is the value of very many entries
+   (quantised weights), these are streamed in next, in any order.
+3. The components left outside (dead rows, rows on a small scale) each choose their heaviest leaving entry by reading
+   their own rows and columns alone, in rounds; the giant never chooses.
+
+Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: what is left of the
+picks still lies in a maximum spanning tree, since every edge of such a cycle is as heavy as any that leaves the
+component that chose it.
+
+Cost: O(mn) for weights of one scale, at worst O(mn log(m + n)); O(m + n) memory beside the matrix, which is read in
+place. A small matrix takes Prim's algorithm.
+Source: Kruskal 1956, Boruvka 1926, Prim 1957; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
 """
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from toposcope.kernels.union_find import find
+from toposcope.kernels.bipartite_filter import SURVIVORS, Heavy, heavy_entries
+from toposcope.kernels.bipartite_kruskal import join_heavy
+from toposcope.kernels.bipartite_prim import prim_keys
+from toposcope.kernels.bipartite_rounds import Choices, choose, components, join_choices
+from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
+from toposcope.kernels.union_find import Parents
+
+PRIM_LIMIT = 600
+"""Up to this many vertices Prim's algorithm is as fast."""
+
+LEAST_BLOCK = 1 << 18
+"""Entries a thread is worth starting for."""
 
 
-@numba.njit(cache=True, nogil=True)
-def bipartite_tree_weights(W: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the |weights| of the maximum spanning tree of a matrix, unsorted.
+def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
+    """Return the weights of the maximum spanning tree as keys, unsorted; shape (m + n - 1,).
 
     Parameters
     ----------
-    W : ndarray, shape (m, n), float32 or float64
-        Finite entries; entry (i, j) is the edge between row vertex i and column vertex m + j.
-
-    Returns
-    -------
-    ndarray, shape (m + n - 1,), dtype of W
+    matrix : Magnitudes, shape (m, n)
+    n_threads : int
+        The multiset of keys does not depend on it.
     """
-    m, n = W.shape
-    n_vertices = m + n
-    weights = np.empty(n_vertices - 1, W.dtype)
-    parent = np.arange(n_vertices)
-    component = np.arange(n_vertices)
-    best_weight = np.empty(n_vertices, W.dtype)
-    best_row = np.empty(n_vertices, np.int64)
-    best_column = np.empty(n_vertices, np.int64)
-    found = 0
-    while found < n_vertices - 1:
-        best_row[:] = -1
-        best_weight[:] = -1
-        # Entries are met in the order of their position, so a strict comparison keeps the first of equals.
-        for i in range(m):
-            row_component = component[i]
-            row_best = best_weight.dtype.type(-1)
-            row_best_column = -1
-            for j in range(n):
-                column_component = component[m + j]
-                if column_component == row_component:
-                    continue
-                weight = abs(W[i, j])
-                if weight > row_best:
-                    row_best = weight
-                    row_best_column = j
-                if weight > best_weight[column_component]:
-                    best_weight[column_component] = weight
-                    best_row[column_component] = i
-                    best_column[column_component] = j
-            if row_best > best_weight[row_component]:
-                best_weight[row_component] = row_best
-                best_row[row_component] = i
-                best_column[row_component] = row_best_column
-        for c in range(n_vertices):
-            if best_row[c] < 0:
-                continue
-            a = find(parent, best_row[c])
-            b = find(parent, m + best_column[c])
-            if a != b:
-                parent[a] = b
-                weights[found] = best_weight[c]
-                found += 1
-        for v in range(n_vertices):
-            component[v] = find(parent, v)
-    return weights
+    m, n = matrix.shape
+    if m + n <= PRIM_LIMIT:
+        return prim_keys(matrix.entries)
+    parent: Parents = np.arange(m + n).astype(np.uint32 if m * n < 1 << 32 else np.int64)
+    tree = np.empty(m + n - 1, matrix.entries.buffer.dtype)
+    n_threads = max(1, min(n_threads, m, m * n // LEAST_BLOCK))
+    # Few entries for each vertex: no threshold would leave many of them out.
+    filtered = 2 * SURVIVORS * (m + n) < m * n
+    if n_threads == 1:
+        _grow(matrix.entries, filtered, parent, tree)
+    else:
+        _grow_in_threads(matrix.entries, filtered, parent, tree, n_threads)
+    return tree
+
+
+@numba.njit(cache=True, nogil=True)
+def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
+    """Fill the tree, in one call: several matrices can be measured in as many threads."""
+    m, found = len(matrix.starts), 0
+    if filtered:
+        found = join_heavy(matrix, heavy_entries(matrix, parent, 0, m), parent, tree)
+    while found < len(tree):
+        found = join_choices(choose(matrix, components(parent, m), 0, m), m, parent, tree, found)
+
+
+def _grow_in_threads(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:
+    """Do the same with the rows shared out among threads, where they are read."""
+    m, found = len(matrix.starts), 0
+    blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        if filtered:
+            parts = list(pool.map(lambda block: heavy_entries(matrix, parent, *block), blocks))
+            found = join_heavy(matrix, _united(parts), parent, tree)
+        while found < len(tree):
+            forest = components(parent, m)
+            choices = pool.map(lambda block, forest=forest: choose(matrix, forest, *block), blocks)
+            found = join_choices(_heaviest(list(choices)), m, parent, tree, found)
+
+
+def _united(parts: Sequence[Heavy]) -> Heavy:
+    """Return what is heavy in all parts, above the highest of their thresholds."""
+    top = max(parts, key=lambda part: part.threshold)
+    keys = np.concatenate([part.keys for part in parts])
+    positions = np.concatenate([part.positions for part in parts])
+    kept = keys > top.threshold
+    return Heavy(keys[kept], positions[kept], keys.dtype.type(top.threshold), top.tied)
+
+
+def _heaviest(parts: Sequence[Choices]) -> Choices:
+    """Return the heaviest of the choices of every component."""
+    best, numbers = np.argmax([part.keys for part in parts], axis=0), np.arange(len(parts[0].keys))
+    return Choices(*(np.stack(field)[best, numbers] for field in zip(*parts, strict=True)))

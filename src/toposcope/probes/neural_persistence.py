@@ -46,7 +46,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
 
         def measure_layer(layer: Layer) -> Measurement:
             found = neural_persistence(
-                as_float_matrix(layer.read(), f"layer {layer.name}"), scale=scale, p=self.p, essential=self.essential
+                layer.read(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
             )
             return Measurement(
                 layer.name,

@@ -1,0 +1,132 @@
+"""Boruvka's rounds on the components of a bipartite forest: each but the largest picks its heaviest leaving edge.
+
+Cost: a round reads the rows and columns of the vertices outside the largest component, at most one pass; the number of
+components outside at least halves.
+Source: Boruvka 1926.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from toposcope.kernels.bipartite_filter import RUN, Index, row_of, scratch_for
+from toposcope.kernels.magnitudes import Entries, Keys
+from toposcope.kernels.union_find import Parents, find, join
+
+FEW_COLUMNS = 16
+"""Columns outside are looked up one by one where they are less than one in so many."""
+
+
+class Components(NamedTuple):
+    """The trees of a forest, numbered.
+
+    Attributes
+    ----------
+    rows, columns : ndarray, shapes (m,) and (n,)
+        The number of every vertex's component; the largest has number 0.
+    outside : ndarray
+        Columns of other components.
+    n_trees : int
+    """
+
+    rows: Index
+    columns: Index
+    outside: Index
+    n_trees: int
+
+
+class Choices(NamedTuple):
+    """The heaviest leaving edge of every component, by number; the largest has none.
+
+    Attributes
+    ----------
+    keys : ndarray
+        -1 if there is none.
+    rows, columns : ndarray
+    """
+
+    keys: Keys
+    rows: Index
+    columns: Index
+
+
+@numba.njit(cache=True, nogil=True)
+def components(parent: Parents, m: int) -> Components:
+    """Give every component of a forest a number."""
+    size = np.zeros_like(parent)
+    for vertex in range(len(parent)):
+        size[find(parent, vertex)] += 1
+    largest = np.argmax(size)
+    number = size
+    number[largest] = 0
+    count = 1
+    for vertex in range(len(parent)):
+        if parent[vertex] == vertex and vertex != largest:
+            number[vertex] = count
+            count += 1
+    for vertex in range(len(parent)):
+        number[vertex] = number[find(parent, vertex)]
+    return Components(number[:m], number[m:], np.flatnonzero(number[m:]), count)
+
+
+@numba.njit(cache=True, nogil=True)
+def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices:
+    """Let every component outside the largest choose among the entries of some rows."""
+    buffer, mask = matrix.buffer, matrix.mask
+    none = np.full(forest.n_trees, -1)
+    choices = Choices(none.astype(buffer.dtype), none.astype(forest.rows.dtype), none.astype(forest.rows.dtype))
+    # What an entry of a column must exceed to be of use to the column's component: no key exceeds the mask.
+    needed = np.full(matrix.n, mask)
+    needed[forest.outside] = -1
+    few = len(forest.outside) * FEW_COLUMNS < matrix.n
+    scratch = scratch_for(matrix)
+    # Backwards: the last rows that were read are still in the cache.
+    for i in range(end - 1, begin - 1, -1):
+        own = forest.rows[i]
+        if own == 0 and few:
+            for j in forest.outside:
+                key = buffer[matrix.starts[i] + j * matrix.step] & mask
+                if key > needed[j]:
+                    needed[j] = _offer(choices, forest.columns[j], key, i, j)
+            continue
+        own_needed = choices.keys[own] if own != 0 else mask
+        row = row_of(matrix, i, 1, scratch)
+        for c in range(0, matrix.n, RUN):
+            run, numbers, needs = row[c : c + RUN], forest.columns[c : c + RUN], needed[c : c + RUN]
+            hit = False
+            for j in range(len(run)):
+                key = run[j] & mask
+                hit |= (numbers[j] != own) & ((key > needs[j]) | (key > own_needed))
+            if not hit:
+                continue
+            for j in range(len(run)):
+                key = run[j] & mask
+                if numbers[j] == own:
+                    continue
+                if key > own_needed:
+                    own_needed = _offer(choices, own, key, i, c + j)
+                if key > needs[j]:
+                    needs[j] = _offer(choices, numbers[j], key, i, c + j)
+    return choices
+
+
+@numba.njit(cache=True, nogil=True)
+def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, found: int) -> int:
+    """Join every component along its choice; returns how many edges `tree` holds."""
+    for component in range(len(choices.keys)):
+        key = choices.keys[component]
+        if key >= 0 and join(parent, choices.rows[component], m + choices.columns[component]):
+            tree[found] = key
+            found += 1
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> Any:
+    """Offer an edge to a component; returns what a later one must exceed to be better."""
+    if key > choices.keys[component]:
+        choices.keys[component] = key
+        choices.rows[component] = i
+        choices.columns[component] = j
+    return choices.keys[component]

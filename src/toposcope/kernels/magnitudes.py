@@ -1,0 +1,107 @@
+"""Floating-point magnitudes as integers: the bits of |w|, read in place, order as |w| does.
+
+IEEE 754 orders non-negative numbers as their bit patterns, so comparing `bits & mask` compares magnitudes, exactly, in
+every width and with nothing converted. Infinities and NaN are the largest keys of all: a maximum shows them for free.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+Keys = NDArray[np.signedinteger[Any]]
+
+EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
+"""Width of the exponent of each format read."""
+
+
+class Entries(NamedTuple):
+    """Where the entries of a matrix lie: the key of entry (i, j) is ``buffer[starts[i] + j * step] & mask``.
+
+    Attributes
+    ----------
+    buffer : ndarray, 1-D, int16, int32 or int64
+        A read-only view of the memory the matrix lies in.
+    starts : ndarray, shape (m,), int64
+    n : int
+    step : int
+        1 where the entries of a row are neighbours.
+    mask : integer
+        All bits but the sign.
+    contiguous : bool
+        Whether all entries follow each other in memory without a gap.
+    """
+
+    buffer: Keys
+    starts: NDArray[np.int64]
+    n: int
+    step: int
+    mask: Any
+    contiguous: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Magnitudes:
+    """The magnitudes of an m x n matrix as integer keys, wherever in memory its entries lie.
+
+    Attributes
+    ----------
+    entries : Entries
+    format : str
+        ``float16``, ``bfloat16``, ``float32`` or ``float64``.
+    """
+
+    entries: Entries
+    format: str
+
+    @classmethod
+    def of(cls, bits: NDArray[Any], format: str, rows: NDArray[np.int64] | None = None) -> "Magnitudes":
+        """View a matrix of bit patterns, shape (m, n), any strides; `rows` selects rows without copying them.
+
+        Rows and columns are exchanged where that makes the entries of a row neighbours.
+        """
+        # The order of rows and of columns does not matter: all can be read forwards.
+        if bits.strides[1] < 0:
+            bits = bits[:, ::-1]
+        if bits.strides[0] < 0:
+            bits, rows = bits[::-1], None if rows is None else bits.shape[0] - 1 - rows
+        across, down = (stride // bits.itemsize for stride in (bits.strides[1], bits.strides[0]))
+        if rows is None and down < across:
+            bits, across, down = bits.T, down, across
+        m, n = bits.shape
+        step = max(across, 1) if n > 1 else 1
+        contiguous = rows is None and step == 1 and down == n
+        signed = bits.view(f"i{bits.itemsize}")
+        buffer = (
+            signed.reshape(-1)
+            if contiguous
+            else as_strided(signed, ((m - 1) * down + (n - 1) * across + 1,), (bits.itemsize,))
+        )
+        buffer.flags.writeable = False
+        mask = buffer.dtype.type((1 << (8 * bits.itemsize - 1)) - 1)
+        return cls(Entries(buffer, (np.arange(m) if rows is None else rows) * down, n, step, mask, contiguous), format)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns as they are read; either may be the other of the matrix."""
+        return len(self.entries.starts), self.entries.n
+
+    @property
+    def infinity(self) -> int:
+        """Key of infinity; NaN lies above it."""
+        bits = 8 * self.entries.buffer.itemsize - 1
+        return (1 << bits) - (1 << (bits - EXPONENT_BITS[self.format]))
+
+    def n_not_finite(self) -> int:
+        """Count infinities and NaN."""
+        buffer, starts, n, step, mask, _ = self.entries
+        rows = (buffer[s : s + (n - 1) * step + 1 : step] for s in starts)
+        return sum(int(np.count_nonzero((row & mask) >= self.infinity)) for row in rows)
+
+    def values(self, keys: Keys) -> NDArray[np.float64]:
+        """Return the magnitudes that keys stand for, exact."""
+        if self.format == "bfloat16":
+            return (keys.astype(np.int32) << np.int32(16)).view(np.float32).astype(np.float64)
+        return keys.view(self.format).astype(np.float64)
