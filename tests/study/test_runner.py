@@ -205,7 +205,7 @@ def test_a_raised_probe_version_is_measured_again(tmp_path: Path, monkeypatch: p
     before = run_well(declaration, tmp_path / "study")
     ids = measurement_ids(tmp_path / "study")
     (rips,) = (probe for probe in declaration.resolved_probes() if probe.name() == "rips")
-    monkeypatch.setattr(type(rips), "VERSION", 2)
+    monkeypatch.setattr(type(rips), "VERSION", rips.VERSION + 1)
     assert run_well(declaration, tmp_path / "study").rows() == before.rows()
     now = measurement_ids(tmp_path / "study")
     changed = {unit[3] for unit in ids if now[unit] != ids[unit]}

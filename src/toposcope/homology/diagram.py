@@ -24,6 +24,9 @@ class Diagram:
     cover_radius : float
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
         distance 2r of the exact one.
+    engine : str
+        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``gudhi``. It does not change
+        the diagram, and is not kept in a study.
     """
 
     pairs: NDArray[np.float64]
@@ -31,6 +34,7 @@ class Diagram:
     n_essential: int = 0
     n_truncated: int = 0
     cover_radius: float = 0.0
+    engine: str = ""
 
     @property
     def lifetimes(self) -> NDArray[np.float64]:

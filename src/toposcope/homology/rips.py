@@ -1,37 +1,48 @@
 """Vietoris-Rips persistence of a point cloud: H0 exact on all points, H1 and up through GUDHI."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_float_matrix, as_number
+from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.memory import check_fits
+from toposcope.homology.point_cloud import Cloud, Metric, as_cloud
 
-Points = NDArray[np.float64]
+ENGINE_BYTES = 32
+"""For each pair of points: its distance in float64, twice, and the edges the engine makes of it (measured)."""
 
 
 def rips(
     points: ArrayLike | Any,
     *,
+    metric: Metric = "euclidean",
     max_dimension: int = 1,
     max_points: int = 2000,
+    landmarks: ArrayLike | None = None,
     threshold: float = np.inf,
 ) -> list[Diagram]:
-    """Return the Vietoris-Rips persistence diagrams of a Euclidean point cloud, one per dimension.
+    """Return the Vietoris-Rips persistence diagrams of a point cloud, one per dimension.
 
     An edge enters the filtration at its length. Coefficients are in the field of two elements.
 
     Parameters
     ----------
-    points : array-like or torch.Tensor, shape (n, d)
-        One point a row, any floating-point dtype; computed in float64.
+    points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
+        One point a row, any floating-point dtype; computed in float64. Of a tensor on a GPU, H0 is computed there.
+    metric : "euclidean", "cosine" or "precomputed"
+        ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances.
     max_dimension : int
         Highest homology dimension, 0 or more.
     max_points : int
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
         diagrams then carry ``cover_radius``. H0 always uses all points.
+    landmarks : array-like of int, optional
+        Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
+        `farthest_points` returned for this cloud or a like one.
     threshold : float
         Filtration cap, inclusive. What is alive at the cap is counted in ``n_truncated``.
 
@@ -39,80 +50,99 @@ def rips(
     -------
     list of Diagram
         Index k holds dimension k. H0 has n - 1 finite points (duplicates give bars of length zero) less the truncated.
+        ``engine`` tells which algorithm ran.
 
     Raises
     ------
     ToposcopeError
-        If the cloud is not a finite floating-point matrix, or an option is out of range.
+        If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, or the
+        distances would not fit in memory.
 
     Notes
     -----
-    H0: O(n^2 d) time, O(nd) memory. H1: O(n^2) memory, worst case O(n^6) time. See METHODS 3. Lengths are those of
-    float64 arithmetic; one below 1e-154 of the largest coordinate counts as zero.
+    H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2) memory at least,
+    worst case O(n^6) time. See METHODS 3. Lengths are those of float64 coordinate differences; one below 1e-154 of the
+    largest coordinate counts as zero.
     """
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     max_points = as_count(max_points, "max_points", 1)
     threshold = as_number(threshold, "threshold", 0)
-    cloud = as_float_matrix(points, "points").astype(np.float64)
-    # A power of two changes no digit of the result, and keeps the squares of all but vanishing differences in range.
-    exponent = int(np.frexp(np.abs(cloud).max())[1])
-    unit = np.ldexp(cloud, -exponent)
-    with np.errstate(over="ignore"):  # a cap beyond the range caps nothing
-        cap = float(np.ldexp(threshold, -exponent))
-    diagrams = [_connected_components(unit, cap)]
+    cloud = as_cloud(points, metric, "points")
+    chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
     if max_dimension > 0:
-        diagrams += _higher(unit, max_dimension, max_points, cap)
-    return [_rescaled(diagram, exponent) for diagram in diagrams]
+        n = min(cloud.shape[0], max_points) if chosen is None else len(chosen)
+        check_fits(
+            ENGINE_BYTES * n * n,
+            f"points: dimensions 1 and up of {n} points",
+            "lower max_points for landmarks, or max_dimension to 0 for H0 alone",
+        )
+    diagrams = [_connected_components(cloud, threshold)]
+    if max_dimension > 0:
+        diagrams += _higher(cloud, max_dimension, max_points, chosen, threshold)
+    return diagrams
 
 
-def farthest_points(points: Points, count: int) -> tuple[NDArray[np.int64], float]:
+def farthest_points(
+    points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean"
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Choose landmarks greedily, each the farthest from those before it, starting farthest from the centroid.
 
     Parameters
     ----------
-    points : ndarray, shape (n, d), float64
+    points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
     count : int
         How many, at most n.
+    metric : "euclidean", "cosine" or "precomputed"
+        Of a matrix of distances the first landmark is an end of the longest.
 
     Returns
     -------
     indices : ndarray, shape (count,), int64
-    cover_radius : float
-        Every point is within this distance of a landmark.
+        Any beginning of it is what a smaller count would return.
+    cover_radii : ndarray, shape (count,), float64
+        Every point is within ``cover_radii[k]`` of one of the first k + 1 landmarks.
+
+    Raises
+    ------
+    ToposcopeError
+        As `rips` does.
+
+    Notes
+    -----
+    O(nd) time a landmark. Source: Gonzalez 1985; de Silva & Carlsson 2004 for landmarks of complexes.
     """
     count = as_count(count, "count", 1)
-    if count > len(points):
-        raise ToposcopeError(f"count: expected at most the number of points, {len(points)}, got {count}")
-    indices = np.empty(count, np.int64)
-    indices[0] = np.argmax(np.linalg.norm(points - points.mean(axis=0), axis=1))
-    distance = np.linalg.norm(points - points[indices[0]], axis=1)
-    for k in range(1, count):
-        indices[k] = np.argmax(distance)
-        np.minimum(distance, np.linalg.norm(points - points[indices[k]], axis=1), out=distance)
-    return indices, float(distance.max())
+    cloud = as_cloud(points, metric, "points")
+    if count > cloud.shape[0]:
+        raise ToposcopeError(f"count: expected at most the number of points, {cloud.shape[0]}, got {count}")
+    return cloud.landmarks(count)
 
 
-def _connected_components(points: Points, threshold: float) -> Diagram:
-    from toposcope.kernels.euclidean_tree import euclidean_tree_lengths
-
-    lengths = np.sort(euclidean_tree_lengths(np.ascontiguousarray(points)))
+def _connected_components(cloud: Cloud, threshold: float) -> Diagram:
+    lengths, engine = cloud.tree()
     deaths = lengths[lengths <= threshold]
     return Diagram(
         np.column_stack([np.zeros_like(deaths), deaths]),
         dimension=0,
         n_essential=1,
         n_truncated=len(lengths) - len(deaths),
+        engine=engine,
     )
 
 
-def _higher(points: Points, max_dimension: int, max_points: int, threshold: float) -> list[Diagram]:
+def _higher(
+    cloud: Cloud, max_dimension: int, max_points: int, chosen: NDArray[np.int64] | None, threshold: float
+) -> list[Diagram]:
     from gudhi.sklearn import RipsPersistence
-    from scipy.spatial.distance import pdist, squareform
 
+    everything = cloud.shape[0]
     cover_radius = 0.0
-    if len(points) > max_points:
-        landmarks, cover_radius = farthest_points(points, max_points)
-        points = points[landmarks]
+    if chosen is not None:
+        cover_radius = cloud.cover_radius(chosen)
+    elif everything > max_points:
+        chosen, radii = cloud.landmarks(max_points)
+        cover_radius = float(radii[-1])
+    distances = cloud.distances(np.arange(everything) if chosen is None else chosen)
     dimensions = list(range(1, max_dimension + 1))
     engine = RipsPersistence(
         homology_dimensions=dimensions,
@@ -121,27 +151,13 @@ def _higher(points: Points, max_dimension: int, max_points: int, threshold: floa
         homology_coeff_field=2,
         n_jobs=1,
     )
-    bars = engine.fit_transform([squareform(pdist(points))])[0]
+    found = engine.fit_transform([distances])[0]
     return [
-        _finite_part(np.asarray(b, dtype=np.float64).reshape(-1, 2), k, cover_radius)
-        for k, b in zip(dimensions, bars, strict=True)
+        replace(_finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k), cover_radius=cover_radius)
+        for k, bars in zip(dimensions, found, strict=True)
     ]
 
 
-def _finite_part(bars: NDArray[np.float64], dimension: int, cover_radius: float) -> Diagram:
+def _finite_part(bars: NDArray[np.float64], dimension: int) -> Diagram:
     finite = np.isfinite(bars[:, 1])
-    return Diagram(sorted_pairs(bars[finite]), dimension, n_truncated=int((~finite).sum()), cover_radius=cover_radius)
-
-
-def _rescaled(diagram: Diagram, exponent: int) -> Diagram:
-    with np.errstate(over="ignore"):
-        pairs = np.ldexp(diagram.pairs, exponent)
-    if not np.isfinite(pairs).all():
-        raise ToposcopeError("points: distances are beyond the range of float64; divide the points by a constant")
-    return Diagram(
-        pairs,
-        diagram.dimension,
-        diagram.n_essential,
-        diagram.n_truncated,
-        float(np.ldexp(diagram.cover_radius, exponent)),
-    )
+    return Diagram(sorted_pairs(bars[finite]), dimension, n_truncated=int((~finite).sum()), engine="gudhi")

@@ -1,4 +1,4 @@
-"""Euclidean minimum spanning tree of a point cloud, by Prim's algorithm with distances computed on the fly.
+"""Euclidean minimum spanning tree of a small or low-dimensional cloud: Prim's algorithm, distances on the fly.
 
 Cost: O(n^2 d) time, O(n) memory beside the points. Lengths come from coordinate differences in float64.
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
@@ -9,9 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Return the squared distance of two points from their coordinate differences."""
+    squared = 0.0
+    for t in range(len(a)):
+        difference = a[t] - b[t]
+        squared += difference * difference
+    return squared
+
+
 @numba.njit(cache=True, nogil=True)
-def euclidean_tree_lengths(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the edge lengths of the Euclidean minimum spanning tree, in the order Prim's algorithm adds them.
+def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them.
 
     Parameters
     ----------
@@ -22,8 +32,8 @@ def euclidean_tree_lengths(points: NDArray[np.float64]) -> NDArray[np.float64]:
     -------
     ndarray, shape (n - 1,), float64
     """
-    n, d = points.shape
-    lengths = np.empty(n - 1)
+    n = len(points)
+    squares = np.empty(n - 1)
     nearest = np.full(n, np.inf)
     outside = np.arange(1, n)
     n_outside = n - 1
@@ -33,16 +43,12 @@ def euclidean_tree_lengths(points: NDArray[np.float64]) -> NDArray[np.float64]:
         shortest = np.inf
         for o in range(n_outside):
             vertex = outside[o]
-            squared = 0.0
-            for t in range(d):
-                difference = points[vertex, t] - points[added, t]
-                squared += difference * difference
-            nearest[vertex] = min(nearest[vertex], squared)
+            nearest[vertex] = min(nearest[vertex], squared_distance(points[vertex], points[added]))
             if nearest[vertex] < shortest:
                 shortest = nearest[vertex]
                 closest = o
-        lengths[k] = np.sqrt(shortest)
+        squares[k] = shortest
         added = outside[closest]
         n_outside -= 1
         outside[closest] = outside[n_outside]
-    return lengths
+    return squares

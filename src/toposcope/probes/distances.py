@@ -23,6 +23,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         Whose diagrams; that probe must be declared too, and of several the first counts.
     """
 
+    VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"diagrams", "previous"})
 
     of: Literal["rips", "neural_persistence"] = "rips"

@@ -23,6 +23,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         See `toposcope.homology.rips`.
     """
 
+    VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
 
     max_dimension: int = 1

@@ -1,7 +1,7 @@
 """Vietoris-Rips persistence of neurons: the rows of each weight matrix, or of all layers in one cloud (METHODS 3)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     pooled : bool
         One cloud of all layers' rows, zero-padded to the widest, as the published study made it.
     """
+
+    VERSION: ClassVar[int] = 2
 
     max_dimension: int = 1
     max_points: int = 2000

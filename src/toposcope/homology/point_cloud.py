@@ -1,0 +1,278 @@
+"""The three ways to hand in a cloud: Euclidean points, points by their directions, a matrix of distances.
+
+Each gives the lengths of its minimum spanning tree, distances between chosen points, and landmarks.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_float_matrix
+
+Points = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Metric = Literal["euclidean", "cosine", "precomputed"]
+
+BORUVKA_POINTS = 1000
+BORUVKA_COORDINATES = 40_000
+"""From so many points, and numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
+
+
+class Cloud(Protocol):
+    """What the filtration needs to know of a cloud."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array it came as; first the number of points."""
+
+    def tree(self) -> tuple[Vector, str]:
+        """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
+
+    def distances(self, chosen: Indices) -> Points:
+        """Return the distances between chosen points, shape (k, k), a new array."""
+
+    def landmarks(self, count: int) -> tuple[Indices, Vector]:
+        """Return greedy farthest points and the cover radius up to and with each."""
+
+    def cover_radius(self, chosen: Indices) -> float:
+        """Return the largest distance of a point from its nearest chosen one."""
+
+
+def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
+    """Check what the user hands in; `name` is how messages call it.
+
+    Raises
+    ------
+    ToposcopeError
+        If the metric is unknown, or the points do not fit it.
+    """
+    if metric not in ("euclidean", "cosine", "precomputed"):
+        raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
+    if metric == "precomputed":
+        return Distances(as_distances(points, name))
+    if metric == "euclidean" and getattr(points, "is_cuda", False):
+        return DeviceEuclidean.of(points, name)
+    cloud = np.ascontiguousarray(as_float_matrix(points, name), dtype=np.float64)
+    return Euclidean.of(cloud, name) if metric == "euclidean" else Directions.of(cloud, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Euclidean:
+    """Points with the Euclidean distance, in units of a power of two.
+
+    A power of two changes no digit of a result, and keeps the squares of all but vanishing differences in range.
+    """
+
+    points: Points
+    exponent: int
+    name: str
+
+    @classmethod
+    def of(cls, points: Points, name: str) -> "Euclidean":
+        """Choose the unit so that no coordinate is above one."""
+        exponent = int(np.frexp(np.abs(points).max())[1])
+        return cls(np.ldexp(points, -exponent), exponent, name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points and dimensions."""
+        return self.points.shape
+
+    def tree(self) -> tuple[Vector, str]:
+        """Sort on a line; else Prim's algorithm or Boruvka's, by size."""
+        n, d = self.points.shape
+        if d == 1:
+            return self._scaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
+        if n < BORUVKA_POINTS or n * d < BORUVKA_COORDINATES:
+            from toposcope.kernels.euclidean_prim import prim_squares
+
+            return self._scaled(np.sqrt(np.sort(prim_squares(self.points)))), "prim"
+        from toposcope.kernels.duplicates import first_occurrences
+
+        distinct = first_occurrences(self.points)
+        squares = np.sort(self._squares(distinct))
+        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(squares)])), "boruvka"
+
+    def _squares(self, distinct: Indices) -> Vector:
+        from toposcope.kernels.euclidean_tree import boruvka_squares
+
+        return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
+
+    def distances(self, chosen: Indices) -> Points:
+        """Compute them from coordinate differences."""
+        from scipy.spatial.distance import pdist, squareform
+
+        return self._scaled(squareform(pdist(self.points[chosen])))
+
+    def landmarks(self, count: int) -> tuple[Indices, Vector]:
+        """Begin with the point farthest from the centroid."""
+        from toposcope.kernels.farthest import farthest_order
+
+        first = int(np.argmax(np.linalg.norm(self.points - self.points.mean(axis=0), axis=1)))
+        indices, squared_radii = farthest_order(self.points, first, count)
+        return indices, self._scaled(np.sqrt(squared_radii))
+
+    def cover_radius(self, chosen: Indices) -> float:
+        """Look up the nearest chosen point of each."""
+        from scipy.spatial.distance import cdist
+
+        nearest = np.full(len(self.points), np.inf)
+        for landmark in chosen:
+            np.minimum(nearest, cdist(self.points, self.points[landmark : landmark + 1])[:, 0], out=nearest)
+        return float(self._scaled(nearest).max())
+
+    def _scaled(self, lengths: Vector) -> Vector:
+        with np.errstate(over="ignore"):
+            scaled: Vector = np.ldexp(lengths, self.exponent)
+        if not np.isfinite(scaled).all():
+            raise ToposcopeError(
+                f"{self.name}: distances are beyond the range of float64, shape {self.points.shape}; divide the points "
+                "by a constant"
+            )
+        return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceEuclidean(Euclidean):
+    """Points that lie on a GPU too, where the tree of a large cloud is made.
+
+    Attributes
+    ----------
+    device_points : torch.Tensor, shape (n, d), float64
+        The same points, in the same unit.
+    """
+
+    device_points: Any
+
+    @classmethod
+    def of(cls, points: Any, name: str) -> "DeviceEuclidean":
+        """Check and scale the points; the copy on the host serves landmarks, loops, and small clouds."""
+        host = Euclidean.of(np.ascontiguousarray(as_float_matrix(points, name), dtype=np.float64), name)
+        # In two steps: one power of two may be out of range.
+        half = host.exponent // 2
+        device_points = points.detach().double() * 2.0**-half * 2.0 ** (half - host.exponent)
+        return cls(host.points, host.exponent, name, device_points)
+
+    def _squares(self, distinct: Indices) -> Vector:
+        from toposcope.kernels.device_search import device_tree_squares
+
+        return device_tree_squares(self.device_points[distinct])
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Points with the cosine distance 1 - cos: half the square of the chord between their directions.
+
+    The chord loses no digits where 1 - cos would. Chords are at most 2, so distances move by at most twice what chords
+    do, and twice the cover radius in chords serves as that in cosine distances.
+    """
+
+    sphere: Euclidean
+
+    @classmethod
+    def of(cls, points: Points, name: str) -> "Directions":
+        """Divide every point by its norm."""
+        largest = np.abs(points).max(axis=1)
+        if not largest.all():
+            raise ToposcopeError(
+                f"{name}: {int((largest == 0).sum())} of {len(points)} points are zero, shape {points.shape}; they "
+                "have no direction to take the cosine of, leave them out"
+            )
+        unit = points / largest[:, None]
+        return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points and dimensions."""
+        return self.sphere.shape
+
+    def tree(self) -> tuple[Vector, str]:
+        """Take the tree of the chords: the distance grows with the chord."""
+        chords, engine = self.sphere.tree()
+        return chords**2 / 2, engine
+
+    def distances(self, chosen: Indices) -> Points:
+        """Compute them from chords."""
+        return self.sphere.distances(chosen) ** 2 / 2
+
+    def landmarks(self, count: int) -> tuple[Indices, Vector]:
+        """Those of the chords."""
+        indices, radii = self.sphere.landmarks(count)
+        return indices, 2 * radii
+
+    def cover_radius(self, chosen: Indices) -> float:
+        """Twice that of the chords."""
+        return 2 * self.sphere.cover_radius(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """A matrix of distances.
+
+    They need not obey the triangle inequality, without which a cover radius bounds nothing.
+    """
+
+    matrix: Points
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points, twice."""
+        return self.matrix.shape
+
+    def tree(self) -> tuple[Vector, str]:
+        """Prim's algorithm."""
+        from toposcope.kernels.distance_tree import prim_lengths
+
+        return np.sort(prim_lengths(self.matrix)), "prim"
+
+    def distances(self, chosen: Indices) -> Points:
+        """Look them up."""
+        return self.matrix[np.ix_(chosen, chosen)]
+
+    def landmarks(self, count: int) -> tuple[Indices, Vector]:
+        """Begin with the point that has the farthest other point."""
+        indices, radii = np.empty(count, np.int64), np.empty(count)
+        nearest = np.full(len(self.matrix), np.inf)
+        farthest = int(self.matrix.max(axis=1).argmax())
+        for k in range(count):
+            indices[k] = farthest
+            np.minimum(nearest, self.matrix[farthest], out=nearest)
+            nearest[farthest] = -1  # chosen, and never again: not even where all others repeat landmarks
+            farthest = int(nearest.argmax())
+            radii[k] = max(nearest[farthest], 0)
+        return indices, radii
+
+    def cover_radius(self, chosen: Indices) -> float:
+        """Look up the nearest chosen point of each."""
+        return float(self.matrix[chosen].min(axis=0).max())
+
+
+def as_distances(values: ArrayLike | Any, name: str) -> Points:
+    """Return a matrix of distances between n points: symmetric, not negative, zero on the diagonal; float64.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the argument, its shape, and what it is not.
+    """
+    matrix = as_float_matrix(values, name).astype(np.float64, copy=False)
+    wanted = f"{name}: expected an (n, n) matrix of distances"
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ToposcopeError(f"{wanted}, got shape {matrix.shape}")
+    if (matrix < 0).any():
+        raise ToposcopeError(f"{wanted}, got {int((matrix < 0).sum())} negative entries in shape {matrix.shape}")
+    if matrix.diagonal().any():
+        raise ToposcopeError(
+            f"{wanted}, got {np.count_nonzero(matrix.diagonal())} entries other than 0 on the diagonal of shape "
+            f"{matrix.shape}; np.fill_diagonal removes what rounding left"
+        )
+    if (uneven := matrix != matrix.T).any():
+        raise ToposcopeError(
+            f"{wanted}, got one of shape {matrix.shape} with {int(uneven.sum()) // 2} asymmetric pairs; "
+            "(D + D.T) / 2 removes what rounding left"
+        )
+    return matrix

@@ -1,0 +1,191 @@
+"""The nearest points outside one's own component, for many points at once, by BLAS.
+
+One product gives, for a block of rows, a *lower bound* of every squared distance: the rounding error of a product is
+at most c |x| |y| (Higham 2002, section 3.1), and subtracting it costs one more coordinate. The few entries of least
+bound are kept and measured exactly, from coordinate differences in float64; every point that is not on the list is at
+least as far as the last bound kept. So nothing depends on how the product was rounded: points too close to each other,
+beside their distance from the origin, for float32 are searched for again in float64, and at last by differences.
+
+Cost: O(n d) a row, most of it BLAS; memory for one block of rows beside two copies of the points.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.kernels.union_find import Parents
+
+KEPT = 10
+"""Neighbours on a list."""
+
+BLOCK_BYTES = 1 << 24
+"""Size of the block of bounds held at once."""
+
+RUN = 256
+"""Bounds compared with the last one kept at once."""
+
+Points = NDArray[np.float64]
+
+
+class Neighbours(NamedTuple):
+    """The nearest points outside the component of each of k points.
+
+    Attributes
+    ----------
+    indices : ndarray, shape (k, KEPT), int32
+    squares : ndarray, shape (k, KEPT), float64
+        Exact squared distances, ascending; infinite where there are fewer points.
+    beyond : ndarray, shape (k,), float64
+        No point that is neither listed nor of the own component has a smaller squared distance.
+    """
+
+    indices: NDArray[np.int32]
+    squares: NDArray[np.float64]
+    beyond: NDArray[np.float64]
+
+
+def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
+    """Return c and the least t such that a product of points in d dimensions errs by at most c |x| |y| + t.
+
+    The product has d + 2 terms; its factors and the squared norms in it are rounded too, and terms may underflow.
+    """
+    format = np.finfo(dtype)
+    return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
+
+
+class ProductSearch:
+    """Search by products in one precision.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d), float64, C-contiguous
+        No coordinate above one.
+    dtype : numpy.float32 or numpy.float64
+    """
+
+    def __init__(self, points: Points, dtype: type[np.floating[Any]]) -> None:
+        n, d = points.shape
+        self._points = points
+        relative, absolute = rounding(d, dtype)
+        # Bounds are tightest about the centre; lengths are measured on the points as they are.
+        centred = points - points.mean(axis=0)
+        squared_norms = np.einsum("ij,ij->i", centred, centred)
+        margin = np.sqrt(relative * squared_norms)
+        self._left = np.empty((n, d + 2), dtype)
+        self._left[:, :d] = -2 * centred
+        self._left[:, d] = -2 * margin
+        self._left[:, d + 1] = 1
+        self._right = np.empty((n, d + 2), dtype)
+        self._right[:, :d] = centred
+        self._right[:, d] = margin
+        self._right[:, d + 1] = (1 - relative) * squared_norms
+        self._own = (1 - relative) * squared_norms - absolute
+
+    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+        """Return the neighbours of some points outside their components."""
+        n = len(self._points)
+        found = _unfilled(len(rows))
+        height = max(16, BLOCK_BYTES // (self._left.itemsize * n))
+        block = np.empty((min(height, len(rows)), n), self._left.dtype)
+        for begin in range(0, len(rows), height):
+            chosen = rows[begin : begin + height]
+            part = slice(begin, begin + len(chosen))
+            bounds = np.matmul(self._left[chosen], self._right.T, out=block[: len(chosen)])
+            _least(bounds, chosen, labels, found.indices[part], found.beyond[part])
+            found.beyond[part] += self._own[chosen]
+        _measure(self._points, rows, found.indices, found.squares)
+        return found
+
+
+def difference_search(points: Points, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    """Return the neighbours of some points outside their components, from coordinate differences alone."""
+    found = _unfilled(len(rows))
+    _scan(points, rows, labels, found.indices, found.squares, found.beyond)
+    return found
+
+
+def _unfilled(count: int) -> Neighbours:
+    return Neighbours(np.empty((count, KEPT), np.int32), np.empty((count, KEPT)), np.empty(count))
+
+
+@numba.njit(cache=True, nogil=True)
+def _insert(values: Any, indices: Any, value: float, index: int) -> None:
+    """Put a value in its place in an ascending list, whose last one falls off."""
+    k = len(values) - 1
+    while k > 0 and values[k - 1] > value:
+        values[k] = values[k - 1]
+        indices[k] = indices[k - 1]
+        k -= 1
+    values[k] = value
+    indices[k] = index
+
+
+@numba.njit(cache=True, nogil=True)
+def _least(
+    bounds: NDArray[np.floating[Any]],
+    rows: NDArray[np.int64],
+    labels: Parents,
+    indices: NDArray[np.int32],
+    beyond: NDArray[np.float64],
+) -> None:
+    """List the columns of least bound outside each row's component, and the last bound kept."""
+    n = bounds.shape[1]
+    words = np.zeros(RUN // 8, np.uint64)
+    flags = words.view(np.uint8)
+    kept = np.empty(KEPT, bounds.dtype)
+    for r in range(len(rows)):
+        own = labels[rows[r]]
+        kept[:] = np.inf
+        indices[r] = -1
+        last = kept[KEPT - 1]
+        for c in range(0, n, RUN):
+            run = bounds[r, c : c + RUN]
+            others = labels[c : c + RUN]
+            for j in range(len(run)):
+                flags[j] = (run[j] < last) & (others[j] != own)
+            flags[len(run) :] = 0
+            for w in range(len(words)):
+                if words[w] == 0:
+                    continue
+                for j in range(8 * w, min(8 * w + 8, len(run))):
+                    if flags[j] and run[j] < last:
+                        _insert(kept, indices[r], run[j], c + j)
+                        last = kept[KEPT - 1]
+        beyond[r] = last
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32], squares: NDArray[np.float64]) -> None:
+    """Measure the listed points exactly, and sort the lists."""
+    for r in range(len(rows)):
+        listed = indices[r].copy()
+        indices[r] = -1
+        squares[r] = np.inf
+        for k in range(KEPT):
+            if listed[k] >= 0:
+                _insert(squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k])
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(
+    points: Points,
+    rows: NDArray[np.int64],
+    labels: Parents,
+    indices: NDArray[np.int32],
+    squares: NDArray[np.float64],
+    beyond: NDArray[np.float64],
+) -> None:
+    for r in range(len(rows)):
+        own = labels[rows[r]]
+        indices[r] = -1
+        squares[r] = np.inf
+        for j in range(len(points)):
+            if labels[j] == own:
+                continue
+            square = squared_distance(points[rows[r]], points[j])
+            if square < squares[r, KEPT - 1]:
+                _insert(squares[r], indices[r], square, j)
+        beyond[r] = squares[r, KEPT - 1]

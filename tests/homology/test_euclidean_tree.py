@@ -1,0 +1,375 @@
+"""The Euclidean minimum spanning tree, by Prim and by Boruvka, and the searches, orders and filters beside it."""
+
+import tracemalloc
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import gudhi
+import numpy as np
+import pytest
+from hard_cases import LARGE_CLOUDS, Array, clouds, large_cloud
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from ripser import ripser
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial.distance import cdist, pdist, squareform
+
+from toposcope.kernels import duplicates, neighbour_search
+from toposcope.kernels.distance_tree import prim_lengths
+from toposcope.kernels.duplicates import first_occurrences
+from toposcope.kernels.euclidean_prim import prim_squares
+from toposcope.kernels.euclidean_tree import boruvka_squares
+from toposcope.kernels.farthest import farthest_order
+from toposcope.kernels.neighbour_search import KEPT, Neighbours, ProductSearch, difference_search
+
+exhaustive = settings(max_examples=600, deadline=None)
+thorough = settings(max_examples=200, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+Indices = NDArray[np.int64]
+Squares = Callable[[Array], Array]
+Search = Callable[[Array, Indices, NDArray[np.int32]], Neighbours]
+
+ENGINES: dict[str, Squares] = {"prim": prim_squares, "boruvka": boruvka_squares}
+SEARCHES: dict[str, Search] = {
+    "float32": lambda points, rows, labels: ProductSearch(points, np.float32)(rows, labels),
+    "float64": lambda points, rows, labels: ProductSearch(points, np.float64)(rows, labels),
+    "differences": difference_search,
+}
+
+
+def in_units(points: Array) -> Array:
+    """The cloud by a power of two, so that no coordinate is above one."""
+    return np.ldexp(points, -int(np.frexp(np.abs(points).max())[1]))
+
+
+def lengths(engine: str, points: Array) -> Array:
+    squares = ENGINES[engine](points)
+    assert squares.shape == (len(points) - 1,)
+    return np.sqrt(np.sort(squares))
+
+
+def scipy_tree(distances: Array) -> Array:
+    """Lengths of SciPy's minimum spanning tree, ascending; found on ranks, since SciPy reads a zero as no edge."""
+    levels, rank = np.unique(distances, return_inverse=True)
+    tree = minimum_spanning_tree(csr_matrix(np.triu(1 + rank.reshape(distances.shape), k=1)))
+    return np.sort(levels[tree.data.astype(int) - 1])
+
+
+def slow_prim(points: Array) -> Array:
+    """Lengths of the tree, ascending, from distances that SciPy makes one row at a time."""
+    n = len(points)
+    nearest, outside = np.full(n, np.inf), np.ones(n, bool)
+    tree = np.empty(n)
+    added = 0
+    for k in range(n):
+        outside[added] = False
+        np.minimum(nearest, cdist(points[added : added + 1], points)[0], out=nearest)
+        added = int(np.argmin(np.where(outside, nearest, np.inf)))
+        tree[k] = nearest[added]
+    return np.sort(tree[:-1])
+
+
+@st.composite
+def hard_clouds(draw: st.DrawFn, max_points: int = 60, max_dimensions: int = 6) -> Array:
+    """More points than a list keeps, of every hard kind, in units of a power of two."""
+    name = draw(st.sampled_from(sorted(LARGE_CLOUDS)))
+    n, d = draw(st.integers(1, max_points)), draw(st.integers(1, max_dimensions))
+    return large_cloud(name, n, d, draw(st.integers(0, 2**32)))
+
+
+# The tree
+
+
+@exhaustive
+@given(clouds(max_points=30))
+@example(np.zeros((1, 1)))
+@example(np.zeros((2, 3)))
+@example(np.zeros((30, 2)))
+def test_small_clouds(points: Array) -> None:
+    points = in_units(points)
+    expected = scipy_tree(squareform(pdist(points)))
+    for engine in ENGINES:
+        assert_allclose(lengths(engine, points), expected, rtol=1e-12, atol=0)
+
+
+@exhaustive
+@given(hard_clouds())
+def test_hard_clouds(points: Array) -> None:
+    expected = scipy_tree(squareform(pdist(points)))
+    for engine in ENGINES:
+        assert_allclose(lengths(engine, points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "name"),
+    [(n, d, name) for n, d in ((300, 1), (257, 60), (700, 7)) for name in LARGE_CLOUDS]
+    + [(3000, 3, name) for name in ("normal", "clusters of 1e-6", "heavy tails", "large lattice")],
+)
+def test_large_clouds(n: int, d: int, name: str) -> None:
+    points = large_cloud(name, n, d)
+    # Many equal points make every list useless: they are taken out before.
+    distinct = points[first_occurrences(points)]
+    expected = slow_prim(points)
+    by_boruvka = np.concatenate([np.zeros(n - len(distinct)), lengths("boruvka", distinct)])
+    assert_allclose(by_boruvka, expected, rtol=1e-12, atol=0)
+    assert_allclose(lengths("prim", points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["duplicates", "zero rows", "equal", "lattice", "unit vectors"])
+def test_repeated_points_are_exact_all_the_same(name: str) -> None:
+    points = large_cloud(name, 700, 2)
+    assert_allclose(lengths("boruvka", points), slow_prim(points), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("n", [1, 2, 3, KEPT - 1, KEPT, KEPT + 1, KEPT + 2, 255, 256, 257, 513])
+def test_every_size_about_that_of_a_list_and_of_a_run(engine: str, n: int) -> None:
+    points = large_cloud("normal", n, 3)
+    assert_allclose(lengths(engine, points), slow_prim(points), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gudhi_and_ripser_agree(engine: str) -> None:
+    points = large_cloud("normal", 250, 4)
+    ours = lengths(engine, points)
+    tree = gudhi.RipsComplex(points=points).create_simplex_tree(max_dimension=1)
+    tree.compute_persistence(min_persistence=0, persistence_dim_max=False)
+    by_gudhi = tree.persistence_intervals_in_dimension(0)[:, 1]
+    assert_allclose(ours, np.sort(by_gudhi[np.isfinite(by_gudhi)]), rtol=1e-12)
+    by_ripser = ripser(points, maxdim=0)["dgms"][0][:, 1]
+    assert_allclose(ours, np.sort(by_ripser[np.isfinite(by_ripser)]), rtol=1e-5)
+
+
+@thorough
+@given(clouds(max_points=25, exact=True))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_squares_of_small_integers_are_exact(engine: str, points: Array) -> None:
+    inside, outside = [0], list(range(1, len(points)))
+    squared = np.sum((points[:, None] - points[None]) ** 2, axis=-1)
+    expected = []
+    while outside:
+        cut = squared[np.ix_(inside, outside)]
+        expected.append(float(cut.min()))
+        inside.append(outside.pop(int(cut.min(axis=0).argmin())))
+    assert_array_equal(np.sort(ENGINES[engine](points / 4)), np.sort(expected) / 16)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("offset", [0.0, 0.5, -0.75])
+def test_lengths_survive_a_distant_origin(engine: str, offset: float) -> None:
+    # Squared norms would leave nothing of steps of 2^-40 at a distance of 1/2; coordinate differences are exact.
+    steps = np.random.default_rng(4).permutation(np.arange(1, 401)) * 2.0**-40
+    line = np.cumsum(steps)[:, None] * np.array([[1.0, 0.0, -1.0]]) + offset
+    assert_array_equal(np.sort(ENGINES[engine](line)), 2 * np.sort(steps[1:]) ** 2)
+
+
+@thorough
+@given(hard_clouds(max_points=40), st.integers(0, 2**32))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_order_of_points_changes_no_digit_that_counts(engine: str, points: Array, seed: int) -> None:
+    shuffled = np.random.default_rng(seed).permutation(points)
+    assert_allclose(lengths(engine, shuffled), lengths(engine, points), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_points_are_left_alone_and_may_be_read_only(engine: str) -> None:
+    points = large_cloud("normal", 60, 3)
+    points.flags.writeable = False
+    before = points.copy()
+    ENGINES[engine](points)
+    assert_array_equal(points, before)
+
+
+def test_memory_is_that_of_the_points() -> None:
+    n, d = 20_000, 8
+    points = large_cloud("normal", n, d)
+    boruvka_squares(points[:300])  # compiled
+    tracemalloc.start()
+    try:
+        boruvka_squares(points)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Lists, two copies of the points, and one block of bounds; all distances would be 3.2 GB.
+    assert peak < neighbour_search.BLOCK_BYTES + 40 * n * (KEPT + d)
+
+
+# The searches
+
+
+@st.composite
+def components(draw: st.DrawFn, n: int) -> NDArray[np.int32]:
+    """A label for every point: all apart, a few components, or all but one in the same."""
+    kind = draw(st.sampled_from(["apart", "few", "one outside", "together"]))
+    if kind == "apart":
+        return np.arange(n, dtype=np.int32)
+    if kind == "few":
+        return draw(hnp.arrays(np.int32, n, elements=st.integers(0, min(n, 4) - 1)))
+    labels = np.zeros(n, np.int32)
+    if kind == "one outside":
+        labels[draw(st.integers(0, n - 1))] = n - 1
+    return labels
+
+
+def exact_squares(points: Array) -> NDArray[Any]:
+    """Squared distances as fractions, without any rounding."""
+    exact = np.array([[Fraction(x) for x in row] for row in points.tolist()], dtype=object)
+    squares: NDArray[Any] = ((exact[:, None] - exact[None]) ** 2).sum(axis=-1)
+    return squares
+
+
+def assert_sound(points: Array, rows: Indices, labels: NDArray[np.int32], found: Neighbours) -> None:
+    """Lists hold exact squares in order, of other components only; nothing that is not listed is nearer than told."""
+    exact = exact_squares(points)
+    assert found.indices.shape == found.squares.shape == (len(rows), KEPT)
+    for r, row in enumerate(rows):
+        others = set(np.flatnonzero(labels != labels[row]).tolist())
+        n_listed = min(KEPT, len(others))
+        listed = found.indices[r, :n_listed].tolist()
+        assert len(set(listed)) == n_listed
+        assert set(listed) <= others
+        expected = [float(exact[row, other]) for other in listed]
+        # A difference of two coordinates below 1e-154 of the unit has no square in float64.
+        assert_allclose(found.squares[r, :n_listed], expected, rtol=1e-14, atol=1e-300)
+        assert np.all(np.diff(found.squares[r, :n_listed]) >= 0)
+        assert np.all(np.isinf(found.squares[r, n_listed:]))
+        unlisted = [exact[row, other] for other in others - set(listed)]
+        if unlisted:
+            slack = 1 + Fraction(1, 10**14)
+            assert Fraction(float(found.beyond[r])) <= min(unlisted) * slack + Fraction(1, 10**300)
+
+
+@moderate
+@given(hard_clouds(max_points=40, max_dimensions=4), st.data())
+@pytest.mark.parametrize("search", SEARCHES)
+def test_searches_are_sound(search: str, points: Array, data: st.DataObject) -> None:
+    n = len(points)
+    labels = data.draw(components(n))
+    rows = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=12, unique=True)))
+    assert_sound(points, rows, labels, SEARCHES[search](points, rows, labels))
+
+
+@moderate
+@given(clouds(max_points=16), st.data())
+@pytest.mark.parametrize("search", SEARCHES)
+def test_searches_of_small_clouds_are_sound(search: str, points: Array, data: st.DataObject) -> None:
+    points, n = in_units(points), len(points)
+    assert_sound(
+        points, np.arange(n), (labels := data.draw(components(n))), SEARCHES[search](points, np.arange(n), labels)
+    )
+
+
+@pytest.mark.parametrize("search", ["float32", "float64"])
+@pytest.mark.parametrize("name", LARGE_CLOUDS)
+def test_bounds_of_large_clouds_hold(name: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, d = 600, 40
+    monkeypatch.setattr(neighbour_search, "BLOCK_BYTES", 100 * n * 4)  # several blocks
+    points = large_cloud(name, n, d)
+    rows = np.arange(0, n, 2)
+    labels = (np.arange(n) // 3).astype(np.int32)
+    found = SEARCHES[search](points, rows, labels)
+    squares = cdist(points[rows], points) ** 2
+    assert_allclose(found.squares, np.take_along_axis(squares, found.indices, axis=1), rtol=1e-13, atol=0)
+    assert np.all(labels[found.indices] != labels[rows][:, None])
+    squares[labels[rows][:, None] == labels] = np.inf
+    np.put_along_axis(squares, found.indices.astype(np.int64), np.inf, axis=1)
+    assert np.all(found.beyond <= squares.min(axis=1) * (1 + 1e-13))
+
+
+@pytest.mark.parametrize("search", ["float32", "float64"])
+def test_bounds_are_tight_enough_to_be_of_use(search: str) -> None:
+    points = large_cloud("normal", 500, 30)
+    rows, labels = np.arange(500), np.arange(500, dtype=np.int32)
+    found, exact = (SEARCHES[kind](points, rows, labels) for kind in (search, "differences"))
+    assert np.mean(found.beyond > found.squares[:, 0]) > 0.99
+    assert_allclose(found.squares[:, 0], exact.squares[:, 0], rtol=1e-14)
+
+
+def test_the_search_by_differences_is_brute_force() -> None:
+    points = large_cloud("clusters of 1e-9", 400, 5)
+    labels = (np.arange(400) % 7).astype(np.int32)
+    rows = np.arange(400)[::-3].copy()
+    found = difference_search(points, rows, labels)
+    squares = cdist(points[rows], points) ** 2
+    squares[labels[rows][:, None] == labels] = np.inf
+    nearest = np.sort(squares, axis=1)
+    assert_allclose(found.squares, nearest[:, :KEPT], rtol=1e-13)
+    assert_array_equal(found.beyond, found.squares[:, -1])
+
+
+# Duplicates
+
+
+@thorough
+@given(clouds(max_points=30), st.data())
+def test_first_occurrences(points: Array, data: st.DataObject) -> None:
+    copies = data.draw(st.lists(st.integers(0, len(points) - 1), max_size=10))
+    points = np.concatenate([points, -0.0 - -points[copies]])
+    points[points == 0] *= data.draw(st.sampled_from([1.0, -1.0]))
+    points[::2][points[::2] == 0] *= -1
+    expected = np.sort(np.unique(points + 0.0, axis=0, return_index=True)[1])
+    assert_array_equal(first_occurrences(points), expected)
+
+
+@pytest.mark.parametrize("name", LARGE_CLOUDS)
+def test_first_occurrences_in_large_clouds(name: str) -> None:
+    points = large_cloud(name, 2000, 3)
+    assert_array_equal(first_occurrences(points), np.sort(np.unique(points, axis=0, return_index=True)[1]))
+
+
+def test_signs_of_zero_do_not_matter() -> None:
+    points = np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, -1.0], [-0.0, -1.0], [1.0, 0.0], [1.0, -0.0]])
+    assert_array_equal(first_occurrences(points), [0, 2, 4])
+
+
+def test_colliding_hashes_lose_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_hashes", lambda points: np.zeros(len(points), np.uint64))
+    points = np.array([[1.0], [2.0], [1.0], [2.0], [3.0]])
+    # The second 2 is kept as well, as documented: it is compared with the first row of its hash alone.
+    assert_array_equal(first_occurrences(points), [0, 1, 3, 4])
+
+
+# Farthest points, and matrices of lengths
+
+
+@thorough
+@given(st.one_of(hard_clouds(max_points=30), clouds(max_points=20).map(in_units)), st.data())
+def test_farthest_order(points: Array, data: st.DataObject) -> None:
+    n = len(points)
+    first, count = data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, n))
+    indices, squared_radii = farthest_order(points, first, count)
+    apart = cdist(points, points)
+    nearest = np.full(n, np.inf)
+    assert indices[0] == first
+    for k in range(count):
+        assert k == 0 or nearest[indices[k]] == pytest.approx(nearest.max(), rel=1e-14, abs=0)
+        nearest = np.minimum(nearest, apart[indices[k]])
+        assert np.sqrt(squared_radii[k]) == pytest.approx(nearest.max(), rel=1e-14, abs=0)
+    # Distinct even where points are not: they may be handed back as landmarks.
+    assert len(set(indices.tolist())) == count
+    assert np.all(np.diff(squared_radii) <= 0)
+    for shorter in {1, (count + 1) // 2}:
+        part, radii = farthest_order(points, first, shorter)
+        assert_array_equal(part, indices[:shorter])
+        assert_array_equal(radii, squared_radii[:shorter])
+
+
+@thorough
+@given(st.integers(1, 14), st.integers(0, 2**32), st.sampled_from(["any", "ties", "zeros"]))
+def test_trees_of_a_matrix_of_lengths(n: int, seed: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    distances = rng.random((n, n)) if kind == "any" else rng.integers(kind == "ties", 4, (n, n)).astype(float)
+    distances = np.triu(distances, 1) + np.triu(distances, 1).T
+    assert_array_equal(np.sort(prim_lengths(distances)), scipy_tree(distances) if n > 1 else [])
+
+
+def test_trees_of_a_large_matrix_of_lengths() -> None:
+    distances = squareform(np.random.default_rng(1).random(400 * 399 // 2))
+    assert_array_equal(np.sort(prim_lengths(distances)), scipy_tree(distances))
+    assert_array_equal(np.sort(prim_lengths(np.asfortranarray(distances))), scipy_tree(distances))

@@ -1,0 +1,476 @@
+"""Metrics, landmarks and engines of `rips` and `farthest_points`: what a cloud is, whatever is measured on it."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import gudhi
+import numpy as np
+import pytest
+import torch
+from exact_matching import exact_bottleneck
+from hard_cases import Array, clouds, large_cloud
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import pdist, squareform
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram, farthest_points, memory, point_cloud, rips
+
+thorough = settings(max_examples=200, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+
+def simplex_tree_bars(distances: Array, max_dimension: int) -> list[Array]:
+    """Finite bars of every dimension, by GUDHI's cohomology of the explicit complex."""
+    tree = gudhi.RipsComplex(distance_matrix=distances).create_simplex_tree(max_dimension=max_dimension + 1)
+    tree.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
+    bars = [np.reshape(tree.persistence_intervals_in_dimension(k), (-1, 2)) for k in range(max_dimension + 1)]
+    return [b[np.isfinite(b[:, 1])] for b in bars]
+
+
+def assert_same_pairs(first: list[Diagram], second: list[Diagram]) -> None:
+    for a, b in zip(first, second, strict=True):
+        assert_array_equal(a.pairs, b.pairs)
+        assert (a.n_essential, a.n_truncated) == (b.n_essential, b.n_truncated)
+
+
+def directed(points: Array) -> Array:
+    """The cloud without the points that have no direction."""
+    points = points[np.abs(points).max(axis=1) > 0]
+    assume(len(points) > 0)
+    return points
+
+
+# Cosine
+
+
+@thorough
+@given(clouds(max_points=10))
+def test_cosine_distances_are_those_of_the_definition(points: Array) -> None:
+    points = directed(points)
+    expected = simplex_tree_bars(squareform(pdist(points, "cosine").clip(0)), 1)
+    # It is the reference that rounds here: 1 - cos keeps nothing below 1e-16.
+    for diagram, bars in zip(rips(points, metric="cosine"), expected, strict=True):
+        assert exact_bottleneck(diagram.pairs, bars) <= 1e-14 * points.shape[1]
+    assert len(rips(points, metric="cosine")[0].pairs) == len(points) - 1
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 3), (40, 100)])
+def test_cosine_bar_by_bar(n: int, d: int) -> None:
+    points = np.random.default_rng(n).normal(size=(n, d)) * 10.0 ** np.random.default_rng(d).uniform(-9, 9, (n, 1))
+    for diagram, bars in zip(
+        rips(points, metric="cosine"), simplex_tree_bars(squareform(pdist(points, "cosine")), 1), strict=True
+    ):
+        bars = bars[bars[:, 1] > bars[:, 0]]
+        assert_allclose(diagram.pairs, bars[np.lexsort((bars[:, 1], bars[:, 0]))], rtol=1e-11, atol=1e-14)
+
+
+@moderate
+@given(clouds(max_points=10), st.data())
+def test_lengths_of_rows_do_not_matter_to_the_cosine(points: Array, data: st.DataObject) -> None:
+    points = directed(points)
+    n = len(points)
+    exponents = data.draw(st.lists(st.integers(-300, 300), min_size=n, max_size=n))
+    scaled = np.ldexp(points, np.array(exponents)[:, None])
+    for max_points in (2000, max(1, n // 2)):
+        by_rows, expected = (rips(p, metric="cosine", max_points=max_points) for p in (scaled, points))
+        assert_same_pairs(by_rows, expected)
+        assert by_rows[1].cover_radius == expected[1].cover_radius
+
+
+@pytest.mark.parametrize("angle", [2.0**-10, 2.0**-20, 2.0**-26, 2.0**-40])
+def test_nearly_parallel_points_keep_their_digits(angle: float) -> None:
+    points = np.array([[1.0, 0.0], [1.0, angle]])
+    # 1 - cos = 1 - 1/sqrt(1 + t^2) = t^2/2 - 3t^4/8 + ..., as a fraction; far below 1e-16, where 1 - cos is 0 or noise.
+    t = Fraction(angle)
+    expected = float(t**2 / 2 - 3 * t**4 / 8 + 5 * t**6 / 16)
+    assert rips(points, metric="cosine", max_dimension=0)[0].pairs[0, 1] == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_opposite_and_orthogonal_directions() -> None:
+    axes = np.array([[2.0, 0.0], [-5.0, 0.0]])
+    assert_array_equal(rips(axes, metric="cosine")[0].pairs, [[0, 2]])
+    assert_allclose(rips(np.eye(3), metric="cosine")[0].pairs[:, 1], [1, 1], rtol=1e-15)
+
+
+def test_parallel_points_are_duplicates_to_the_cosine() -> None:
+    line = np.array([[1.0, 2.0, -3.0]]) * 2.0 ** np.arange(5)[:, None]
+    assert_array_equal(rips(line, metric="cosine")[0].pairs, np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e300])
+def test_cosine_of_tiny_and_huge_points(scale: float) -> None:
+    points = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    got = rips(points * scale, metric="cosine")[0].pairs
+    assert_allclose(got, rips(points, metric="cosine")[0].pairs, rtol=1e-14)
+
+
+@pytest.mark.parametrize("call", [rips, lambda p, metric: farthest_points(p, 2, metric=metric)])
+def test_points_without_a_direction_are_refused(call: Any) -> None:
+    points = np.array([[1.0, 0.0], [0.0, 0.0], [-0.0, 0.0]])
+    with pytest.raises(ToposcopeError, match=r"\Apoints: 2 of 3 points are zero, shape \(3, 2\)[^\n]*\Z"):
+        call(points, metric="cosine")
+
+
+@moderate
+@given(clouds(max_points=12), st.data())
+def test_the_bound_of_landmarks_holds_in_the_cosine_distance(points: Array, data: st.DataObject) -> None:
+    points = directed(points)
+    count = data.draw(st.integers(1, len(points)))
+    exact = rips(points, metric="cosine")
+    by_count = rips(points, metric="cosine", max_points=count)[1]
+    chosen = data.draw(st.permutations(range(len(points))))[:count]
+    by_hand = rips(points, metric="cosine", landmarks=chosen)[1]
+    for diagram in (by_count, by_hand):
+        assert exact_bottleneck(diagram.pairs, exact[1].pairs) <= 2 * diagram.cover_radius + 1e-14
+    apart = squareform(pdist(points, "cosine").clip(0))
+    assert apart[:, chosen].min(axis=1).max() <= by_hand.cover_radius + 1e-14
+    # Distances move by at most twice what chords do, which are at most 2.
+    chords = squareform(pdist(points / np.linalg.norm(points, axis=1, keepdims=True)))
+    assert by_hand.cover_radius == pytest.approx(2 * chords[:, chosen].min(axis=1).max(), rel=1e-12, abs=1e-14)
+
+
+# Matrices of distances
+
+
+@moderate
+@given(clouds(max_points=12), st.data())
+def test_a_matrix_of_distances_is_its_cloud(points: Array, data: st.DataObject) -> None:
+    distances = squareform(pdist(points))
+    count = data.draw(st.integers(1, len(points)))
+    chosen = farthest_points(points, count)[0]
+    wanted: list[dict[str, Any]] = [{"max_dimension": 2}, {"landmarks": chosen}]
+    for options in wanted:
+        of_matrix = rips(distances, metric="precomputed", **options)
+        for a, b in zip(of_matrix, rips(points, **options), strict=True):
+            assert len(a.pairs) == len(b.pairs) or a.dimension > 0
+            assert a.cover_radius == pytest.approx(b.cover_radius, rel=1e-13, abs=0)
+            assert exact_bottleneck(a.pairs, b.pairs) <= 1e-14 * distances.max()
+
+
+@moderate
+@given(clouds(max_points=12), st.data())
+def test_landmarks_of_a_matrix_of_distances(points: Array, data: st.DataObject) -> None:
+    distances = squareform(pdist(points))
+    n = len(points)
+    count = data.draw(st.integers(1, n))
+    chosen, radii = farthest_points(distances, count, metric="precomputed")
+    assert distances[chosen[0]].max() == distances.max()
+    for k in range(count):
+        nearest = distances[chosen[: k + 1]].min(axis=0)
+        assert radii[k] == nearest.max()
+        if k + 1 < count:
+            assert nearest[chosen[k + 1]] == nearest.max()
+    assert len(set(chosen.tolist())) == count
+    diagram = rips(distances, metric="precomputed", max_points=count)[1]
+    if count < n:
+        assert diagram.cover_radius == radii[-1]
+    exact = rips(distances, metric="precomputed")[1]
+    assert exact_bottleneck(diagram.pairs, exact.pairs) <= 2 * radii[-1] + 1e-14 * distances.max()
+
+
+def test_lengths_need_not_obey_the_triangle_inequality() -> None:
+    distances = np.array([[0.0, 1.0, 9.0, 1.0], [1.0, 0.0, 1.0, 9.0], [9.0, 1.0, 0.0, 1.0], [1.0, 9.0, 1.0, 0.0]])
+    h0, h1 = rips(distances, metric="precomputed")
+    assert_array_equal(h0.pairs[:, 1], [1, 1, 1])
+    assert_array_equal(h1.pairs, [[1, 9]])
+
+
+def test_every_kind_of_matrix_of_distances() -> None:
+    distances = squareform(pdist(np.random.default_rng(3).integers(0, 9, (12, 2)), "sqeuclidean"))
+    expected = rips(distances, metric="precomputed")
+    wide = np.zeros((24, 36))
+    wide[::2, ::3] = distances
+    unaligned = np.ndarray(distances.shape, np.float64, bytearray(distances.nbytes + 1), 1)
+    unaligned[:] = distances
+    read_only = distances.copy()
+    read_only.flags.writeable = False
+    kinds = (
+        distances.tolist(),
+        distances.astype(np.float16),
+        distances.astype(np.float32),
+        distances.astype(">f8"),
+        np.asfortranarray(distances),
+        wide[::2, ::3],
+        distances[::-1, ::-1],
+        unaligned,
+        read_only,
+        torch.from_numpy(distances).bfloat16(),
+    )
+    for kind in kinds:
+        assert_same_pairs(rips(kind, metric="precomputed"), expected)
+
+
+def test_the_matrix_of_distances_is_left_alone() -> None:
+    distances = squareform(pdist(np.random.default_rng(3).normal(size=(12, 2))))
+    before = distances.copy()
+    rips(distances, metric="precomputed", threshold=1.0)
+    farthest_points(distances, 12, metric="precomputed")
+    assert_array_equal(distances, before)
+
+
+def test_a_single_point_by_its_distance() -> None:
+    h0, h1 = rips(np.zeros((1, 1)), metric="precomputed")
+    assert (len(h0.pairs), len(h1.pairs), h0.n_essential) == (0, 0, 1)
+
+
+BAD_DISTANCES = {
+    "not square": (np.zeros((2, 3)), "shape (2, 3)"),
+    "a vector, as pdist returns": (np.ones(3), "shape (3,)"),
+    "negative": (np.array([[0.0, -1.0], [-1.0, 0.0]]), "2 negative entries in shape (2, 2)"),
+    "diagonal": (np.array([[0.0, 1.0], [1.0, 1e-9]]), "1 entries other than 0 on the diagonal of shape (2, 2)"),
+    "asymmetric": (np.array([[0.0, 1.0], [1.5, 0.0]]), "shape (2, 2) with 1 asymmetric pairs"),
+    "barely asymmetric": (np.array([[0.0, 1.0], [np.nextafter(1, 2), 0.0]]), "1 asymmetric"),
+    "NaN": (np.array([[0.0, np.nan], [np.nan, 0.0]]), "2 of 4"),
+    "infinite": (np.array([[0.0, np.inf], [np.inf, 0.0]]), "2 of 4"),
+    "integers": (np.zeros((2, 2), int), "int64"),
+    "empty": (np.zeros((0, 0)), "(0, 0)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DISTANCES)
+@pytest.mark.parametrize("call", [rips, lambda p, metric: farthest_points(p, 1, metric=metric)])
+def test_bad_matrices_of_distances_are_refused_in_one_line(call: Any, name: str) -> None:
+    matrix, quoted = BAD_DISTANCES[name]
+    with pytest.raises(ToposcopeError) as caught:
+        call(matrix, metric="precomputed")
+    message = str(caught.value)
+    assert message.startswith("points: ")
+    assert quoted in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("metric", ["manhattan", "", None, 2, ["cosine"]])
+def test_unknown_metrics_are_refused_in_one_line(metric: Any) -> None:
+    for call in (lambda: rips(np.eye(3), metric=metric), lambda: farthest_points(np.eye(3), 2, metric=metric)):
+        with pytest.raises(ToposcopeError, match=r"\Ametric: [^\n]*'precomputed'[^\n]*\Z"):
+            call()
+
+
+# Landmarks
+
+
+@thorough
+@given(clouds(max_points=14), st.sampled_from(["euclidean", "cosine", "precomputed"]), st.data())
+def test_a_beginning_of_the_order_is_a_smaller_count(points: Array, metric: Any, data: st.DataObject) -> None:
+    if metric == "cosine":
+        points = directed(points)
+    if metric == "precomputed":
+        points = squareform(pdist(points))
+    n = len(points)
+    order, radii = farthest_points(points, n, metric=metric)
+    assert sorted(order) == list(range(n))
+    assert radii[-1] == 0
+    count = data.draw(st.integers(1, n))
+    chosen, cover_radii = farthest_points(points, count, metric=metric)
+    assert_array_equal(chosen, order[:count])
+    assert_array_equal(cover_radii, radii[:count])
+    by_count = rips(points, metric=metric, max_points=count)
+    by_hand = rips(points, metric=metric, landmarks=order[:count])
+    assert_array_equal(by_hand[0].pairs, by_count[0].pairs)
+    assert exact_bottleneck(by_hand[1].pairs, by_count[1].pairs) == 0
+    assert by_hand[1].cover_radius == pytest.approx(radii[count - 1], rel=1e-14, abs=0)
+
+
+@moderate
+@given(clouds(max_points=12), st.data())
+def test_landmarks_of_ones_own(points: Array, data: st.DataObject) -> None:
+    chosen = data.draw(st.permutations(range(len(points))))[: data.draw(st.integers(1, len(points)))]
+    h0, h1 = rips(points, landmarks=chosen, max_points=1)
+    whole = rips(points)
+    apart = np.array([[math.dist(x, y) for y in points] for x in points])
+    assert_array_equal(h0.pairs, whole[0].pairs)
+    assert_array_equal(h1.pairs, rips(points[chosen])[1].pairs)
+    assert h1.cover_radius == pytest.approx(apart[:, chosen].min(axis=1).max(), rel=1e-14, abs=0)
+    assert exact_bottleneck(h1.pairs, whole[1].pairs) <= 2 * h1.cover_radius + 1e-14 * np.abs(points).max()
+
+
+def test_every_kind_of_landmarks() -> None:
+    points = np.random.default_rng(5).normal(size=(30, 2))
+    chosen = farthest_points(points, 20)[0]
+    expected = rips(points, landmarks=chosen)
+    for kind in (
+        chosen.tolist(),
+        chosen.astype(np.uint8),
+        chosen.astype(">i2"),
+        torch.from_numpy(chosen),
+        chosen[::-1],
+    ):
+        assert_same_pairs(rips(points, landmarks=kind), expected)
+
+
+def test_landmarks_of_another_cloud_can_be_used_again() -> None:
+    rng = np.random.default_rng(5)
+    before = rng.normal(size=(50, 3))
+    after = before + 0.01 * rng.normal(size=(50, 3))
+    chosen = farthest_points(before, 25)[0]
+    h1 = rips(after, landmarks=chosen)[1]
+    assert exact_bottleneck(h1.pairs, rips(after)[1].pairs) <= 2 * h1.cover_radius
+
+
+@pytest.mark.parametrize(
+    ("landmarks", "quoted"),
+    [
+        ([0, 0], "distinct numbers from 0 to 4, got 2 from 0 to 0"),
+        ([-1, 2], "got 2 from -1 to 2"),
+        ([5], "from 0 to 4, got 1 from 5 to 5"),
+        ([], "shape (0,)"),
+        ([[0, 1]], "shape (1, 2)"),
+        ([[0], [1, 2]], "list"),
+        (3, "shape ()"),
+        ([0.0, 1.0], "float64"),
+        ([True, False, True, True, False], "bool"),
+        (torch.tensor([0.0, 1.0], dtype=torch.bfloat16), "bfloat16"),
+        ("0", "whole numbers"),
+        (object(), "object"),
+    ],
+)
+def test_bad_landmarks_are_refused_in_one_line(landmarks: Any, quoted: str) -> None:
+    with pytest.raises(ToposcopeError) as caught:
+        rips(np.eye(5), landmarks=landmarks)
+    message = str(caught.value)
+    assert message.startswith("landmarks: ")
+    assert quoted in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("count", [0, -1, 6, 1.5, None, "3"])
+def test_bad_counts_are_refused_in_one_line(count: Any) -> None:
+    with pytest.raises(ToposcopeError, match=r"\Acount: [^\n]*\Z"):
+        farthest_points(np.eye(5), count)
+
+
+# Engines
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "engine"),
+    [(1, 1, "sort"), (3000, 1, "sort"), (2, 2, "prim"), (999, 41, "prim"), (1000, 39, "prim"), (1000, 40, "boruvka")],
+)
+def test_the_engine_is_named(n: int, d: int, engine: str) -> None:
+    points = large_cloud("normal", n, d)
+    assert rips(points, max_dimension=0)[0].engine == engine
+    if d > 1:
+        assert rips(points, max_dimension=0, metric="cosine")[0].engine == engine
+
+
+def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
+    assert [d.engine for d in rips(np.eye(5), max_dimension=2)] == ["prim", "gudhi", "gudhi"]
+    assert [d.engine for d in rips(1 - np.eye(5), metric="precomputed")] == ["prim", "gudhi"]
+
+
+def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
+    points = large_cloud("clusters of 1e-6", point_cloud.BORUVKA_POINTS, 45)
+    # A repeated point adds a bar of length zero and nothing else.
+    below, above = points[:-1], np.concatenate([points[:-1], points[:1]])
+    by_prim, by_boruvka = rips(below, max_dimension=0)[0], rips(above, max_dimension=0)[0]
+    assert (by_prim.engine, by_boruvka.engine) == ("prim", "boruvka")
+    assert by_boruvka.pairs[0, 1] == 0
+    assert_allclose(by_boruvka.pairs[1:], by_prim.pairs, rtol=1e-14, atol=0)
+
+
+@thorough
+@given(clouds(max_points=25))
+def test_engines_agree_on_every_small_cloud(points: Array) -> None:
+    by_prim = rips(points, max_dimension=0)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(point_cloud, "BORUVKA_POINTS", 0)
+        patch.setattr(point_cloud, "BORUVKA_COORDINATES", 0)
+        by_boruvka = rips(points, max_dimension=0)[0]
+        flat = rips(np.pad(points[:, :1], ((0, 0), (0, 1))), max_dimension=0)[0]
+    by_sorting = rips(points[:, :1], max_dimension=0)[0]
+    assert by_boruvka.engine == ("sort" if points.shape[1] == 1 else "boruvka")
+    assert (flat.engine, by_sorting.engine) == ("boruvka", "sort")
+    assert_allclose(by_boruvka.pairs, by_prim.pairs, rtol=1e-14, atol=0)
+    assert_allclose(flat.pairs, by_sorting.pairs, rtol=1e-14, atol=1e-154 * np.abs(points).max())
+
+
+@pytest.mark.parametrize(
+    "name", ["duplicates", "zero rows", "equal", "lattice", "unit vectors", "normal", "near duplicates"]
+)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_duplicates_stay_in_large_clouds(name: str, metric: Any) -> None:
+    n = 2000
+    points = large_cloud(name, n, 20)
+    if metric == "cosine":
+        points = np.resize(points[np.abs(points).max(axis=1) > 0], points.shape)
+    h0 = rips(points, metric=metric, max_dimension=0)[0]
+    assert (h0.engine, h0.n_essential, h0.n_truncated) == ("boruvka", 1, 0)
+    assert h0.pairs.shape == (n - 1, 2)
+    if metric == "euclidean":
+        assert np.sum(h0.pairs[:, 1] == 0) == n - len(np.unique(points, axis=0))
+    middle = float(np.median(h0.pairs[:, 1]))
+    capped = rips(points, metric=metric, max_dimension=0, threshold=middle)[0]
+    assert len(capped.pairs) + capped.n_truncated == n - 1
+    assert_array_equal(capped.pairs, h0.pairs[h0.pairs[:, 1] <= middle])
+
+
+@pytest.mark.parametrize("name", ["normal", "off the origin by 1e6", "heavy tails", "lattice"])
+@pytest.mark.parametrize("exponent", [-1000, -3, 7, 900])
+def test_a_power_of_two_scales_every_digit_of_a_large_cloud(name: str, exponent: int) -> None:
+    points = large_cloud(name, 1000, 40)
+    plain, scaled = rips(points, max_dimension=0)[0], rips(np.ldexp(points, exponent), max_dimension=0)[0]
+    assert plain.engine == scaled.engine == "boruvka"
+    assert_array_equal(scaled.pairs, np.ldexp(plain.pairs, exponent))
+
+
+@pytest.mark.parametrize("name", ["normal", "clusters of 1e-9", "far scales", "lattice"])
+def test_the_order_of_points_does_not_matter_in_a_large_cloud(name: str) -> None:
+    points = large_cloud(name, 1000, 40)
+    shuffled = np.random.default_rng(1).permutation(points)
+    plain, mixed = rips(points, max_dimension=0)[0], rips(shuffled, max_dimension=0)[0]
+    assert_allclose(mixed.pairs, plain.pairs, rtol=1e-14, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("d", [1, 2, 40])
+def test_distances_beyond_the_largest_float_are_refused(d: int) -> None:
+    points = np.full((1000, d), 1.7e308)
+    points[1] = -1.7e308
+    for call in (lambda: rips(points, max_dimension=0), lambda: farthest_points(points, 1)):
+        with pytest.raises(ToposcopeError, match=r"\Apoints: [^\n]*range of float64[^\n]*\Z"):
+            call()
+
+
+def test_subnormal_clouds_by_every_engine() -> None:
+    for n, d in ((50, 1), (50, 3), (1000, 40)):
+        places = np.random.default_rng(n).integers(-20, 20, (n, d)).astype(float)
+        plain, tiny = (rips(points, max_dimension=0)[0].pairs for points in (places, places * 5e-324))
+        # Lengths are rounded to whole multiples of the least float.
+        assert_allclose(tiny / 5e-324, plain, rtol=0, atol=0.5)
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [({}, 300), ({"max_points": 299}, 299), ({"landmarks": range(250)}, 250), ({"metric": "cosine"}, 300)],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_computed(
+    options: dict[str, Any], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    points = large_cloud("normal", 300, 5)
+    monkeypatch.setattr(memory, "free_memory", lambda: 10**6)
+    for method in ("tree", "distances", "landmarks", "cover_radius"):
+        for kind in (point_cloud.Euclidean, point_cloud.Directions):
+            monkeypatch.setattr(kind, method, never)
+    with pytest.raises(ToposcopeError) as refusal:
+        rips(points, **options)
+    message = str(refusal.value)
+    assert message.startswith(f"points: dimensions 1 and up of {n} points: needs 0.00")
+    assert "0.001 GB are free" in message
+    assert "max_points" in message
+    assert "\n" not in message
+
+
+def test_components_and_few_landmarks_always_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 10**6)
+    points = large_cloud("normal", 300, 5)
+    assert len(rips(points, max_dimension=0)[0].pairs) == 299
+    assert rips(points, max_points=100)[1].cover_radius > 0
