@@ -1,0 +1,248 @@
+"""Persistent-homology dimension of a point set or trajectory (Birdal, Lou, Guibas and Simsekli 2021).
+
+The sum of powers of the H0 lifetimes of n random points grows like n^(1 - alpha / dim); its slope gives the dimension.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_count, as_float_matrix, as_number
+from toposcope.homology.rips import rips
+from toposcope.seeds import derive_seed
+
+N_SIZES = 8
+LEAST_POINTS = 50
+"""Below this the default sizes would be so few, and so close, that a slope over them says nothing."""
+
+
+@dataclass(frozen=True)
+class DimensionEstimate:
+    """The dimension as one alpha sees it.
+
+    Attributes
+    ----------
+    alpha : float
+        Power of the lifetimes.
+    dimension : float
+        alpha / (1 - slope); infinite if the slope is 1 or more: the sums grow at least as fast as the number of
+        points, which they do for no finite dimension.
+    interval : (float, float)
+        95% interval of ``dimension``; an end may be infinite. It covers the choice of the random subsets, and nothing
+        else: not the bias at finite sizes (the same in every draw), and not the choice of the points themselves. More
+        draws make it as narrow as one likes, around a value as biased as before.
+    slope : float
+        Slope of the mean of log E_alpha against log n, by least squares.
+    r_squared : float
+        Share of the variance of those means that the line explains; nan if they are all equal. Near slope 0 (alpha
+        near the dimension) it is low for a good line too.
+    alpha_too_large : bool
+        True if alpha is not below ``dimension``: the theory does not cover the estimate.
+    """
+
+    alpha: float
+    dimension: float
+    interval: tuple[float, float]
+    slope: float
+    r_squared: float
+    alpha_too_large: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PHDimension:
+    """Persistent-homology dimension for several alphas, from the same random subsets.
+
+    Attributes
+    ----------
+    estimates : tuple of DimensionEstimate
+        One for each alpha, in the order asked for; the first is the primary one.
+    sizes : ndarray, shape (s,), int64
+        Subset sizes, ascending.
+    log_sums : ndarray, shape (s, k), float64
+        Mean over draws of the natural logarithm of E_alpha, a column for each alpha: what the lines are fitted to.
+    n_points : int
+    n_draws : int
+        Subsets drawn at every size.
+    """
+
+    estimates: tuple[DimensionEstimate, ...]
+    sizes: NDArray[np.int64]
+    log_sums: NDArray[np.float64]
+    n_points: int
+    n_draws: int
+
+    @property
+    def dimension(self) -> float:
+        """The dimension of the primary (first) alpha."""
+        return self.estimates[0].dimension
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the primary alpha; see `DimensionEstimate` for what it covers."""
+        return self.estimates[0].interval
+
+
+def ph_dimension(
+    points: ArrayLike | Any,
+    *,
+    alpha: float | Sequence[float] = (1.0, 0.75, 1.25),
+    sizes: Sequence[int] | None = None,
+    n_draws: int = 20,
+    seed: int = 0,
+) -> PHDimension:
+    """Estimate the persistent-homology dimension of a set of points, in whatever order they come.
+
+    E_alpha(n) is the sum of (finite H0 lifetime)^alpha over n points drawn without replacement: over the edges of their
+    Euclidean minimum spanning tree. If log E_alpha against log n has slope m, the dimension is alpha / (1 - m).
+
+    Parameters
+    ----------
+    points : array-like or torch.Tensor, shape (n, d)
+        One point a row, such as the weights at one step of a run; any floating-point dtype, computed in float64.
+    alpha : float or sequence of float
+        Powers, above 0. The first is the primary one: 1 by default, as in the paper.
+    sizes : sequence of int, optional
+        Subset sizes: at least 3 different ones, of 2 to n points. By default 8, from a quarter of the largest to the
+        largest, evenly spaced in their logarithm. The largest is 4 n / 5 up to n = 125, then 100, n / 2 from n = 200,
+        1,000 from n = 2,000, and n / 4 from n = 4,000.
+    n_draws : int
+        Subsets drawn at every size, at least 2. The same subsets serve every alpha.
+    seed : int
+        The draws at one size depend on the seed, the size and n alone.
+
+    Returns
+    -------
+    PHDimension
+
+    Raises
+    ------
+    ToposcopeError
+        If the points are not a finite floating-point matrix, are fewer than 50 (without `sizes`), or are all equal (or
+        those of one subset are: E is then 0 and has no logarithm); or if an option is out of range.
+
+    Warns
+    -----
+    UserWarning
+        Once a call, if some alpha is not below the dimension it found (the theory needs alpha < dimension), or if a
+        dimension is infinite.
+
+    Notes
+    -----
+    Cost: the trees, O(n_draws d sum(sizes^2)) time, O(nd) memory. Source: Birdal et al. 2021, "Intrinsic dimension,
+    persistent homology and generalization in neural networks", Algorithm 1; Schweinhart 2020 for alpha other than 1.
+    Small subsets are mostly boundary, which biases every estimate. Large parts of a regular set are not like random
+    points (of equally spaced ones the gaps are geometric; only those of a small part are nearly exponential), which
+    biases every alpha but 1 on a line, and alpha = 1 too on a random walk. The default sizes balance the two.
+    """
+    alphas = _as_alphas(alpha)
+    n_draws = as_count(n_draws, "n_draws", 2)
+    seed = as_count(seed, "seed", 0)
+    cloud = as_float_matrix(points, "points").astype(np.float64)
+    chosen = _default_sizes(cloud.shape) if sizes is None else _as_sizes(sizes, cloud.shape)
+    if (cloud == cloud[0]).all():
+        raise ToposcopeError(f"points: all {len(cloud)} points are equal, shape {cloud.shape}; they have no dimension")
+    logs = np.empty((len(alphas), len(chosen), n_draws))
+    for i, size in enumerate(chosen):
+        # A stream for each size: asking for one size more changes no draw of the others.
+        generator = np.random.default_rng(derive_seed(seed, "ph_dimension", int(size)))
+        for k in range(n_draws):
+            subset = cloud[generator.choice(len(cloud), int(size), replace=False)]
+            logs[:, i, k] = _log_power_sums(rips(subset, max_dimension=0)[0].lifetimes, alphas, cloud.shape)
+    estimates = tuple(_estimate(a, np.log(chosen), logs[j]) for j, a in enumerate(alphas))
+    if message := _doubts(estimates):
+        warnings.warn(message, UserWarning, stacklevel=2)
+    return PHDimension(estimates, chosen, logs.mean(axis=2).T.copy(), len(cloud), n_draws)
+
+
+def _as_alphas(alpha: Any) -> list[float]:
+    values = list(alpha) if isinstance(alpha, Iterable) and not isinstance(alpha, str) else [alpha]
+    numbers = [as_number(value, "alpha", 0) for value in values]
+    if not numbers or not all(0 < number < float("inf") for number in numbers):
+        raise ToposcopeError(f"alpha: expected one or more finite numbers above 0, got {alpha!r}")
+    return numbers
+
+
+def _default_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    n = shape[0]
+    if n < LEAST_POINTS:
+        raise ToposcopeError(
+            f"points: expected at least {LEAST_POINTS} points, got shape {shape}; fewer need `sizes` of their own"
+        )
+    largest = max(min(n // 2, max(1000, n // 4)), min(4 * n // 5, 100))
+    smallest = largest // 4
+    return np.unique(np.geomspace(smallest, largest, N_SIZES).round().astype(np.int64))
+
+
+def _as_sizes(sizes: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    if not isinstance(sizes, Iterable):
+        raise ToposcopeError(f"sizes: expected a sequence of whole numbers, got {sizes!r}")
+    counts = np.unique(np.array([as_count(size, "sizes", 2) for size in sizes], dtype=np.int64))
+    if len(counts) < 3 or counts[-1] > shape[0]:
+        raise ToposcopeError(
+            f"sizes: expected at least 3 different sizes, none above the number of points, {shape[0]}, "
+            f"got {counts.tolist()}"
+        )
+    return counts
+
+
+def _log_power_sums(lifetimes: NDArray[np.float64], alphas: list[float], shape: tuple[int, ...]) -> list[float]:
+    """Logarithm of sum(l^alpha) for every alpha, in units of the longest bar so that no power leaves the range."""
+    longest = lifetimes.max()
+    if longest == 0:
+        raise ToposcopeError(
+            f"points: a random subset of {len(lifetimes) + 1} holds equal points only, shape {shape}; "
+            "remove the duplicates or take larger sizes"
+        )
+    shares = lifetimes / longest
+    return [float(alpha * np.log(longest) + np.log((shares**alpha).sum())) for alpha in alphas]
+
+
+def _estimate(alpha: float, log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> DimensionEstimate:
+    """Fit one line to the means over draws; `logs` has shape (sizes, draws)."""
+    from scipy.special import stdtrit
+
+    means = logs.mean(axis=1)
+    offsets = log_sizes - log_sizes.mean()
+    weights = offsets / (offsets**2).sum()
+    slope = float(weights @ means)
+    residuals = means - means.mean() - slope * offsets
+    scatter = float(((means - means.mean()) ** 2).sum())
+    # The slope is a weighted sum of independent means, each with a variance of its own: Welch and Satterthwaite.
+    n_draws = logs.shape[1]
+    variances = weights**2 * logs.var(axis=1, ddof=1) / n_draws
+    total = float(variances.sum())
+    half = 0.0
+    if total > 0:
+        shares = variances / total
+        half = float(stdtrit((n_draws - 1) / (shares**2).sum(), 0.975)) * total**0.5
+    dimension = _dimension(alpha, slope)
+    return DimensionEstimate(
+        alpha=alpha,
+        dimension=dimension,
+        interval=(_dimension(alpha, slope - half), _dimension(alpha, slope + half)),
+        slope=slope,
+        r_squared=1 - float((residuals**2).sum()) / scatter if scatter > 0 else float("nan"),
+        alpha_too_large=not alpha < dimension,
+    )
+
+
+def _dimension(alpha: float, slope: float) -> float:
+    # It grows with the slope, so an interval of slopes is one of dimensions.
+    return alpha / (1 - slope) if slope < 1 else float("inf")
+
+
+def _doubts(estimates: Sequence[DimensionEstimate]) -> str:
+    """Say in one line what not to believe; empty if there is nothing to say."""
+    large = [f"{e.alpha:g} (dimension {e.dimension:.3g})" for e in estimates if e.alpha_too_large]
+    endless = [f"{e.alpha:g}" for e in estimates if e.dimension == float("inf")]
+    said = []
+    if large:
+        said.append(f"the theory needs alpha below the dimension, which does not hold for alpha = {', '.join(large)}")
+    if endless:
+        said.append(f"the slope is 1 or more, and no dimension finite, for alpha = {', '.join(endless)}")
+    return "; ".join(said)
