@@ -1,0 +1,147 @@
+"""The nearest points outside one's own component, for many points at once, on the device where the points lie.
+
+The searches of `neighbour_search` as operations of torch, with the same bounds. The products are made in full float32
+or float64: the shortened formats that a device may use for float32 (TF32, bfloat16) would void the bound, so they are
+switched off meanwhile.
+
+Cost: O(n d) a row, most of it one matrix product; memory for one block of rows beside three copies of the points. Only
+the lists leave the device.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from toposcope.kernels.euclidean_tree import tree_squares, when_asked
+from toposcope.kernels.neighbour_search import KEPT, Neighbours, rounding
+from toposcope.kernels.union_find import Parents
+
+BLOCK_BYTES = 1 << 28
+"""Size of what a block of rows takes, about."""
+
+
+def device_tree_squares(points: Tensor) -> NDArray[np.float64]:
+    """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64.
+
+    Parameters
+    ----------
+    points : Tensor, shape (n, d), float64
+        No coordinate above one; no two points equal, which would only make it slow.
+    """
+    return tree_squares(
+        len(points),
+        [
+            when_asked(partial(TorchProductSearch, points, np.float32)),
+            when_asked(partial(TorchProductSearch, points, np.float64)),
+            partial(torch_difference_search, points),
+        ],
+    )
+
+
+class TorchProductSearch:
+    """Search by products in one precision.
+
+    Parameters
+    ----------
+    points : Tensor, shape (n, d), float64
+        No coordinate above one.
+    dtype : numpy.float32 or numpy.float64
+    """
+
+    def __init__(self, points: Tensor, dtype: type[np.floating[Any]]) -> None:
+        n, d = points.shape
+        relative, absolute = rounding(d, dtype)
+        centred = points - points.mean(dim=0)
+        squared_norms = (centred**2).sum(dim=1)
+        margin = (relative * squared_norms).sqrt()
+        of_row = torch.cat([-2 * centred, torch.stack([-2 * margin, torch.ones_like(margin)], dim=1)], dim=1)
+        of_column = torch.cat([centred, torch.stack([margin, (1 - relative) * squared_norms], dim=1)], dim=1)
+        precision = torch.float32 if dtype is np.float32 else torch.float64
+        self._points = points
+        self._left, self._right = of_row.to(precision), of_column.to(precision)
+        self._own = (1 - relative) * squared_norms - absolute
+        self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * KEPT * d))
+
+    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+        """Return the neighbours of some points outside their components."""
+        with torch.no_grad(), _full_precision(self._points.device.type):
+            components = torch.from_numpy(labels).to(self._points.device)
+            chosen = torch.from_numpy(rows).to(self._points.device)
+            return _on_host([self._search(part, components) for part in torch.split(chosen, self._height)])
+
+    def _search(self, rows: Tensor, components: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bounds = self._left[rows] @ self._right.T
+        bounds.masked_fill_(components[rows].unsqueeze(1) == components, torch.inf)
+        least = bounds.topk(min(KEPT, len(components)), largest=False)
+        squares = (self._points[least.indices] - self._points[rows].unsqueeze(1)).square_().sum(dim=2)
+        squares, order = squares.masked_fill_(least.values.isinf(), torch.inf).sort(dim=1)
+        indices = least.indices.gather(1, order).masked_fill_(squares.isinf(), -1)
+        return indices, squares, least.values[:, -1].double() + self._own[rows]
+
+
+def torch_difference_search(points: Tensor, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    """Return the neighbours of some points outside their components, from coordinate differences alone.
+
+    Parameters
+    ----------
+    points : Tensor, shape (n, d), float64
+    rows : ndarray, shape (k,), int64
+    labels : ndarray, shape (n,)
+        The component of every point.
+    """
+    n, d = points.shape
+    with torch.no_grad():
+        components = torch.from_numpy(labels).to(points.device)
+        chosen = torch.from_numpy(rows).to(points.device)
+        found = []
+        height = max(1, BLOCK_BYTES // (8 * n * d))
+        width = max(1, BLOCK_BYTES // (8 * n * height))
+        for part in torch.split(chosen, height):
+            squares = points.new_zeros((len(part), n))
+            for coordinates in torch.split(points, width, dim=1):
+                squares += (coordinates[part].unsqueeze(1) - coordinates).square_().sum(dim=2)
+            squares.masked_fill_(components[part].unsqueeze(1) == components, torch.inf)
+            least = squares.topk(min(KEPT, n), largest=False)
+            indices = least.indices.masked_fill(least.values.isinf(), -1)
+            found.append((indices, least.values, least.values[:, -1]))
+        return _on_host(found)
+
+
+def _on_host(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Neighbours:
+    """Join blocks, and fill the lists of fewer than `KEPT` points."""
+    indices, squares, beyond = (torch.cat(part) for part in zip(*parts, strict=True))
+    missing = KEPT - indices.shape[1]
+    if missing:
+        beyond = torch.full_like(beyond, torch.inf)
+    return Neighbours(
+        np.asarray(torch.nn.functional.pad(indices, (0, missing), value=-1).int().cpu()),
+        np.asarray(torch.nn.functional.pad(squares, (0, missing), value=torch.inf).cpu()),
+        np.asarray(beyond.cpu()),
+    )
+
+
+@contextmanager
+def _full_precision(device_type: str) -> Iterator[None]:
+    """Let float32 products be made in float32, whatever the settings of the process."""
+    # torch 2.9 and later: a setting for each library beside the older one for all.
+    libraries = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
+    newer: list[Any] = [library for library in libraries if hasattr(library, "fp32_precision")]
+    before = [library.fp32_precision for library in newer]
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set the newer way
+        older = "highest"
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(older)
+        for library, precision in zip(newer, before, strict=True):
+            library.fp32_precision = precision

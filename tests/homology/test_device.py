@@ -1,0 +1,275 @@
+"""What runs on the device where tensors lie: on the CPU always, on a GPU where there is one."""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hard_cases import LARGE_CLOUDS, LARGE_MATRICES, Array, clouds, large_cloud, large_matrix, matrices
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from torch import Tensor
+
+import toposcope
+from toposcope.kernels import device_bipartite_tree, device_search
+from toposcope.kernels.device_bipartite_tree import (
+    KEY_TYPES,
+    Edges,
+    Forest,
+    Passes,
+    TorchPasses,
+    device_tree_weights,
+)
+from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
+from toposcope.kernels.euclidean_prim import prim_squares
+from toposcope.kernels.neighbour_search import KEPT, Neighbours, difference_search
+
+moderate = settings(max_examples=100, deadline=None)
+DTYPES = list(KEY_TYPES)
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return name
+
+
+class Place(NamedTuple):
+    """A device, and the passes over matrices there; None for those chosen by default."""
+
+    device: str
+    passes: Passes | None
+
+
+@pytest.fixture(
+    scope="module",
+    params=[Place("cpu", None), Place("cuda", TorchPasses()), Place("cuda", None)],
+    ids=["cpu", "cuda-torch", "cuda"],
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.param
+    if found.device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return found
+
+
+def finite(W: NDArray[Any], dtype: torch.dtype) -> Tensor:
+    """Round to a format; what is beyond its range becomes one."""
+    rounded = torch.from_numpy(W).to(dtype)
+    return rounded.masked_fill(~rounded.isfinite(), 1)
+
+
+def assert_exact(weights: Array, W: Tensor) -> None:
+    """Compare with the tree of the CPU's kernel."""
+    expected = toposcope.neural_persistence(W.cpu())
+    weights = weights[::-1]
+    assert weights[0] == expected.scale
+    assert_array_equal(weights / weights[0] if weights[0] else np.ones_like(weights), expected.deaths)
+
+
+@moderate
+@given(W=matrices(), dtype=st.sampled_from(DTYPES))
+def test_small_trees_are_exact(place: Place, W: NDArray[Any], dtype: torch.dtype) -> None:
+    tensor = finite(W, dtype).to(place.device)
+    weights = device_tree_weights(tensor, place.passes)
+    assert weights.dtype == np.float64
+    assert weights.shape == (sum(W.shape) - 1,)
+    assert_exact(weights, tensor)
+
+
+@pytest.mark.parametrize("block", [10000, device_bipartite_tree.BLOCK])
+@pytest.mark.parametrize("name", LARGE_MATRICES)
+def test_hard_trees_are_exact(place: Place, name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_bipartite_tree, "BLOCK", block)
+    for dtype in DTYPES:
+        tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(place.device, dtype)
+        assert_exact(device_tree_weights(tensor, place.passes), tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views_are_read_where_they_lie(place: Place, dtype: torch.dtype) -> None:
+    W = torch.from_numpy(large_matrix("normal", 300, 420)).to(place.device, dtype)
+    for view in (W.T, W[::2, ::3], W[5:, 7:].T, W[:1], W[:, :1], W[0].expand(200, 420), W[:, :1].expand(300, 200)):
+        assert_exact(device_tree_weights(view, place.passes), view)
+    assert_exact(device_tree_weights(W.requires_grad_(), place.passes), W.detach())
+
+
+@pytest.mark.parametrize("shape", [(2000, 1500), (40, 30000), (30000, 40), (1, 5000), (5000, 1)])
+def test_large_trees_are_exact(place: Place, shape: tuple[int, int]) -> None:
+    W = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(place.device)
+    for tensor in (W, W.bfloat16()):
+        assert_exact(device_tree_weights(tensor, place.passes), tensor)
+
+
+def test_long_chains_are_exact(place: Place) -> None:
+    # A staircase whose steps rise: every vertex chooses the next one.
+    n = 300
+    W = torch.zeros(n, n + 1, device=place.device)
+    steps = torch.arange(1.0, 2 * n + 1, device=place.device)
+    W[torch.arange(n), torch.arange(n)] = steps[0::2]
+    W[torch.arange(n), torch.arange(n) + 1] = steps[1::2]
+    assert_array_equal(device_tree_weights(W, place.passes), steps.double().cpu())
+
+
+@pytest.mark.parametrize("name", LARGE_MATRICES)
+def test_a_sample_that_misleads_costs_no_memory(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_bipartite_tree, "_sample", lambda bits, count: bits.new_zeros(count))
+    joined_along = []
+
+    class Counted(TorchPasses):
+        def join(self, forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
+            joined_along.append(len(edges.keys))
+            return super().join(forest, edges, waiting)
+
+    tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device)
+    assert_exact(device_tree_weights(tensor, Counted()), tensor)
+    assert max(joined_along) <= 2 * device_bipartite_tree.SURVIVORS * (290 + 170)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_not_finite_shows(place: Place, value: float, dtype: torch.dtype) -> None:
+    W = torch.randn((300, 200), generator=torch.Generator().manual_seed(2)).to(place.device, dtype)
+    assert np.isfinite(device_tree_weights(W, place.passes).max())
+    W[123, 45] = value
+    assert not np.isfinite(device_tree_weights(W, place.passes).max())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_matrix_on_a_gpu_is_not_copied() -> None:
+    W = torch.randn((8192, 8192), device="cuda").bfloat16()
+    device_tree_weights(W)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    device_tree_weights(W)
+    assert torch.cuda.max_memory_allocated() - before < W.nbytes / 4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_triton_passes_agree_in_the_interpreter() -> None:
+    # Triton chooses between compiler and interpreter when it is imported.
+    here = Path(__file__).parent
+    run = subprocess.run(
+        [sys.executable, "-c", "import test_device; test_device.check_triton()"],
+        cwd=here,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def check_triton() -> None:
+    """Compare Triton's passes with the CPU's kernel; run by the test above."""
+    from toposcope.kernels.triton_passes import TritonPasses
+
+    passes = TritonPasses()
+    for name in LARGE_MATRICES:
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            tensor = torch.from_numpy(large_matrix(name, 130, 140)).to(dtype)
+            assert_exact(device_tree_weights(tensor, passes), tensor)
+    tensor = torch.randn((150, 300), generator=torch.Generator().manual_seed(3))
+    for view in (tensor.T, tensor[::2, ::3], tensor[:1], tensor[:, :1], tensor[0].expand(100, 300)):
+        assert_exact(device_tree_weights(view, passes), view)
+    # Ties everywhere: components that did not agree on an order would choose in circles.
+    generator = torch.Generator().manual_seed(4)
+    for m, n in itertools.product(range(2, 12), repeat=2):
+        ties = torch.randint(0, 3, (m, n), generator=generator).float()
+        assert_exact(device_tree_weights(ties, passes), ties)
+    # More than there is room for.
+    keys, _ = passes.above(tensor.view(torch.int32), torch.zeros((), dtype=torch.int32), 1000)
+    assert len(keys) == 1001
+
+
+@st.composite
+def questions(draw: st.DrawFn, *, exact: bool = False) -> tuple[Array, NDArray[np.int64], NDArray[np.int32]]:
+    """Points in the unit cube, some of them to ask for, and components."""
+    points = draw(clouds(30, exact=exact))
+    n = len(points)
+    points = points / max(2.0 ** np.frexp(np.abs(points).max())[1], 2.0**-900)
+    rows = draw(st.lists(st.integers(0, n - 1), unique=True))
+    labels = draw(st.lists(st.integers(0, draw(st.integers(0, n - 1))), min_size=n, max_size=n))
+    return points, np.array(rows, np.int64), np.array(labels, np.int32)
+
+
+def assert_bounded(found: Neighbours, points: Array, rows: NDArray[np.int64], labels: NDArray[np.int32]) -> None:
+    """Check lists against all distances."""
+    assert [str(part.dtype) for part in found] == ["int32", "float64", "float64"]
+    assert found.indices.shape == found.squares.shape == (len(rows), KEPT)
+    for row, indices, squares, beyond in zip(rows, *found, strict=True):
+        true = np.sum((points - points[row]) ** 2, axis=1)
+        listed = indices[indices >= 0]
+        assert len(set(listed.tolist())) == len(listed) == np.isfinite(squares).sum()
+        assert_allclose(squares[: len(listed)], true[listed], rtol=1e-13)
+        assert (squares[1:] >= squares[:-1]).all()
+        others = labels != labels[row]
+        assert others[listed].all()
+        others[listed] = False
+        assert (true[others] * (1 + 1e-14) >= beyond).all()
+        assert others.any() or len(listed) == KEPT or beyond == np.inf
+
+
+@moderate
+@given(question=questions(), dtype=st.sampled_from([np.float32, np.float64]))
+def test_product_search_bounds_what_it_does_not_list(device: str, question: Any, dtype: Any) -> None:
+    points, rows, labels = question
+    search = TorchProductSearch(torch.from_numpy(points).to(device), dtype)
+    assert_bounded(search(rows, labels), points, rows, labels)
+
+
+@moderate
+@given(question=questions(exact=True))
+def test_difference_search_lists_the_nearest(device: str, question: Any) -> None:
+    points, rows, labels = question
+    found = torch_difference_search(torch.from_numpy(points).to(device), rows, labels)
+    assert_bounded(found, points, rows, labels)
+    expected = difference_search(points, rows, labels)
+    assert_array_equal(found.squares, expected.squares)
+    assert_array_equal(found.beyond, expected.beyond)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 15, device_search.BLOCK_BYTES])
+@pytest.mark.parametrize("name", LARGE_CLOUDS)
+def test_large_searches(device: str, name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_search, "BLOCK_BYTES", block_bytes)
+    points = large_cloud(name, 200, 20)
+    rng = np.random.default_rng(4)
+    labels, rows = rng.integers(0, 5, 200).astype(np.int32), np.flatnonzero(rng.random(200) < 0.3)
+    tensor = torch.from_numpy(points).to(device)
+    searches: list[Any] = [TorchProductSearch(tensor, np.float32), TorchProductSearch(tensor, np.float64)]
+    searches.append(partial(torch_difference_search, tensor))
+    for search in searches:
+        assert_bounded(search(rows, labels), points, rows, labels)
+    assert_allclose(searches[2](rows, labels).squares, difference_search(points, rows, labels).squares, rtol=1e-13)
+    assert_allclose(np.sort(device_tree_squares(tensor)), np.sort(prim_squares(points)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_are_made_in_full_precision(device: str, precision: str) -> None:
+    points = np.random.default_rng(5).uniform(-1, 1, (500, 64))
+    tensor = torch.from_numpy(points).to(device)
+    rows, labels = np.arange(500), np.arange(500, dtype=np.int32)
+    search = TorchProductSearch(tensor, np.float32)
+    expected = search(rows, labels)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with torch.autocast(device, torch.bfloat16):
+            found = search(rows, labels)
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for a, b in zip(found, expected, strict=True):
+        assert_array_equal(a, b)
