@@ -38,7 +38,10 @@ format: $(READY)  ## format the code in place
 
 bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/results/
 	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/homology.py
+	$(BIN)/python benchmarks/neural_persistence.py
+	$(BIN)/python benchmarks/point_clouds.py
+	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/plot.py
 
 docs: $(READY)  ## build the documentation into docs/_build
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

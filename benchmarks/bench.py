@@ -1,6 +1,7 @@
-"""What the benchmarks share: interleaved timing, the machine, and the files the results go to."""
+"""What the benchmarks share: interleaved timing, comparisons, the machine, and the files the results go to."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -12,10 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 
+import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+SHORTEST_SAMPLE = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,86 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], repeats: int) -
             run()
             seconds[name].append(perf_counter() - begin)
     return seconds
+
+
+def milliseconds(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Time contestants in turn, in milliseconds a call; short calls are repeated within one sample."""
+    sampled = {name: _long_enough(run) for name, run in contestants.items()}
+    taken = interleaved({name: sample for name, (sample, _) in sampled.items()}, repeats)
+    return {name: [1000 * seconds / sampled[name][1] for seconds in samples] for name, samples in taken.items()}
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
+    """Divide neighbouring samples."""
+    return Spread.of([a / b for a, b in zip(above, below, strict=True)])
+
+
+AGAINST = (
+    Column("work", "work"),
+    Column("contestant", "contestant"),
+    Column("its ms", "theirs"),
+    Column("toposcope ms", "ours"),
+    Column("ratio", "ratio"),
+)
+"""The columns of `against`."""
+
+
+def against(
+    work: str,
+    ours: Callable[[], object],
+    theirs: Mapping[str, Callable[[], object]],
+    repeats: int,
+    bounds: tuple[float, float] | None = (1 - 1e-6, 1 + 1e-6),
+) -> list[dict[str, object]]:
+    """Check that all give the same result, then time them; above 1, toposcope is faster.
+
+    Parameters
+    ----------
+    work : str
+        What is done.
+    ours : callable
+        Returns an array, or a number.
+    theirs : mapping of callable
+        The same from each contestant, in any order.
+    repeats : int
+    bounds : (low, high), optional
+        Allowed result / toposcope's result; None where what is timed has no common result.
+    """
+    rows: list[dict[str, object]] = []
+    for name, run in theirs.items():
+        if bounds is not None:
+            exact, answer = (np.sort(np.asarray(f(), dtype=np.float64).ravel()) for f in (ours, run))
+            if exact.shape != answer.shape or not _within(answer, exact, bounds):
+                raise click.ClickException(f"{work}: {name} does not agree with toposcope; nothing was timed")
+        taken = milliseconds({"theirs": run, "ours": ours}, repeats)
+        rows.append(
+            {
+                "work": work,
+                "contestant": name,
+                "theirs": Spread.of(taken["theirs"]),
+                "ours": Spread.of(taken["ours"]),
+                "ratio": ratio(taken["theirs"], taken["ours"]),
+            }
+        )
+    return rows
+
+
+def _within(answer: np.ndarray, exact: np.ndarray, bounds: tuple[float, float]) -> bool:
+    return bool(((answer >= exact * bounds[0]) & (answer <= exact * bounds[1])).all())
+
+
+def _long_enough(run: Callable[[], object]) -> tuple[Callable[[], object], int]:
+    """Repeat a short call within one sample; return the sample and how many calls it holds."""
+    run()
+    begin = perf_counter()
+    run()
+    calls = max(1, math.ceil(SHORTEST_SAMPLE / (perf_counter() - begin)))
+
+    def sample() -> None:
+        for _ in range(calls):
+            run()
+
+    return sample, calls
 
 
 def machine(packages: Sequence[str]) -> dict[str, str | int]:

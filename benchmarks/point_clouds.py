@@ -1,222 +1,302 @@
-"""Persistent homology: toposcope's kernels against SciPy, ripser, GUDHI and textbook Python, on one thread.
+"""Point clouds, functions and diagrams: toposcope beside GUDHI, ripser, SciPy and one bare BLAS pass.
 
-    python benchmarks/homology.py [--quick]
+    python benchmarks/point_clouds.py [--quick]
 
 Every contestant must first give the same result as toposcope, within its own precision.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
 import click
 import numpy as np
+from gudhi import CubicalComplex, RipsComplex
 from gudhi.hera import wasserstein_distance
 from gudhi.sklearn import RipsPersistence
 from numpy.typing import NDArray
 from rich.progress import track
 from ripser import ripser
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import minimum_spanning_tree
-from threadpoolctl import threadpool_limits
+from scipy.spatial.distance import pdist, squareform
 
-from bench import RESULTS, Column, Spread, interleaved, show, write
-from toposcope.homology import Diagram, neural_persistence, rips, wasserstein
+from bench import AGAINST, RESULTS, Column, Spread, against, milliseconds, ratio, show, write
+from toposcope.homology import Diagram, rips, sublevel_grid, wasserstein
 
 Vector = NDArray[np.float64]
+Row = dict[str, object]
 
-DELTA = 1e-2
-"""Hera's tolerance: it returns at most (1 + DELTA) times the exact distance."""
-DIMENSION = 50
-TEXTBOOK_LIMIT = 512
-SHORTEST_SAMPLE = 0.05
 OURS = "toposcope"
-COLUMNS = (
-    Column("problem", "problem"),
+DIMENSION = 50
+BLOCK = 512
+
+LARGE = (
+    Column("points", "points"),
     Column("contestant", "contestant"),
-    Column("its ms", "theirs"),
-    Column("toposcope ms", "ours"),
-    Column("ratio", "ratio"),
+    Column("seconds", "seconds"),
+    Column("peak extra memory, MB", "megabytes"),
+    Column("time / toposcope", "time_ratio"),
+    Column("memory / toposcope", "memory_ratio"),
 )
-Row = dict[str, str | Spread]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem, who solves it, and how far from toposcope's answer each may be.
-
-    Attributes
-    ----------
-    title : str
-    contestants : mapping of callable
-        Each returns its answer, an array; toposcope is the first.
-    bounds : mapping of (low, high)
-        Allowed answer / toposcope's answer, by contestant.
-    """
-
-    title: str
-    contestants: Mapping[str, Callable[[], Vector]]
-    bounds: Mapping[str, tuple[float, float]]
+PASS = (
+    Column("points", "points"),
+    Column("distance pass, ms", "floor"),
+    Column("toposcope, ms", "ours"),
+    Column("toposcope / pass", "ratio"),
+)
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/homology.py --quick"
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: python benchmarks/point_clouds.py --quick",
 )
-@click.option("--quick", is_flag=True, help="Show that it works: the smallest problem of each kind, 3 repeats.")
+@click.option("--quick", is_flag=True, help="Show that it works: small clouds, 3 repeats.")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
 def main(quick: bool, repeats: int, out: Path) -> None:
-    """Compare neural persistence, H0 and the Wasserstein distance with other libraries, on one thread.
+    """Measure H0 and H1 of point clouds, sublevel persistence, and the Wasserstein distance.
 
-    The contestants are sampled in turn. A ratio above 1 says that toposcope is faster; it is that of neighbouring
-    samples, and in brackets stand the lowest and the highest.
+    The contestants are sampled in turn. Every ratio is that of neighbouring samples, and in brackets stand the lowest
+    and the highest.
     """
-    if quick:
-        repeats = 3
-    kinds: dict[str, list[Callable[[], Problem]]] = {
-        "Neural persistence": [lambda n=n: np_problem(n) for n in (128, 512, 2048)],  # type: ignore[misc]
-        "H0 of a point cloud": [lambda n=n: h0_problem(n) for n in (200, 1000, 2000)],  # type: ignore[misc]
-        "Wasserstein distance": [
-            lambda n=n, q=q: wasserstein_problem(n, q)  # type: ignore[misc]
-            for n in (130, 500)
-            for q in (1, 2)
-        ],
+    repeats = 3 if quick else repeats
+    large = 1500 if quick else 10_000
+    clouds = [(2000, 50)] if quick else [(20_000, 50), (4096, 4096), (50_000, 50)]
+    side, points = (201, 300) if quick else (1001, 2000)
+    tables: dict[str, tuple[list[Row], tuple[Column, ...]]] = {
+        "H0 of a large cloud": (large_cloud(large), LARGE),
+        "H0 against one pass over all distances": (against_a_pass(clouds, min(repeats, 5)), PASS),
+        "H0 of small clouds": (small_clouds((200,) if quick else (200, 1000, 2000), repeats), AGAINST),
+        "H1": (loops((100,) if quick else (200, 500, 1000, 2000), min(repeats, 3)), AGAINST),
+        "Sublevel persistence": (sublevel(side, min(repeats, 5)), AGAINST),
+        "Wasserstein distance": (distances(points, min(repeats, 3)), AGAINST),
     }
-    tables: dict[str, tuple[list[Row], tuple[Column, ...]]] = {}
-    with threadpool_limits(1):
-        for title, problems in kinds.items():
-            rows: list[Row] = []
-            for make in track(problems[: 1 if quick else None], description=f"{title:>20}"):
-                rows += compare(make(), repeats)
-            tables[title] = (rows, COLUMNS)
-            show(rows, COLUMNS, f"{title}: median (lowest-highest)")
+    for title, (rows, columns) in tables.items():
+        show(rows, columns, title)
     facts = {
-        "samples": f"{repeats} of each contestant in turn, one thread; median (lowest-highest)",
-        "neural persistence": "standard normal square matrices, float32; SciPy's minimum spanning tree on a sparse "
-        "bipartite graph, its construction included; textbook: Kruskal's algorithm in plain Python",
-        "H0": f"standard normal points in {DIMENSION} dimensions; all from the coordinates; ripser computes in float32",
-        "Wasserstein": "two H0 diagrams of n points of a cloud before and after a small move; toposcope is exact, "
-        f"gudhi.hera has delta = {DELTA:g}: it returns at most 1 + delta times the exact distance",
+        "samples": f"{repeats} of each contestant in turn; median (lowest-highest); slow ones fewer",
+        "large cloud": f"standard normal points in {DIMENSION} dimensions, once each, every contestant in a process of "
+        "its own; memory is the growth of its resident set",
+        "pass": f"|x|^2 + |y|^2 - 2 x.y of all pairs in float32, {BLOCK} rows at a time, nothing else done with it",
+        "H1": "on the full matrix of distances, field of two elements; ripser computes in float32",
+        "sublevel": "against GUDHI's cubical complex built from vertices, which is 4-connected and computes every "
+        "dimension",
+        "Wasserstein": "order 2, of two H0 diagrams of a cloud before and after a small move; gudhi.hera with its own "
+        "tolerance of 1%, toposcope exact",
     }
-    write("homology", out, facts, tables, ("toposcope", "numpy", "scipy", "numba", "gudhi", "ripser"))
+    write("point-clouds", out, facts, tables, ("toposcope", "numpy", "scipy", "numba", "gudhi", "ripser"))
 
 
-def compare(problem: Problem, repeats: int) -> list[Row]:
-    """Check that all agree, then time them."""
-    exact = problem.contestants[OURS]()
-    for name, (low, high) in problem.bounds.items():
-        answer = problem.contestants[name]()
-        if answer.shape != exact.shape or not ((answer >= exact * low) & (answer <= exact * high)).all():
-            raise click.ClickException(f"{problem.title}: {name} does not agree with {OURS}; nothing was timed")
-    sampled = {name: _long_enough(run) for name, run in problem.contestants.items()}
-    taken = interleaved({name: run for name, (run, _) in sampled.items()}, repeats)
-    single = {name: [seconds / sampled[name][1] for seconds in samples] for name, samples in taken.items()}
+def cloud(n: int, d: int) -> Vector:
+    """Make standard normal points, always the same."""
+    return np.random.default_rng(0).standard_normal((n, d))
+
+
+def our_deaths(points: Vector) -> Vector:
+    """H0 by toposcope."""
+    return rips(points, max_dimension=0)[0].pairs[:, 1]
+
+
+def gudhi_deaths(points: Vector) -> Vector:
+    """H0 by GUDHI from the coordinates."""
+    return _finite(RipsPersistence(homology_dimensions=0).fit_transform([points])[0])
+
+
+def ripser_deaths(points: Vector) -> Vector:
+    """H0 by ripser from the coordinates."""
+    return _finite(ripser(points, maxdim=0)["dgms"][0])
+
+
+def scipy_deaths(points: Vector) -> Vector:
+    """H0 by SciPy: all distances, then its minimum spanning tree."""
+    return np.asarray(np.sort(minimum_spanning_tree(squareform(pdist(points))).data))
+
+
+CONTESTANTS: dict[str, Callable[[Vector], Vector]] = {
+    OURS: our_deaths,
+    "GUDHI": gudhi_deaths,
+    "ripser": ripser_deaths,
+    "SciPy": scipy_deaths,
+}
+
+
+def large_cloud(n: int) -> list[Row]:
+    """Time each contestant once, in a process of its own, and see how its memory grows."""
+    found: dict[str, tuple[float, float, Vector]] = {}
+    for name in track(CONTESTANTS, description="large cloud"):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found[name] = pool.submit(measured_alone, name, n).result()
+    seconds, megabytes, exact = found[OURS]
+    for name, (_, _, deaths) in found.items():
+        if not np.allclose(deaths, exact, rtol=1e-5, atol=0):
+            raise click.ClickException(f"{n} points: {name} does not agree with {OURS}")
     return [
         {
-            "problem": problem.title,
+            "points": f"{n} x {DIMENSION}",
             "contestant": name,
-            "theirs": Spread.of([1000 * s for s in single[name]]),
-            "ours": Spread.of([1000 * s for s in single[OURS]]),
-            "ratio": Spread.of([theirs / ours for theirs, ours in zip(single[name], single[OURS], strict=True)]),
+            "seconds": round(its_seconds, 3),
+            "megabytes": round(its_megabytes, 1),
+            "time_ratio": round(its_seconds / seconds, 1),
+            "memory_ratio": round(its_megabytes / megabytes, 1),
         }
-        for name in problem.bounds
+        for name, (its_seconds, its_megabytes, _) in found.items()
     ]
 
 
-def np_problem(n: int) -> Problem:
-    """Neural persistence of an n x n matrix; the answer is the deaths."""
-    W = np.random.default_rng(n).standard_normal((n, n), dtype=np.float32)
-    contestants: dict[str, Callable[[], Vector]] = {
-        OURS: lambda: neural_persistence(W).deaths,
-        "SciPy": lambda: scipy_deaths(W),
-    }
-    if n <= TEXTBOOK_LIMIT:
-        contestants["textbook"] = lambda: textbook_deaths(W)
-    exact = (1 - 1e-12, 1 + 1e-12)
-    return Problem(f"{n} x {n}", contestants, {name: exact for name in contestants if name != OURS})
+def measured_alone(name: str, n: int) -> tuple[float, float, Vector]:
+    """Return seconds, growth of the resident set in MB, and the deaths; warmed up on a small cloud."""
+    run = CONTESTANTS[name]
+    run(cloud(1200, DIMENSION))
+    points = cloud(n, DIMENSION)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    before = _resident("VmRSS")
+    begin = perf_counter()
+    deaths = run(points)
+    return perf_counter() - begin, (_resident("VmHWM") - before) / 1000, deaths
 
 
-def scipy_deaths(W: NDArray[np.float32]) -> Vector:
-    """Deaths from SciPy's minimum spanning tree of 2 - |W| / max|W|: an entry of 0 would be no edge to it."""
-    m, n = W.shape
-    magnitude = np.abs(W).astype(np.float64)
-    costs = 2 - magnitude / magnitude.max()
-    columns = np.tile(np.arange(m, m + n), m)
-    starts = np.concatenate([np.arange(0, m * n + 1, n), np.full(n, m * n)])
-    tree = minimum_spanning_tree(csr_array((costs.ravel(), columns, starts), shape=(m + n, m + n)))
-    return np.asarray(2 - np.sort(tree.data))
+def against_a_pass(shapes: list[tuple[int, int]], repeats: int) -> list[Row]:
+    """Time H0 beside one pass over the distances, with as many BLAS threads each."""
+    rows: list[Row] = []
+    for n, d in track(shapes, description="distance pass"):
+        points = cloud(n, d)
+        taken = milliseconds({"floor": partial(distance_pass, points), "ours": partial(our_deaths, points)}, repeats)
+        rows.append(
+            {
+                "points": f"{n} x {d}",
+                **{key: Spread.of(values) for key, values in taken.items()},
+                "ratio": ratio(taken["ours"], taken["floor"]),
+            }
+        )
+    return rows
 
 
-def textbook_deaths(W: NDArray[np.float32]) -> Vector:
-    """Deaths by Kruskal's algorithm: sort every edge, join what is not yet joined."""
-    m, n = W.shape
-    largest = float(np.abs(W).max())
-    edges = sorted(((abs(float(W[i, j])), i, m + j) for i in range(m) for j in range(n)), reverse=True)
-    parent = list(range(m + n))
-
-    def find(vertex: int) -> int:
-        while parent[vertex] != vertex:
-            parent[vertex] = parent[parent[vertex]]
-            vertex = parent[vertex]
-        return vertex
-
-    deaths = []
-    for weight, i, j in edges:
-        a, b = find(i), find(j)
-        if a != b:
-            parent[a] = b
-            deaths.append(weight / largest)
-    return np.array(deaths)
+def distance_pass(points: Vector) -> None:
+    """Compute all squared distances, a block of rows at a time, and drop them."""
+    narrow = points.astype(np.float32)
+    norms = np.einsum("ij,ij->i", narrow, narrow)
+    block = np.empty((BLOCK, len(narrow)), np.float32)
+    for begin in range(0, len(narrow), BLOCK):
+        rows = narrow[begin : begin + BLOCK]
+        part = np.matmul(rows, narrow.T, out=block[: len(rows)])
+        part *= -2
+        part += norms
+        part += norms[begin : begin + BLOCK, None]
 
 
-def h0_problem(n: int) -> Problem:
-    """H0 of n points; the answer is the finite deaths."""
-    points = np.random.default_rng(n).standard_normal((n, DIMENSION))
-    contestants: dict[str, Callable[[], Vector]] = {
-        OURS: lambda: rips(points, max_dimension=0)[0].pairs[:, 1],
-        "ripser": lambda: _finite_deaths(ripser(points, maxdim=0)["dgms"][0]),
-        "GUDHI": lambda: _finite_deaths(RipsPersistence(homology_dimensions=0).fit_transform([points])[0]),
-    }
-    return Problem(f"{n} points", contestants, {"ripser": (1 - 1e-5, 1 + 1e-5), "GUDHI": (1 - 1e-12, 1 + 1e-12)})
+def small_clouds(sizes: tuple[int, ...], repeats: int) -> list[Row]:
+    """Time H0 of clouds that every library can take."""
+    rows: list[Row] = []
+    for n in track(sizes, description="small clouds"):
+        points = cloud(n, DIMENSION)
+        others = {name: partial(run, points) for name, run in CONTESTANTS.items() if name != OURS}
+        rows += against(
+            f"{n} x {DIMENSION}",
+            partial(our_deaths, points),
+            others,
+            repeats,
+            (1 - 1e-5, 1 + 1e-5),
+        )
+    return rows
 
 
-def wasserstein_problem(n: int, order: int) -> Problem:
-    """Distance of two H0 diagrams of n points each."""
-    before, after = _moved_diagrams(n)
-    contestants: dict[str, Callable[[], Vector]] = {
-        OURS: lambda: np.array([wasserstein(before, after, order=2 if order == 2 else 1)]),
-        "gudhi.hera": lambda: np.array(
-            [wasserstein_distance(before.pairs, after.pairs, order=order, internal_p=np.inf, delta=DELTA)]
-        ),
-    }
-    return Problem(f"{n} points, order {order}", contestants, {"gudhi.hera": (1 - 1e-9, 1 + DELTA + 1e-9)})
+def loops(sizes: tuple[int, ...], repeats: int) -> list[Row]:
+    """Time the engine of H1 that toposcope uses beside another."""
+    rows: list[Row] = []
+    for n in track(sizes, description="H1"):
+        points = cloud(n, 10)
+        matrix = squareform(pdist(points))
+        rows += against(
+            f"{n} x 10",
+            partial(_our_loops, points),
+            {"ripser": partial(_ripser_loops, matrix), "GUDHI with edge collapse": partial(_collapsed_loops, matrix)},
+            repeats if n < 1000 else 1,
+            (1 - 1e-4, 1 + 1e-4),
+        )
+    return rows
 
 
-def _moved_diagrams(n: int) -> tuple[Diagram, Diagram]:
-    generator = np.random.default_rng(n)
-    points = generator.standard_normal((n + 1, DIMENSION))
-    moved = points + 0.01 * generator.standard_normal(points.shape)
-    return rips(points, max_dimension=0)[0], rips(moved, max_dimension=0)[0]
+def sublevel(side: int, repeats: int) -> list[Row]:
+    """Time a smooth function and noise on a square grid."""
+    x = np.linspace(-5.12, 5.12, side)
+    wave = 10 + x**2 - 10 * np.cos(2 * np.pi * x)
+    rows: list[Row] = []
+    for name, values in {
+        "Rastrigin": wave[:, None] + wave,
+        "white noise": np.random.default_rng(0).standard_normal((side, side)),
+    }.items():
+        rows += against(
+            f"{name}, {side} x {side}",
+            partial(_our_lifetimes, values),
+            {"GUDHI CubicalComplex(vertices)": partial(_cubical_lifetimes, values)},
+            repeats,
+        )
+    return rows
 
 
-def _finite_deaths(bars: NDArray[np.floating]) -> Vector:
+def distances(n: int, repeats: int) -> list[Row]:
+    """Time the distance of two H0 diagrams of n points."""
+    rng = np.random.default_rng(n)
+    points = rng.standard_normal((n + 1, DIMENSION))
+    rows: list[Row] = []
+    for name, move in (("small move", 0.01), ("another cloud", 10.0)):
+        before, after = (
+            rips(p, max_dimension=0)[0] for p in (points, points + move * rng.standard_normal(points.shape))
+        )
+        rows += against(
+            f"{name}, {n} points",
+            partial(wasserstein, before, after, order=2),
+            {"gudhi.hera": partial(_hera, before, after)},
+            repeats,
+            (1 - 1e-9, 1.01 + 1e-9),
+        )
+    return rows
+
+
+def _hera(first: Diagram, second: Diagram) -> float:
+    return float(wasserstein_distance(first.pairs, second.pairs, order=2, internal_p=np.inf))
+
+
+def _our_lifetimes(values: Vector) -> Vector:
+    return sublevel_grid(values, connectivity="4").diagram.lifetimes
+
+
+def _cubical_lifetimes(values: Vector) -> Vector:
+    complex = CubicalComplex(vertices=values)
+    complex.compute_persistence()
+    births, deaths = complex.persistence_intervals_in_dimension(0).T
+    lifetimes = deaths - births
+    return np.asarray(lifetimes[np.isfinite(lifetimes)])
+
+
+def _our_loops(points: Vector) -> float:
+    return float(rips(points)[1].lifetimes.sum())
+
+
+def _ripser_loops(matrix: Vector) -> float:
+    return float(np.diff(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1], axis=1).sum())
+
+
+def _collapsed_loops(matrix: Vector) -> float:
+    tree = RipsComplex(distance_matrix=matrix).create_simplex_tree(max_dimension=1)
+    tree.collapse_edges()
+    tree.expansion(2)
+    tree.compute_persistence(homology_coeff_field=2)
+    return float(np.diff(tree.persistence_intervals_in_dimension(1), axis=1).sum())
+
+
+def _finite(bars: NDArray[np.floating]) -> Vector:
     deaths = np.asarray(bars, dtype=np.float64)[:, 1]
     return np.sort(deaths[np.isfinite(deaths)])
 
 
-def _long_enough(run: Callable[[], object]) -> tuple[Callable[[], object], int]:
-    """Repeat a short call within one sample; return the sample and how many calls it holds."""
-    begin = perf_counter()
-    run()
-    calls = max(1, math.ceil(SHORTEST_SAMPLE / (perf_counter() - begin)))
-
-    def sample() -> None:
-        for _ in range(calls):
-            run()
-
-    return sample, calls
+def _resident(field: str) -> float:
+    """Return a line of the process's memory account, in kB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 if __name__ == "__main__":

@@ -92,11 +92,11 @@ def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> Topo
 def _as_floats(values: Any, name: str) -> tuple[NDArray[Any], str]:
     """Return a floating-point matrix and its format; bfloat16, which NumPy does not know, as its bits."""
     matrix, format = _as_array(values, name)
-    _check_matrix(name, matrix.shape, str(matrix.dtype), matrix.dtype.kind == "f" or format == "bfloat16")
+    _check_matrix(name, matrix.shape, matrix.dtype, matrix.dtype.kind == "f" or format == "bfloat16")
     return matrix, format
 
 
-def _check_matrix(name: str, shape: tuple[int, ...], dtype: str, is_float: bool) -> None:
+def _check_matrix(name: str, shape: tuple[int, ...], dtype: object, is_float: bool) -> None:
     if len(shape) != 2:
         mend = "unroll a convolution with toposcope.homology.unrolled" if len(shape) > 2 else "reshape it"
         raise ToposcopeError(f"{name}: expected a 2-D matrix (rows, columns), got shape {shape}; {mend}")
@@ -118,7 +118,8 @@ def _as_array(values: Any, name: str) -> tuple[NDArray[Any], str]:
         if np.ma.is_masked(values):
             raise ValueError("some entries are masked; fill or drop them")
         array = np.asarray(values)
-        return (array.view(np.uint16) if array.dtype.name == "bfloat16" else array), array.dtype.name
+        format = array.dtype.name
+        return (array.view(np.uint16) if format == "bfloat16" else array), format
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
         reason = " ".join(str(error).split())
         raise ToposcopeError(f"{name}: expected an array of numbers, got {type(values).__name__}: {reason}") from error

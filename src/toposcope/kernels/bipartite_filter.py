@@ -18,6 +18,9 @@ SURVIVORS = 3.0
 SAMPLED_ABOVE = 32
 """Entries of the sample that shall exceed the threshold; as many below it are kept, to see whether they equal it."""
 
+SAMPLED_TOGETHER = 4
+"""Neighbours sampled at each position."""
+
 RUN = 256
 """Entries compared with the threshold at once, one flag a byte; flags are then looked at eight at a time."""
 
@@ -154,21 +157,25 @@ def scratch_for(matrix: Entries) -> Keys:
 def _heaviest_of_sample(matrix: Entries) -> Keys:
     """Return the largest keys among entries at random positions, descending, the same at every call.
 
-    The generator is Knuth's linear congruential one (MMIX); its high bits choose.
+    Neighbours are taken together, since it is the way to them that costs. The generator is Knuth's linear congruential
+    one (MMIX); its high bits choose.
     """
     m, n = len(matrix.starts), matrix.n
     top = np.zeros(2 * SAMPLED_ABOVE, matrix.buffer.dtype)
+    together = min(SAMPLED_TOGETHER, n)
     state = np.uint64(1)
-    for _ in range(int(SAMPLED_ABOVE * m * n / (SURVIVORS * (m + n)))):
+    for _ in range(int(SAMPLED_ABOVE * m * n / (SURVIVORS * (m + n) * together))):
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         i = np.int64(state >> np.uint64(33)) * m >> 31
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        j = np.int64(state >> np.uint64(33)) * n >> 31
-        key = matrix.buffer[matrix.starts[i] + j * matrix.step] & matrix.mask
-        if key > top[-1]:
-            place = len(top) - 1
-            while place > 0 and top[place - 1] < key:
-                top[place] = top[place - 1]
-                place -= 1
-            top[place] = key
+        j = np.int64(state >> np.uint64(33)) * (n - together + 1) >> 31
+        first = matrix.starts[i] + j * matrix.step
+        for entry in range(first, first + together * matrix.step, matrix.step):
+            key = matrix.buffer[entry] & matrix.mask
+            if key > top[-1]:
+                place = len(top) - 1
+                while place > 0 and top[place - 1] < key:
+                    top[place] = top[place - 1]
+                    place -= 1
+                top[place] = key
     return top
