@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import gudhi
@@ -23,7 +24,7 @@ from toposcope.kernels import duplicates, neighbour_search
 from toposcope.kernels.distance_tree import prim_lengths
 from toposcope.kernels.duplicates import first_occurrences
 from toposcope.kernels.euclidean_prim import prim_squares
-from toposcope.kernels.euclidean_tree import boruvka_squares
+from toposcope.kernels.euclidean_tree import boruvka_squares, tree_squares
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.neighbour_search import KEPT, Neighbours, ProductSearch, difference_search
 
@@ -35,7 +36,29 @@ Indices = NDArray[np.int64]
 Squares = Callable[[Array], Array]
 Search = Callable[[Array, Indices, NDArray[np.int32]], Neighbours]
 
-ENGINES: dict[str, Squares] = {"prim": prim_squares, "boruvka": boruvka_squares}
+
+def boruvka(points: Array) -> Array:
+    """The rounds to their end, however many points the last search is asked for."""
+    searches: list[Any] = [
+        ProductSearch(points, np.float32),
+        ProductSearch(points, np.float64),
+        partial(difference_search, points),
+    ]
+    squares = tree_squares(len(points), searches, limit=len(points))
+    assert squares is not None
+    return squares
+
+
+ENGINES: dict[str, Squares] = {"prim": prim_squares, "boruvka": boruvka}
+
+
+def test_equal_distances_are_left_to_prim() -> None:
+    points = np.eye(300)
+    assert boruvka_squares(points) is None
+    assert_array_equal(boruvka(points), prim_squares(points))
+    assert boruvka_squares(np.random.default_rng(0).uniform(-1, 1, (300, 20))) is not None
+
+
 SEARCHES: dict[str, Search] = {
     "float32": lambda points, rows, labels: ProductSearch(points, np.float32)(rows, labels),
     "float64": lambda points, rows, labels: ProductSearch(points, np.float64)(rows, labels),

@@ -8,10 +8,11 @@ import pytest
 from hard_cases import matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from toposcope import kernels
 from toposcope.kernels import bipartite_tree
@@ -163,12 +164,44 @@ def test_tree_does_not_depend_on_threads(kind: str, dtype: type[np.floating]) ->
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("kind", ["normal", "ternary", "dead"])
 def test_tree_with_either_index_and_without_the_filter(kind: str, filtered: bool, index: type[np.integer]) -> None:
-    # Positions beyond 32 bits take a matrix of 8 GB.
     W = hard_case(kind, 120, 150).astype(np.float32)
     matrix = magnitudes(W)
     tree = np.empty(269, np.int32)
     bipartite_tree._grow(matrix.entries, filtered, np.arange(270).astype(index), tree)
     assert_array_equal(np.sort(matrix.values(tree)), scipy_weights(W))
+
+
+def hankel_weights(v: NDArray[Any], m: int, n: int) -> NDArray[np.float64]:
+    """Tree of the m x n matrix of entries v[i + j], by Kruskal's algorithm on whole anti-diagonals, from the heaviest.
+
+    Of equal ones the longest comes first: any order will do, and few of these join all.
+    """
+    weights = np.abs(v).astype(np.float64)
+    tree_of, n_trees, found = np.arange(m + n), m + n, []
+    for k in np.lexsort((np.abs(np.arange(m + n - 1) - (m + n) // 2), -weights)):
+        i = np.arange(max(0, k - n + 1), min(m, k + 1))
+        joined = coo_array((np.ones(len(i)), (tree_of[i], tree_of[m + k - i])), (n_trees, n_trees))
+        n_left, merged = connected_components(joined, directed=False)
+        found.append(np.full(n_trees - n_left, weights[k]))
+        tree_of, n_trees = merged[tree_of], n_left
+        if n_trees == 1:
+            break
+    return np.sort(np.concatenate(found))
+
+
+@pytest.mark.parametrize("kind", ["normal", "ternary"])
+def test_positions_beyond_32_bits(kind: str) -> None:
+    # Every row is a window of one vector: 4.4e9 entries in half a megabyte.
+    m, n = 66_000, 66_500
+    assert m * n > 1 << 32
+    v = np.zeros(m + n - 1, np.float32)
+    if kind == "normal":
+        v[:] = np.random.default_rng(0).normal(size=len(v))
+    else:
+        v[[65_000, 66_400, 70_000]] = 1, -1, 1  # they leave 200 trees, which zeros join
+    expected = hankel_weights(v, m, n)
+    assert len(expected) == m + n - 1
+    assert_array_equal(tree_weights(as_strided(v, (m, n), 2 * v.strides)), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -397,7 +397,9 @@ def test_duplicates_stay_in_large_clouds(name: str, metric: Any) -> None:
     if metric == "cosine":
         points = np.resize(points[np.abs(points).max(axis=1) > 0], points.shape)
     h0 = rips(points, metric=metric, max_dimension=0)[0]
-    assert (h0.engine, h0.n_essential, h0.n_truncated) == ("boruvka", 1, 0)
+    # Where only twenty points differ, or all are equally far apart, Prim's algorithm takes over.
+    assert h0.engine == "boruvka" or name == "unit vectors"
+    assert (h0.n_essential, h0.n_truncated) == (1, 0)
     assert h0.pairs.shape == (n - 1, 2)
     if metric == "euclidean":
         assert np.sum(h0.pairs[:, 1] == 0) == n - len(np.unique(points, axis=0))

@@ -28,7 +28,7 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
     """
     matrix, format = _as_floats(values, name)
     if format == "bfloat16":
-        matrix = (matrix.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        matrix = _widened(matrix)
     with np.errstate(over="ignore"):  # wider than float64, and infinite in it
         matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
     finite = np.isfinite(matrix)
@@ -61,15 +61,14 @@ def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = N
     native = matrix.astype(matrix.dtype.newbyteorder("="), copy=False)
     if not native.flags.aligned or 0 in native.strides:  # a broadcast entry is many entries
         native = native.copy()
-    return Magnitudes.of(
-        native.view(f"u{native.dtype.itemsize}"),
-        format,
-        None if rows is None else as_indices(rows, "rows", len(native)),
-    )
+    chosen = None if rows is None else as_indices(rows, "rows", len(native))
+    if chosen is not None and (np.diff(chosen) == 1).all():
+        native, chosen = native[chosen[0] : chosen[-1] + 1], None
+    return Magnitudes.of(native.view(f"u{native.dtype.itemsize}"), format, chosen)
 
 
 def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> Any:
-    """Return a floating-point matrix on a GPU as it is, or some of its rows; a torch.Tensor, shape (m, n).
+    """Return a floating-point matrix on a GPU as it is, or a copy of some rows there; a torch.Tensor, shape (m, n).
 
     Raises
     ------
@@ -91,7 +90,7 @@ def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> Topo
 
 def _as_floats(values: Any, name: str) -> tuple[NDArray[Any], str]:
     """Return a floating-point matrix and its format; bfloat16, which NumPy does not know, as its bits."""
-    matrix, format = _as_array(values, name)
+    matrix, format = _as_stored(values, name)
     _check_matrix(name, matrix.shape, matrix.dtype, matrix.dtype.kind == "f" or format == "bfloat16")
     return matrix, format
 
@@ -108,9 +107,22 @@ def _check_matrix(name: str, shape: tuple[int, ...], dtype: object, is_float: bo
         )
 
 
-def _as_array(values: Any, name: str) -> tuple[NDArray[Any], str]:
-    """View arrays, nested lists and torch tensors (known by their methods: torch is not imported) with NumPy."""
+def as_array(values: ArrayLike | Any, name: str) -> NDArray[Any]:
+    """View arrays, nested lists and torch tensors with NumPy; bfloat16 is widened, which is exact.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the argument, its shape if it has one, and why it is no array of numbers.
+    """
+    array, format = _as_stored(values, name)
+    return _widened(array) if format == "bfloat16" else array
+
+
+def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
+    """View values with NumPy, and name their format; bfloat16, which NumPy does not know, as its bits."""
     try:
+        # A tensor is known by its methods: torch is not imported.
         if hasattr(values, "detach") and hasattr(values, "cpu"):
             values = values.detach().cpu()
             if str(values.dtype) == "torch.bfloat16":
@@ -122,7 +134,15 @@ def _as_array(values: Any, name: str) -> tuple[NDArray[Any], str]:
         return (array.view(np.uint16) if format == "bfloat16" else array), format
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
         reason = " ".join(str(error).split())
-        raise ToposcopeError(f"{name}: expected an array of numbers, got {type(values).__name__}: {reason}") from error
+        shape = f" of shape {tuple(values.shape)}" if hasattr(values, "shape") else ""
+        raise ToposcopeError(
+            f"{name}: expected an array of numbers, got {type(values).__name__}{shape}: {reason}"
+        ) from error
+
+
+def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    wide: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return wide
 
 
 def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int64]:
@@ -133,7 +153,7 @@ def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int
     ToposcopeError
         Naming the argument and what was expected.
     """
-    chosen, format = _as_array(values, name)
+    chosen, format = _as_stored(values, name)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or format == "bfloat16" or not len(chosen):
         raise ToposcopeError(f"{name}: expected whole numbers, got an array of {format} of shape {chosen.shape}")
     if chosen.min() < 0 or chosen.max() >= count or len(np.unique(chosen)) < len(chosen):
@@ -141,7 +161,8 @@ def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int
             f"{name}: expected distinct numbers from 0 to {count - 1}, got {len(chosen)} from {chosen.min()} to "
             f"{chosen.max()}"
         )
-    return chosen.astype(np.int64)
+    indices: NDArray[np.int64] = chosen.astype(np.int64)
+    return indices
 
 
 def as_number(value: Any, name: str, least: float) -> float:
@@ -152,7 +173,10 @@ def as_number(value: Any, name: str, least: float) -> float:
     ToposcopeError
         Naming the option and what was expected.
     """
-    number = float(value) if isinstance(value, Real) else float("nan")
+    try:
+        number = float(value) if isinstance(value, Real) else float("nan")
+    except OverflowError:  # a whole number beyond float64
+        number = float("nan")
     if not number >= least:
         raise ToposcopeError(f"{name}: expected a number of at least {least:g}, got {value!r}")
     return number
@@ -160,7 +184,7 @@ def as_number(value: Any, name: str, least: float) -> float:
 
 def as_count(value: Any, name: str, least: int) -> int:
     """Return an option that must be a whole number of at least some value."""
-    count = int(value) if isinstance(value, Integral) else least - 1
+    count = int(value) if isinstance(value, Integral) and value is not True and value is not False else least - 1
     if count < least:
         raise ToposcopeError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     return count

@@ -1,9 +1,13 @@
 """What every filtration in this package returns."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +18,7 @@ class Diagram:
     ----------
     pairs : ndarray, shape (k, 2), float64
         Finite (birth, death) points, sorted; bars of length zero are kept. In a descending filtration
-        (neural persistence) death is below birth.
+        (neural persistence) death is below birth. Anything else is refused with a `ToposcopeError`.
     dimension : int
         Homology dimension.
     n_essential : int
@@ -36,10 +40,32 @@ class Diagram:
     cover_radius: float = 0.0
     engine: str = ""
 
+    def __post_init__(self) -> None:
+        pairs = as_array(self.pairs, "pairs")
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "fiu":
+            raise ToposcopeError(
+                f"pairs: expected (birth, death) points, shape (k, 2), got {pairs.dtype} of shape {pairs.shape}"
+            )
+        if not np.isfinite(pairs).all():
+            raise ToposcopeError(
+                f"pairs: {int((~np.isfinite(pairs)).any(axis=1).sum())} of {len(pairs)} points are not finite; count "
+                "what never dies in n_essential"
+            )
+        object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
+
     @property
     def lifetimes(self) -> NDArray[np.float64]:
         """Length of every finite bar, |death - birth|, zero lengths included; shape (k,)."""
         return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
+
+
+def as_diagram(value: Any, name: str) -> Diagram:
+    """Return a diagram, or say what came in its place."""
+    if not isinstance(value, Diagram):
+        raise ToposcopeError(
+            f"{name}: expected a Diagram, got {type(value).__name__}; Diagram(pairs, dimension) makes one"
+        )
+    return value
 
 
 def sorted_pairs(pairs: NDArray[np.float64]) -> NDArray[np.float64]:

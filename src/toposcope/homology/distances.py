@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.diagram import Diagram
+from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.homology.memory import check_fits
 
 Points = NDArray[np.float64]
@@ -50,7 +50,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
     - In general an assignment problem: a pair costs its distance, or that of both to the diagonal if that is less;
       k - l points of the larger diagram go to the diagonal alone. O(k^3) time at worst, 8 k^2 bytes.
     """
-    if order not in (1, 2):
+    if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
         raise ToposcopeError(f"order: expected 1 or 2, got {order!r}")
     a, b, exponent = _prepared(first, second)
     if not len(a) or not len(b):
@@ -165,6 +165,7 @@ def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
 
     The unit keeps squares in range. A bar of length zero lies on the diagonal and costs nothing to match there.
     """
+    first, second = as_diagram(first, "first"), as_diagram(second, "second")
     if first.dimension != second.dimension:
         raise ToposcopeError(
             f"diagrams: dimensions {first.dimension} and {second.dimension} differ; compare H0 with H0 and H1 with H1"
@@ -173,7 +174,14 @@ def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
     a, b = (e[e[:, 1] > e[:, 0]] for e in ends)
     # Differences, not coordinates, are squared.
     reach = np.concatenate([a, b])
-    exponent = int(np.frexp(np.ptp(reach))[1]) if len(reach) else 0
+    with np.errstate(over="ignore"):
+        span = float(np.ptp(reach)) if len(reach) else 0.0
+    if not math.isfinite(span):
+        raise ToposcopeError(
+            f"diagrams: births and deaths of {len(reach)} bars span more than the range of float64; divide them by a "
+            "constant"
+        )
+    exponent = int(np.frexp(span)[1])
     return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
 
 

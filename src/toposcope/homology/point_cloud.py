@@ -50,7 +50,7 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     ToposcopeError
         If the metric is unknown, or the points do not fit it.
     """
-    if metric not in ("euclidean", "cosine", "precomputed"):
+    if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
         raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
     if metric == "precomputed":
         return Distances(as_distances(points, name))
@@ -87,17 +87,20 @@ class Euclidean:
         n, d = self.points.shape
         if d == 1:
             return self._scaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
-        if n < BORUVKA_POINTS or n * d < BORUVKA_COORDINATES:
+        distinct, squares = np.arange(n), None
+        if n >= BORUVKA_POINTS and n * d >= BORUVKA_COORDINATES:
+            from toposcope.kernels.duplicates import first_occurrences
+
+            distinct = first_occurrences(self.points)
+            squares = self._boruvka_squares(distinct)
+        engine = "boruvka"
+        if squares is None:
             from toposcope.kernels.euclidean_prim import prim_squares
 
-            return self._scaled(np.sqrt(np.sort(prim_squares(self.points)))), "prim"
-        from toposcope.kernels.duplicates import first_occurrences
+            squares, engine = prim_squares(self.points[distinct]), "prim"
+        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(squares))])), engine
 
-        distinct = first_occurrences(self.points)
-        squares = np.sort(self._squares(distinct))
-        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(squares)])), "boruvka"
-
-    def _squares(self, distinct: Indices) -> Vector:
+    def _boruvka_squares(self, distinct: Indices) -> Vector | None:
         from toposcope.kernels.euclidean_tree import boruvka_squares
 
         return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
@@ -157,7 +160,7 @@ class DeviceEuclidean(Euclidean):
         device_points = points.detach().double() * 2.0**-half * 2.0 ** (half - host.exponent)
         return cls(host.points, host.exponent, name, device_points)
 
-    def _squares(self, distinct: Indices) -> Vector:
+    def _boruvka_squares(self, distinct: Indices) -> Vector | None:
         from toposcope.kernels.device_search import device_tree_squares
 
         return device_tree_squares(self.device_points[distinct])

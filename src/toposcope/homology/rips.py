@@ -32,7 +32,8 @@ def rips(
     Parameters
     ----------
     points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
-        One point a row, any floating-point dtype; computed in float64. Of a tensor on a GPU, H0 is computed there.
+        One point a row, any floating-point dtype; computed in float64. Of a tensor on a GPU, the
+        Euclidean H0 is computed there.
     metric : "euclidean", "cosine" or "precomputed"
         ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances.
     max_dimension : int
@@ -61,8 +62,8 @@ def rips(
     Notes
     -----
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2) memory at least,
-    worst case O(n^6) time. See METHODS 3. Lengths are those of float64 coordinate differences; one below 1e-154 of the
-    largest coordinate counts as zero.
+    worst case O(n^6) time; dimensions above it may take more memory than is reckoned with before the run. See METHODS
+    3. Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
     """
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     max_points = as_count(max_points, "max_points", 1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from toposcope.homology.diagram import Diagram
+from toposcope.homology.diagram import Diagram, as_diagram
 
 
 def statistics(diagram: Diagram) -> dict[str, float]:
@@ -23,6 +23,7 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     Curves, landscapes and images are vectors, not scalars: see ``toposcope.homology.vectors``. The entropies are those
     of persim, which refuses bars of length zero; GUDHI's is not divided by ln count. O(k log k) time for k bars.
     """
+    diagram = as_diagram(diagram, "diagram")
     lifetimes = np.sort(diagram.lifetimes[diagram.lifetimes > 0])
     count = len(lifetimes)
     total = float(lifetimes.sum())

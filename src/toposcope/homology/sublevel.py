@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_float_matrix
+from toposcope.homology.arrays import as_array, as_count, as_float_matrix
 from toposcope.homology.diagram import Diagram
+from toposcope.homology.point_cloud import Euclidean
 
 Vertices = NDArray[np.int64]
 
@@ -169,7 +170,7 @@ def delaunay_edges(points: ArrayLike | Any) -> Vertices:
     """
     from scipy.spatial import Delaunay, QhullError
 
-    cloud = _as_cloud(points)
+    cloud = _scaled(points)
     n, d = cloud.shape
     if d < 2 or n < d + 2:
         raise ToposcopeError(
@@ -222,7 +223,7 @@ def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Vertices:
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import cKDTree
 
-    cloud = _as_cloud(points)
+    cloud = _scaled(points)
     n = len(cloud)
     if not 1 <= (k := as_count(k, "k", 1)) < n:
         raise ToposcopeError(f"k: expected at most n - 1 = {n - 1} for points of shape {cloud.shape}, got {k}")
@@ -310,7 +311,7 @@ def _ring_groups(connectivity: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
     """Return a finite, C-contiguous float64 array of that many dimensions; the caller's own if it is one."""
-    array = _as_numpy(values, "values")
+    array = as_array(values, "values")
     expected = "one value a vertex, shape (n,)" if dimension == 1 else "a 2-D grid, shape (m, n)"
     if array.ndim != dimension:
         raise ToposcopeError(f"values: expected {expected}, got shape {array.shape}")
@@ -334,22 +335,9 @@ def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
     return numbers
 
 
-def _as_numpy(values: Any, name: str) -> NDArray[Any]:
-    """View an array, a nested list or a torch tensor, known by its methods, with NumPy."""
-    try:
-        if hasattr(values, "detach") and hasattr(values, "cpu"):
-            values = values.detach().cpu()
-            if str(values.dtype) == "torch.bfloat16":
-                values = values.float()
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ToposcopeError(f"{name}: expected an array of numbers, got {type(values).__name__}: {reason}") from error
-
-
 def _as_edges(edges: Any, n_vertices: int) -> Vertices:
     """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices."""
-    array = _as_numpy(edges, "edges")
+    array = as_array(edges, "edges")
     if array.size == 0 and array.ndim in (1, 2) and array.shape[-1] in (0, 2):
         return np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
@@ -364,10 +352,9 @@ def _as_edges(edges: Any, n_vertices: int) -> Vertices:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def _as_cloud(points: Any) -> NDArray[np.float64]:
+def _scaled(points: Any) -> NDArray[np.float64]:
     """Return points in units of a power of two, which moves no neighbour and keeps squares in range."""
-    cloud = as_float_matrix(points, "points").astype(np.float64)
-    return np.ldexp(cloud, -int(np.frexp(np.abs(cloud).max())[1]))
+    return Euclidean.of(as_float_matrix(points, "points").astype(np.float64), "points").points
 
 
 def _distinct(edges: NDArray[Any], n_vertices: int) -> Vertices:

@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, as_distances
+from toposcope.homology.rips import ENGINE_BYTES
 from toposcope.seeds import derive_seed
 
 Matrix = NDArray[np.float64]
@@ -166,6 +168,11 @@ def _cross_bars(w: Matrix, v: Matrix) -> Diagram:
     from gudhi.sklearn import RipsPersistence
 
     n = len(w)
+    check_fits(
+        ENGINE_BYTES * (2 * n + 1) ** 2,
+        f"divergence of {n} points in a batch",
+        "lower batch_size, or take fewer points",
+    )
     matrix = np.full((2 * n + 1, 2 * n + 1), np.inf)
     matrix[:n, :n] = w
     matrix[n:-1, n:-1] = np.minimum(w, v)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_number
-from toposcope.homology.diagram import Diagram
+from toposcope.homology.arrays import as_array, as_count, as_number
+from toposcope.homology.diagram import Diagram, as_diagram
 
 Vector = NDArray[np.float64]
 
@@ -142,18 +142,12 @@ def persistence_image(
 
 def _as_sequence(values: ArrayLike | Any, name: str) -> Vector:
     """Return filtration values as a float64 vector without NaN; it may be empty."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors on another device
-        reason = " ".join(str(error).split())
-        raise ToposcopeError(
-            f"{name}: expected a sequence of numbers, got {type(values).__name__}: {reason}"
-        ) from error
+    array = as_array(values, name)
     if array.dtype.kind not in "fiu":
         raise ToposcopeError(f"{name}: expected a sequence of real numbers, got entries of type {array.dtype}")
     if array.ndim != 1:
         raise ToposcopeError(f"{name}: expected a sequence, shape (k,), got shape {array.shape}; flatten it")
-    vector = array.astype(np.float64)
+    vector: Vector = array.astype(np.float64)
     if n_undefined := int(np.isnan(vector).sum()):
         raise ToposcopeError(f"{name}: {n_undefined} of {len(vector)} values are NaN; leave them out")
     return vector
@@ -171,6 +165,6 @@ def _as_edges(values: ArrayLike | Any, name: str) -> Vector:
 
 def _ends(diagram: Diagram) -> tuple[Vector, Vector]:
     """Lower and upper ends of the bars of positive length."""
-    ends = np.sort(diagram.pairs, axis=1)
+    ends = np.sort(as_diagram(diagram, "diagram").pairs, axis=1)
     positive = ends[:, 1] > ends[:, 0]
     return ends[positive, 0], ends[positive, 1]

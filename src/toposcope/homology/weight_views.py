@@ -32,9 +32,15 @@ def unrolled(weight: Any) -> Any:
     alone do not tell.
     """
     shape = tuple(getattr(weight, "shape", ()))
-    if len(shape) < 2:
-        raise ToposcopeError(f"weight: expected (out, in, *kernel), got shape {shape}")
-    return weight.reshape(shape[0], math.prod(shape[1:]))
+    if len(shape) < 2 or not hasattr(weight, "reshape"):
+        raise ToposcopeError(
+            f"weight: expected an array or tensor (out, in, *kernel), got {type(weight).__name__} of shape {shape}"
+        )
+    try:
+        return weight.reshape(shape[0], math.prod(shape[1:]))
+    except (RuntimeError, NotImplementedError) as error:  # a sparse tensor
+        reason = " ".join(str(error).split())
+        raise ToposcopeError(f"weight: of shape {shape}, cannot be unrolled: {reason}") from error
 
 
 def qkv_rows(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toposcope.kernels.euclidean_tree import tree_squares, when_asked
+from toposcope.kernels.euclidean_tree import MANY, tree_squares, when_asked
 from toposcope.kernels.neighbour_search import KEPT, Neighbours, rounding
 from toposcope.kernels.union_find import Parents
 
@@ -26,13 +26,17 @@ BLOCK_BYTES = 1 << 28
 """Size of what a block of rows takes, about."""
 
 
-def device_tree_squares(points: Tensor) -> NDArray[np.float64]:
+def device_tree_squares(points: Tensor) -> NDArray[np.float64] | None:
     """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64.
 
     Parameters
     ----------
     points : Tensor, shape (n, d), float64
         No coordinate above one; no two points equal, which would only make it slow.
+
+    Returns
+    -------
+    ndarray, or None where so many distances are equal to rounding that Prim's algorithm is quicker.
     """
     return tree_squares(
         len(points),
@@ -41,6 +45,7 @@ def device_tree_squares(points: Tensor) -> NDArray[np.float64]:
             when_asked(partial(TorchProductSearch, points, np.float64)),
             partial(torch_difference_search, points),
         ],
+        limit=len(points) // MANY,
     )
 
 

@@ -16,29 +16,39 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.neighbour_search import KEPT, Neighbours, Points, ProductSearch, difference_search
+from toposcope.kernels.neighbour_search import KEPT, Neighbours, Points, ProductSearch, difference_search, rounding
 from toposcope.kernels.union_find import Parents, find, join
 
 Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 """From some points, and the component of every point, to the nearest points outside."""
 
 
-def boruvka_squares(points: Points) -> NDArray[np.float64]:
+MANY = 3
+"""A last search for more than one point in so many takes longer than Prim's algorithm (measured)."""
+
+LARGEST_ERROR = 0.25
+"""Products whose relative error may exceed this are not made: its bound no longer holds."""
+
+
+def boruvka_squares(points: Points) -> NDArray[np.float64] | None:
     """Return the squared edge lengths of the minimum spanning tree, unsorted; shape (n - 1,), float64.
 
     Parameters
     ----------
     points : ndarray, shape (n, d), float64, C-contiguous
         No coordinate above one; no two points equal, which would only make it slow.
+
+    Returns
+    -------
+    ndarray, or None where so many distances are equal to rounding that Prim's algorithm is quicker.
     """
-    return tree_squares(
-        len(points),
-        [
-            when_asked(partial(ProductSearch, points, np.float32)),
-            when_asked(partial(ProductSearch, points, np.float64)),
-            partial(difference_search, points),
-        ],
-    )
+    n, d = points.shape
+    products = [
+        when_asked(partial(ProductSearch, points, dtype))
+        for dtype in (np.float32, np.float64)
+        if rounding(d, dtype)[0] < LARGEST_ERROR
+    ]
+    return tree_squares(n, [*products, partial(difference_search, points)], n // MANY)
 
 
 def when_asked(make: Callable[[], Search]) -> Search:
@@ -47,7 +57,7 @@ def when_asked(make: Callable[[], Search]) -> Search:
     return lambda rows, labels: made()(rows, labels)
 
 
-def tree_squares(n: int, searches: Sequence[Search]) -> NDArray[np.float64]:
+def tree_squares(n: int, searches: Sequence[Search], limit: int) -> NDArray[np.float64] | None:
     """Return the same of n points that only the searches know.
 
     Parameters
@@ -55,6 +65,8 @@ def tree_squares(n: int, searches: Sequence[Search]) -> NDArray[np.float64]:
     n : int
     searches : sequence of callable
         From quick to exact; each is asked only where the bounds of those before it leave a doubt.
+    limit : int
+        None is returned when the last search would be asked for more points at once.
     """
     parent = np.arange(n, dtype=np.int32)
     lists = searches[0](np.arange(n), parent)
@@ -65,6 +77,8 @@ def tree_squares(n: int, searches: Sequence[Search]) -> NDArray[np.float64]:
         # The first lists are fresh: the same search would only repeat them.
         for search in searches if found else searches[1:]:
             doubtful = _doubtful(labels, largest, *lists)
+            if search is searches[-1] and len(doubtful) > limit:
+                return None
             if len(doubtful):
                 renewed = search(doubtful, labels)
                 lists.indices[doubtful], lists.squares[doubtful] = renewed.indices, renewed.squares

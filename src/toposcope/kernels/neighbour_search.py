@@ -1,10 +1,11 @@
 """The nearest points outside one's own component, for many points at once, by BLAS.
 
-One product gives, for a block of rows, a *lower bound* of every squared distance: the rounding error of a product is
-at most c |x| |y| (Higham 2002, section 3.1), and subtracting it costs one more coordinate. The few entries of least
-bound are kept and measured exactly, from coordinate differences in float64; every point that is not on the list is at
-least as far as the last bound kept. So nothing depends on how the product was rounded: points too close to each other,
-beside their distance from the origin, for float32 are searched for again in float64, and at last by differences.
+One product gives, for a block of rows, |y|^2 - 2 x.y, and with |x|^2 a *lower bound* of every squared distance: the
+rounding error of such a product is at most c (|x| + |y|)^2 (Higham 2002, section 3.1), and it is subtracted, the mixed
+term by one more coordinate of the product. The few entries of least bound are kept and measured exactly, from
+coordinate differences in float64; every point that is not on the list is at least as far as the last bound kept. So
+nothing depends on how the product was rounded: points too close to each other, beside their distance from the origin,
+for float32 are searched for again in float64, and at last by differences.
 
 Cost: O(n d) a row, most of it BLAS; memory for one block of rows beside two copies of the points.
 """
@@ -48,9 +49,10 @@ class Neighbours(NamedTuple):
 
 
 def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
-    """Return c and the least t such that a product of points in d dimensions errs by at most c |x| |y| + t.
+    """Return c and t such that a squared distance in d dimensions is at most c (|x| + |y|)^2 + t below its product.
 
-    The product has d + 2 terms; its factors and the squared norms in it are rounded too, and terms may underflow.
+    The product has d + 2 terms; its factors and the squared norms in it are rounded too, and terms may underflow. The
+    usual bound, linear in d, needs c well below one.
     """
     format = np.finfo(dtype)
     return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
