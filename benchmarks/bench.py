@@ -20,6 +20,8 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 SHORTEST_SAMPLE = 0.05
+SUSTAINED = 0.3
+"""Seconds of a sample with several threads: a core that slept takes a while to wake."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], repeats: int) -
     return seconds
 
 
-def milliseconds(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Time contestants in turn, in milliseconds a call; short calls are repeated within one sample."""
-    sampled = {name: _long_enough(run) for name, run in contestants.items()}
+def milliseconds(
+    contestants: Mapping[str, Callable[[], object]], repeats: int, shortest: float = SHORTEST_SAMPLE
+) -> dict[str, list[float]]:
+    """Time contestants in turn, in milliseconds a call; calls are repeated within one sample of some seconds."""
+    sampled = {name: _long_enough(run, shortest) for name, run in contestants.items()}
     taken = interleaved({name: sample for name, (sample, _) in sampled.items()}, repeats)
     return {name: [1000 * seconds / sampled[name][1] for seconds in samples] for name, samples in taken.items()}
 
@@ -86,6 +90,7 @@ def against(
     theirs: Mapping[str, Callable[[], object]],
     repeats: int,
     bounds: tuple[float, float] | None = (1 - 1e-6, 1 + 1e-6),
+    shortest: float = SHORTEST_SAMPLE,
 ) -> list[dict[str, object]]:
     """Check that all give the same result, then time them; above 1, toposcope is faster.
 
@@ -100,6 +105,8 @@ def against(
     repeats : int
     bounds : (low, high), optional
         Allowed result / toposcope's result; None where what is timed has no common result.
+    shortest : float
+        Seconds of one sample, at least.
     """
     rows: list[dict[str, object]] = []
     for name, run in theirs.items():
@@ -107,7 +114,7 @@ def against(
             exact, answer = (np.sort(np.asarray(f(), dtype=np.float64).ravel()) for f in (ours, run))
             if exact.shape != answer.shape or not _within(answer, exact, bounds):
                 raise click.ClickException(f"{work}: {name} does not agree with toposcope; nothing was timed")
-        taken = milliseconds({"theirs": run, "ours": ours}, repeats)
+        taken = milliseconds({"theirs": run, "ours": ours}, repeats, shortest)
         rows.append(
             {
                 "work": work,
@@ -124,12 +131,12 @@ def _within(answer: np.ndarray, exact: np.ndarray, bounds: tuple[float, float]) 
     return bool(((answer >= exact * bounds[0]) & (answer <= exact * bounds[1])).all())
 
 
-def _long_enough(run: Callable[[], object]) -> tuple[Callable[[], object], int]:
+def _long_enough(run: Callable[[], object], shortest: float) -> tuple[Callable[[], object], int]:
     """Repeat a short call within one sample; return the sample and how many calls it holds."""
     run()
     begin = perf_counter()
     run()
-    calls = max(1, math.ceil(SHORTEST_SAMPLE / (perf_counter() - begin)))
+    calls = max(1, math.ceil(shortest / (perf_counter() - begin)))
 
     def sample() -> None:
         for _ in range(calls):

@@ -18,7 +18,7 @@ from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 import matrices
-from bench import AGAINST, RESULTS, Column, Spread, against, milliseconds, ratio, show, write
+from bench import AGAINST, RESULTS, SUSTAINED, Column, Spread, against, milliseconds, ratio, show, write
 from toposcope.homology import neural_persistence
 
 Row = dict[str, object]
@@ -48,7 +48,7 @@ GROWTH = (
     epilog="Example: python benchmarks/neural_persistence.py --quick",
 )
 @click.option("--quick", is_flag=True, help="Show that it works: small matrices, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Samples of each contestant.")
+@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure neural persistence.
@@ -92,6 +92,7 @@ def against_the_floor(side: int, repeats: int) -> list[Row]:
                 "two": partial(neural_persistence, W, n_threads=2),
             },
             repeats,
+            SUSTAINED,
         )
         rows.append(
             {
@@ -145,6 +146,7 @@ def against_others(side: int, repeats: int) -> list[Row]:
             lambda: list(pool.map(largest_weights, (layers[::2], layers[1::2]))),
             {"np.abs(W).max(), 1 thread": lambda: [np.abs(layer).max() for layer in layers]},
             repeats,
+            shortest=SUSTAINED,
         )
     return rows
 
