@@ -79,7 +79,14 @@ def draw(axes: Axes, bars: list[Bar], title: str) -> None:
     for place, (_, median, low, high) in enumerate(bars):
         axes.plot([low, high], [place, place], color=INK, linewidth=1.5, alpha=0.5)
         axes.plot(median, place, "o", color=INK, markersize=5)
-        axes.annotate(f"{median:.3g}", (high, place), (5, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.annotate(
+            f"{median:.3g}" if median < 1000 else f"{median:,.0f}",
+            (high, place),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
     axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
     axes.invert_yaxis()
     axes.set_title(title, fontsize=9, loc="right")
