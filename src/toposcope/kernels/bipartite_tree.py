@@ -17,8 +17,10 @@ place. A small matrix takes Prim's algorithm.
 Source: Kruskal 1956, Boruvka 1926, Prim 1957; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import numba
 import numpy as np
@@ -35,6 +37,9 @@ PRIM_LIMIT = 600
 
 LEAST_BLOCK = 1 << 18
 """Entries a thread is worth starting for."""
+
+Block = tuple[int, int]
+Result = TypeVar("Result")
 
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
@@ -75,14 +80,19 @@ def _grow_in_threads(matrix: Entries, filtered: bool, parent: Parents, tree: Key
     """Do the same with the rows shared out among threads, where they are read."""
     m, found = len(matrix.starts), 0
     blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
-    with ThreadPoolExecutor(n_threads) as pool:
+    with ThreadPoolExecutor(n_threads - 1) as pool:
         if filtered:
-            parts = list(pool.map(lambda block: heavy_entries(matrix, parent, *block), blocks))
+            parts = _shared(pool, partial(heavy_entries, matrix, parent), blocks)
             found = join_heavy(matrix, _united(parts), parent, tree)
         while found < len(tree):
-            forest = components(parent, m)
-            choices = pool.map(lambda block, forest=forest: choose(matrix, forest, *block), blocks)
-            found = join_choices(_heaviest(list(choices)), m, parent, tree, found)
+            choices = _shared(pool, partial(choose, matrix, components(parent, m)), blocks)
+            found = join_choices(_heaviest(choices), m, parent, tree, found)
+
+
+def _shared(pool: ThreadPoolExecutor, work: Callable[[int, int], Result], blocks: Sequence[Block]) -> list[Result]:
+    """Work on all blocks at once, on the first in the calling thread, which would only wait."""
+    others = [pool.submit(work, *block) for block in blocks[1:]]
+    return [work(*blocks[0]), *(other.result() for other in others)]
 
 
 def _united(parts: Sequence[Heavy]) -> Heavy:
