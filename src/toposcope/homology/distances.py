@@ -1,8 +1,8 @@
 """Distances between two diagrams, matching to the diagonal included, ground metric l-infinity (METHODS 4).
 
 All are exact and ours. Where the bars of both diagrams share one birth, as in H0 of Vietoris-Rips and in neural
-persistence, the points lie on a line and a dynamic programme or a greedy matching suffices: 20,000 points take less
-than a second. Other diagrams, H1 for instance, need a general assignment or matching, for a few thousand points.
+persistence, the points lie on a line and a dynamic programme or a greedy matching suffices, for tens of
+thousands of points. Other diagrams, H1 for instance, need a general assignment or matching, for a few thousand points.
 
 Other libraries are not used. Hera's auction (``gudhi.hera``) is approximate, to a relative error of 1 percent unless
 told otherwise, and does not return when the tolerance asked of it is near rounding error. ``gudhi.bottleneck_distance``

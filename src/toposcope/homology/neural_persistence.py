@@ -73,7 +73,8 @@ def neural_persistence(
     essential : "drop" or "count"
         ``"count"`` adds the point (1, 0) to every sum, as Rieck's released code does.
     rows : array-like of int, optional
-        Measure these rows alone, for example one part of a fused matrix (`qkv_rows`); they are not copied.
+        Measure these rows alone, for example one part of a fused matrix (`qkv_rows`); they are not copied,
+        but on a GPU.
     n_threads : int
         Threads for one large matrix. Where there are many matrices, one thread for each of them is quicker. The
         result does not depend on it.
@@ -110,7 +111,8 @@ def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> NDArr
     keys = bipartite_tree_keys(matrix, n_threads)
     keys.sort()
     if keys[-1] >= matrix.infinity:
-        raise not_finite(name, matrix.n_not_finite(), math.prod(matrix.shape), np.shape(W))
+        shape = np.shape(W) if rows is None else (np.size(rows), np.shape(W)[1])
+        raise not_finite(name, matrix.n_not_finite(), math.prod(matrix.shape), shape)
     return matrix.values(keys)[::-1]
 
 
@@ -121,7 +123,7 @@ def _on_device(W: Any, name: str, rows: ArrayLike | None) -> NDArray[np.float64]
     matrix = as_device_matrix(W, name, rows)
     weights = device_tree_weights(matrix)[::-1]
     if not math.isfinite(weights[0]):
-        raise not_finite(name, int((~matrix.isfinite()).sum()), matrix.numel(), tuple(W.shape))
+        raise not_finite(name, int((~matrix.isfinite()).sum()), matrix.numel(), tuple(matrix.shape))
     return weights
 
 

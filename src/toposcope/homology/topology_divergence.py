@@ -91,8 +91,8 @@ def rtd(
 
     Notes
     -----
-    Each direction of each batch is the H1 of 2 b + 1 vertices for b points: O(b^2) memory (about 0.1 GB for b = 500),
-    worst case O(b^6) time, in practice seconds for b = 500; see `cross_barcode`. Sums of lengths, so values grow with
+    Each direction of each batch is the H1 of 2 b + 1 vertices for b points: O(b^2) memory, worst
+    case O(b^6) time, in practice far less; see `cross_barcode`. Sums of lengths, so values grow with
     the batch: compare only values of one `batch_size`.
     """
     batch_size = as_count(batch_size, "batch_size", 2)

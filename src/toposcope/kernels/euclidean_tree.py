@@ -22,9 +22,8 @@ from toposcope.kernels.union_find import Parents, find, join
 Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 """From some points, and the component of every point, to the nearest points outside."""
 
-
 MANY = 3
-"""A last search for more than one point in so many takes longer than Prim's algorithm (measured)."""
+"""A last search for more than one point in so many takes longer than Prim's algorithm."""
 
 LARGEST_ERROR = 0.25
 """Products whose relative error may exceed this are not made: its bound no longer holds."""
