@@ -1,6 +1,8 @@
 """What the tests of this room share: weights, a writer for every format, and the shape of an error."""
 
+import argparse
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from toposcope.errors import ToposcopeError
 
@@ -22,7 +26,12 @@ def refused(path: Path, *words: str) -> Iterator[None]:
     """Expect the one error of the library: one readable line that names the file at fault and holds the words."""
     with pytest.raises(ToposcopeError) as caught:
         yield
-    message = str(caught.value)
+    assert_refused(caught.value, path, *words)
+
+
+def assert_refused(error: ToposcopeError, path: Path, *words: str) -> None:
+    """One readable line that names the file at fault and holds the words."""
+    message = str(error)
     assert message.splitlines() == [message]
     assert str(path) in message
     # A message that quotes a file's content at length is no message.
@@ -59,18 +68,88 @@ ANALYSED = [
 """The layers of `family_weights` that are measured, in order."""
 
 
-def torch_file(key: str | None = None, suffix: str = ".pt", zipped: bool = True) -> Writer:
+OPTIMIZER = {"state": {0: {"exp_avg": torch.zeros(3, 3), "step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}
+
+
+def torch_file(key: str | None = None, suffix: str = ".pt", zipped: bool = True, prefix: str = "") -> Writer:
     """``step_000100.pt``, its weights at the top level or under a key."""
 
     def write(folder: Path, step: int, weights: Weights) -> Path:
         path = folder / f"step_{step:06d}{suffix}"
-        content: Any = weights
+        content: Any = {prefix + name: tensor for name, tensor in weights.items()}
         if key is not None:
-            content = {"step": step, key: weights, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3, 3)}}}}
+            content = {"step": step, key: content, "optimizer": OPTIMIZER}
         torch.save(content, path, _use_new_zipfile_serialization=zipped)
         return path
 
     return write
+
+
+def lightning_file(folder: Path, step: int, weights: Weights) -> Path:
+    """``epoch=3-step=100.ckpt``, its names under the attribute that holds the model."""
+    path = folder / f"epoch=3-step={step}.ckpt"
+    content = {
+        "epoch": 3,
+        "global_step": step,
+        "pytorch-lightning_version": "2.5.0",
+        "state_dict": {f"model.{name}": tensor for name, tensor in weights.items()},
+        "loops": {"fit_loop": {"state_dict": {}}},
+        "callbacks": {},
+        "optimizer_states": [OPTIMIZER],
+        "lr_schedulers": [],
+        "hparams_name": "args",
+        "hyper_parameters": argparse.Namespace(lr=0.1, folder=Path("data")),
+    }
+    torch.save(content, path)
+    return path
+
+
+def nanogpt_file(folder: Path, step: int, weights: Weights) -> Path:
+    """``ckpt_100.pt``, of a compiled model."""
+    path = folder / f"ckpt_{step}.pt"
+    content = {
+        "model": {f"_orig_mod.{name}": tensor for name, tensor in weights.items()},
+        "optimizer": OPTIMIZER,
+        "model_args": {"n_layer": 2, "bias": False},
+        "iter_num": step,
+        "best_val_loss": torch.tensor(3.5),
+        "config": {"dataset": "text", "learning_rate": 6e-4},
+    }
+    torch.save(content, path)
+    return path
+
+
+def composer_file(folder: Path, step: int, weights: Weights) -> Path:
+    """``ep0-ba100-rank0.pt``."""
+    path = folder / f"ep0-ba{step}-rank0.pt"
+    torch.save({"state": {"model": weights, "optimizers": {"AdamW": OPTIMIZER}, "seed": 1}, "rng": []}, path)
+    return path
+
+
+def distributed_folder(*keys: str, name: str = "step-{}", prefix: str = "", one_file: bool = True) -> Writer:
+    """``step-100``, a folder of torch.distributed.checkpoint, written by this one process."""
+
+    def write(folder: Path, step: int, weights: Weights) -> Path:
+        path = folder / name.format(step)
+        content: Any = {prefix + name: tensor for name, tensor in weights.items()}
+        beside: Any = {"optimizer": OPTIMIZER, "train_state": {"step": torch.tensor(step)}}
+        for k, key in enumerate(reversed(keys)):
+            content = {key: content} | (beside if k == 0 else {})
+        if not keys:
+            content |= beside
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no process group
+            save(content, storage_writer=FileSystemWriter(path, single_file_per_rank=one_file), no_dist=True)
+        return path.parent if name.count("/") else path
+
+    return write
+
+
+def lightning_folder(folder: Path, step: int, weights: Weights) -> Path:
+    """``epoch=3-step=100.ckpt``, a folder as Lightning's FSDP strategy leaves it."""
+    path = distributed_folder("model", name="epoch=3-step={}.ckpt", prefix="model.")(folder, step, weights)
+    torch.save({"pytorch-lightning_version": "2.5.0", "global_step": step}, path / "meta.pt")
+    return path
 
 
 def safetensors_file(folder: Path, step: int, weights: Weights) -> Path:
@@ -113,6 +192,17 @@ WRITERS: dict[str, Writer] = {
     "pth": torch_file(suffix=".pth"),
     "bin": torch_file(suffix=".bin"),
     "ckpt": torch_file("state_dict", suffix=".ckpt"),
+    "pt module of DistributedDataParallel": torch_file("module", prefix="module."),
+    "pt state_dict of torch before 1.6": torch_file("state_dict", zipped=False, prefix="module._orig_mod."),
+    "Lightning": lightning_file,
+    "nanoGPT": nanogpt_file,
+    "Composer": composer_file,
+    "torchtitan": distributed_folder(),
+    "OLMo-core": distributed_folder("model", name="step{}/model_and_optim"),
+    "accelerate": distributed_folder("model", name="checkpoint-{}/pytorch_model_fsdp_0"),
+    "Composer folder": distributed_folder("state", "model", name="ep0-ba{}", one_file=False),
+    "distributed app": distributed_folder("app", "model"),
+    "Lightning folder": lightning_folder,
     "safetensors": safetensors_file,
     "checkpoint-N safetensors": model_folder(".safetensors"),
     "stepN safetensors": model_folder(".safetensors", name="step{}"),

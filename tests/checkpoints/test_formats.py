@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from safetensors import safe_open
 from safetensors.torch import save_file
 from small_checkpoints import (
     ANALYSED,
@@ -21,6 +20,7 @@ from small_checkpoints import (
     every_format,
     family_weights,
     model_folder,
+    random_weights,
     refused,
     torch_file,
 )
@@ -28,7 +28,8 @@ from small_checkpoints import safetensors_file as write_safetensors
 from torch import Tensor, nn
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.checkpoints.formats import entries, is_checkpoint, safetensors_file
+from toposcope.checkpoints.formats import Entry, entries, is_checkpoint
+from toposcope.checkpoints.sources import Bytes, LocalSource, StoredFile
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -52,7 +53,7 @@ def listed(path: Path) -> list[tuple[str, str, tuple[int, ...], str, str]]:
 def test_the_same_weights_in_every_format(write: Writer, dtype: torch.dtype, tmp_path: Path) -> None:
     weights = family_weights(dtype=dtype)
     path = write(tmp_path, 100, weights)
-    assert is_checkpoint(path)
+    assert is_checkpoint(LocalSource(path).files())
     save_file(weights, tmp_path / "reference.safetensors")
     assert listed(path) == listed(tmp_path / "reference.safetensors")
     assert [name for name, *_ in listed(path)] == ANALYSED
@@ -84,7 +85,8 @@ def test_all_tensors_by_name(write: Writer, tmp_path: Path) -> None:
 def test_a_hash_tells_dtype_shape_and_every_bit() -> None:
     def hash_of(tensor: Tensor) -> str:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Layer("w", "other", tuple(tensor.shape), dtype, False, "memory", lambda: tensor).content_hash()
+        entry = Entry("w", tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
+        return Layer("w", "other", False, "memory", entry).content_hash()
 
     W = torch.arange(12.0).view(3, 4)
     different = [W, W.T, W.reshape(4, 3), W.half(), W.bfloat16(), W.double(), W.view(torch.int32), -W, W + 0]
@@ -157,39 +159,53 @@ def test_listing_reads_no_layer(write: Writer, tmp_path: Path, monkeypatch: pyte
     assert all(layer.n_bytes for layer in checkpoint.layers())
 
 
-def test_listing_a_safetensors_file_reads_its_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
+class Watched:
+    """A file that remembers which bytes were read."""
 
-    class Watched:
-        def __init__(self, path: Path, framework: str) -> None:
-            self.file: Any = safe_open(path, framework=framework)
-            self.keys, self.get_slice = self.file.keys, self.file.get_slice
+    def __init__(self, file: StoredFile) -> None:
+        self.location, self.size, self.version, self.sha256 = file.location, file.size, file.version, file.sha256
+        self.file = file
+        self.read_ranges: list[tuple[int, int]] = []
 
-        def get_tensor(self, name: str) -> Any:
-            read.append(name)
-            return self.file.get_tensor(name)
-
-    path = write_safetensors(tmp_path, 1, family_weights())
-    monkeypatch.setattr(safetensors_file, "safe_open", Watched)
-    layers = Checkpoint(path, 1).analysed()
-    assert read == []
-    layers[2].read()
-    assert read == [layers[2].name]
+    def read(self, start: int, stop: int) -> Bytes:
+        self.read_ranges.append((start, stop))
+        return self.file.read(start, stop)
 
 
-@pytest.mark.parametrize("name", [name for name in WRITERS if name != "pt of torch before 1.6"])
-def test_data_stays_on_disk_until_it_is_read(name: str, tmp_path: Path) -> None:
+@every_format
+def test_only_the_bytes_of_the_rows_that_are_asked_for_are_read(write: Writer, tmp_path: Path) -> None:
+    weights = random_weights({"head.weight": (64, 256), "other.weight": (512, 256)})
+    path = write(tmp_path, 1, weights)
+    files = {name: Watched(file) for name, file in LocalSource(path).files().items()}
+    head = next(entry for entry in entries(str(path), files) if entry.name.endswith("head.weight"))
+    listing = sum(stop - start for file in files.values() for start, stop in file.read_ranges)
+    assert listing < weights["other.weight"].nbytes
+    for file in files.values():
+        file.read_ranges.clear()
+    assert torch.equal(head.read(10, 12), weights["head.weight"][10:12])
+    # A chunk of torch.distributed.checkpoint is an archive of its own, whose end has to be looked at.
+    assert sum(stop - start for file in files.values() for start, stop in file.read_ranges) < 80_000
+
+
+@every_format
+def test_data_stays_on_disk_until_it_is_read(write: Writer, tmp_path: Path) -> None:
     old, new = torch.full((64, 64), 1.5), torch.full((64, 64), -2.5)
-    path = WRITERS[name](tmp_path, 1, {"head.weight": old, "other.weight": torch.zeros(2, 2)})
+    path = write(tmp_path, 1, {"head.weight": old, "other.weight": torch.zeros(2, 2)})
     head = next(layer for layer in Checkpoint(path, 1).layers() if layer.role == "head")
     # What was changed on disk after the listing is what is read: nothing had been copied.
     stored = old.numpy().tobytes()
-    files = [f for f in (path.iterdir() if path.is_dir() else [path]) if stored in f.read_bytes()]
+    files = [f for f in (path.rglob("*") if path.is_dir() else [path]) if f.is_file() and stored in f.read_bytes()]
     assert len(files) == 1
+    status = files[0].stat()
     with files[0].open("r+b") as file:
         file.seek(files[0].read_bytes().index(stored))
         file.write(new.numpy().tobytes())
+    # The change is hidden; one that shows is refused.
+    os.utime(files[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     assert torch.equal(head.read(), new)
+    os.utime(files[0], ns=(1, 1))
+    with refused(path, "changed", "head.weight"):
+        head.read()
 
 
 @pytest.mark.parametrize(
@@ -198,10 +214,10 @@ def test_data_stays_on_disk_until_it_is_read(name: str, tmp_path: Path) -> None:
     ids=["one line", "several lines"],
 )
 def test_a_layer_that_cannot_be_read_is_named(separator: str) -> None:
-    def read() -> Tensor:
+    def read(start: int, stop: int) -> Tensor:
         raise RuntimeError(separator.join(["the", "disk", "is", "gone"]))
 
-    layer = Layer("head.weight", "head", (2, 2), "float32", False, "run/step_1.pt", read)
+    layer = Layer("head.weight", "head", False, "run/step_1.pt", Entry("head.weight", (2, 2), "float32", read))
     for attempt in (layer.read, layer.matrix, layer.content_hash):
         with refused(Path("run/step_1.pt"), "head.weight", "the disk is gone"):
             attempt()
@@ -361,15 +377,16 @@ def test_other_files_and_folders_are_no_checkpoints(name: str, tmp_path: Path) -
         (path / "optimizer.pt").touch()
     else:
         path.touch()
-    assert not is_checkpoint(path)
+    files = LocalSource(path).files()
+    assert not is_checkpoint(files)
     with refused(path, "not a checkpoint in a known format"):
-        entries(path)
+        entries(str(path), files)
 
 
 def test_a_folder_is_not_claimed_by_its_ending(tmp_path: Path) -> None:
     for suffix in (".pt", ".safetensors"):
         (tmp_path / f"step_1{suffix}").mkdir()
-        assert not is_checkpoint(tmp_path / f"step_1{suffix}")
+        assert not is_checkpoint(LocalSource(tmp_path / f"step_1{suffix}").files())
 
 
 # The index of shards

@@ -1,6 +1,8 @@
 """From a path to checkpoints in order."""
 
+import os
 import pickle
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def test_a_folder_of_checkpoints(write: Writer, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", write)
     found = series(folder)
     assert_is_the_run(found)
-    assert (found.name, found.path, found.ignored) == ("run", folder, ())
+    assert (found.name, found.spec, found.ignored) == ("run", str(folder), ())
     assert [layer.name for layer in found[-1].analysed()] == ANALYSED
 
 
@@ -56,7 +58,7 @@ def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
     touch(tmp_path, *(names.format(step) for step in STEPS))
     found = series(tmp_path)
     assert found.steps == STEPS
-    assert [checkpoint.path.name for checkpoint in found] == [names.format(step) for step in STEPS]
+    assert [Path(checkpoint.location).name for checkpoint in found] == [names.format(step) for step in STEPS]
 
 
 def test_formats_may_be_mixed(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_a_run_of_ours(tmp_path: Path) -> None:
     touch(tmp_path / "small-1", "log.csv", "config.json", "state.pt")
     found = series(tmp_path / "small-1")
     assert_is_the_run(found)
-    assert (found.name, found.path) == ("small-1", tmp_path / "small-1")
+    assert (found.name, found.spec) == ("small-1", str(tmp_path / "small-1"))
     assert_is_the_run(series(tmp_path / "small-1" / "checkpoints"))
 
 
@@ -98,7 +100,7 @@ def test_files_that_tell_no_step_are_ignored_and_told(tmp_path: Path) -> None:
     touch(tmp_path, "step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "notes.txt", "config.json", ".step_3.pt")
     found = series(tmp_path)
     assert found.steps == [1, 2]
-    assert [path.name for path in found.ignored] == ["best.pt", "last.ckpt"]
+    assert list(found.ignored) == ["best.pt", "last.ckpt"]
 
 
 def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
     touch(tmp_path / "runs" / "Jan01", "events.out")
     found = series(tmp_path)
     assert found.steps == [500, 1000]
-    assert [path.name for path in found.ignored] == ["model.safetensors", "training_args.bin"]
+    assert list(found.ignored) == ["model.safetensors", "training_args.bin"]
 
 
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_one_checkpoint_alone(write: Writer, tmp_path: Path) -> None:
     path = write(tmp_path, 300, family_weights(seed=300))
     found = series(path)
     assert found.steps == [300]
-    assert (found.name, found.path, found[0].path) == (path.name, path, path)
+    assert (found.name, found.spec, found[0].location) == (path.name, str(path), str(path))
     assert torch.equal(found[0].analysed()[0].read(), family_weights(seed=300)["head.weight"])
 
 
@@ -145,16 +147,42 @@ def test_one_checkpoint_need_not_tell_its_step(tmp_path: Path) -> None:
     for path in (tmp_path / "best.pt", tmp_path):
         found = series(path)
         assert found.steps == [0]
-        assert found[0].path == tmp_path / "best.pt"
+        assert found[0].location == str(tmp_path / "best.pt")
     folder = model_folder(".safetensors", name="final")(tmp_path, 1, family_weights())
     assert series(folder).steps == [0]
+
+
+def test_a_folder_tells_the_step_of_the_one_file_in_it(tmp_path: Path) -> None:
+    for folder in (tmp_path / "step70", tmp_path / "checkpoint-70"):
+        folder.mkdir()
+        save_file(family_weights(), folder / "model.safetensors")
+        assert series(folder).steps == [70]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    torch.save(family_weights(), tmp_path / os.fsdecode(b"step_1\xff.pt"))
+    (checkpoint,) = series(tmp_path)
+    assert len(checkpoint.fingerprint()) == 64
+    assert checkpoint.layers()
+
+
+@pytest.mark.parametrize("name", ["safetensors", "nanoGPT", "OLMo-core"])
+def test_listing_is_quick(name: str, tmp_path: Path) -> None:
+    weights = {f"layers.{k}.{part}.weight": torch.zeros(4, 4) for k in range(30) for part in "abcde"}
+    for step in range(12):
+        WRITERS[name](tmp_path, step, weights)
+    begin = time.process_time()
+    count = sum(len(checkpoint.layers()) for checkpoint in series(tmp_path))
+    assert count == 12 * 150
+    # A tenth of that on an idle machine.
+    assert time.process_time() - begin < count / 1000
 
 
 def test_a_model_folder_with_what_a_trainer_leaves_beside_it(tmp_path: Path) -> None:
     folder = model_folder(".safetensors")(tmp_path, 500, family_weights())
     touch(folder, "rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
     assert series(folder).steps == [500]
-    assert series(folder)[0].path == folder
+    assert series(folder)[0].location == str(folder)
 
 
 # Paths
@@ -205,7 +233,7 @@ def test_slices(tmp_path: Path) -> None:
         found = whole[part]
         assert isinstance(found, Series)
         assert found.steps == STEPS[part]
-        assert (found.name, found.path, found.ignored) == (whole.name, whole.path, whole.ignored)
+        assert (found.name, found.spec, found.ignored) == (whole.name, whole.spec, whole.ignored)
 
 
 def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:

@@ -1,53 +1,141 @@
-"""The step a name tells."""
+"""The step and the tokens a name tells."""
+
+import re
+from datetime import date, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from toposcope.checkpoints.steps import step_of
+from toposcope.checkpoints.steps import step_of, step_pattern, tokens_of
+from toposcope.errors import ToposcopeError
+
+FORMS = (
+    # a word that can only mean a step; the numbers beside it are not
+    *("step_{:06d}", "step{}", "step-{}", "step={}", "STEP_{}", "step-{:08d}", "steps_{}", "train_step_{}"),
+    *("pythia-160m-step{}", "checkpoint-step-{}", "checkpoint-2-step-{}", "run7_step_{}", "2024-05-01_step_{}"),
+    *("epoch=3-step={}", "step={}-epoch=3", "epoch=0-step={}-val_loss=2.31", "epoch=3-step={}-v1"),
+    *("stage1-step{}-tokens4B", "stage2-ingredient1-step{}-tokens50B", "step{}-unsharded", "global_step{}"),
+    # other words
+    *("checkpoint-{}", "ckpt-{}", "ckpt_{:04d}", "ckpt{}", "gpt2-checkpoint-{}", "model_{:06d}", "model-{}"),
+    *("iter_{:07d}", "iter-{:06d}-ckpt", "lit_model-iter-{:06d}", "iteration-{}", "checkpoint_3_iter_{}"),
+    *("ep0-ba{}-rank0", "ep0-ba{}", "epoch_{}", "epoch={}", "epoch{}", "ep{}", "model-epoch={:02d}-val_loss=0.1"),
+    *("{}", "{:04d}"),
+)
+"""Every form of a name that is known, by trainers of many kinds."""
+
+
+@given(st.sampled_from(FORMS), st.integers(0, 10**7))
+def test_every_form_gives_its_step_back(form: str, step: int) -> None:
+    assert step_of(form.format(step)) == step
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_a_step_may_be_long(step: int) -> None:
+    # These count samples or tokens; the database holds them.
+    assert step_of(f"step{step}") == step
+
+
+@pytest.mark.parametrize("word", ["step", "checkpoint", "ckpt", "iter", "model", "epoch", "ba", ""])
+@given(number=st.integers(0, 10**6), unit=st.sampled_from("kKmMbBtTe"), separator=st.sampled_from(["", "-", "_", "="]))
+def test_a_unit_is_not_guessed_at(word: str, number: int, unit: str, separator: str) -> None:
+    assert step_of(f"{word}{separator}{number}{unit}") is None
+    assert step_of(f"{word}{separator}{number}.5{unit}") is None
+
+
+@given(st.integers(0, 10**5), st.integers(1, 10**5), st.sampled_from(["model", "pytorch_model", "ckpt", "step"]))
+def test_a_shard_is_no_step(k: int, n: int, word: str) -> None:
+    assert step_of(f"{word}-{k:05d}-of-{n:05d}") is None
+
+
+@given(st.dates(date(1900, 1, 1), date(2099, 12, 31)), st.sampled_from(["checkpoint-", "model_", "ckpt", "iter-", ""]))
+def test_a_date_is_no_step(day: date, word: str) -> None:
+    noon = datetime(day.year, day.month, day.day, 12, 34, 56)
+    for form in ("%Y%m%d", "%Y-%m-%d", "%Y_%m_%d", "%Y%m%d-%H%M%S", "%Y-%m-%dT%H%M", "%Y%m%d%H%M%S"):
+        assert step_of(word + noon.strftime(form)) is None
+        assert step_of(f"{word}{noon.strftime(form)}-step5") == 5
 
 
 @pytest.mark.parametrize(
-    ("stem", "step"),
+    "stem",
     [
-        # ours and the published study's
-        ("step_000000", 0),
-        ("step_000100", 100),
-        # Hugging Face: the Trainer, Pythia
-        ("checkpoint-500", 500),
-        ("step1000", 1000),
-        ("pythia-14m-step143000", 143000),
-        ("checkpoint-step-7", 7),
-        # Lightning, nanoGPT, Megatron, DeepSpeed
-        ("epoch=3-step=120", 120),
-        ("step=120-epoch=3", 120),
-        ("ckpt_0005", 5),
-        ("ckpt12", 12),
-        ("iter_0000250", 250),
-        ("global_step4000", 4000),
-        ("model_30", 30),
-        ("model-30", 30),
-        ("STEP_5", 5),
-        ("0042", 42),
-        ("step_123456789012345", 123456789012345),
-        # a step beside another number
-        ("checkpoint-2-step-300", 300),
-        ("run7_step_10", 10),
-        ("gpt2-checkpoint-30", 30),
-        # no step
-        ("config", None),
-        ("epoch_3", None),
-        ("gpt2", None),
-        ("pythia-14m", None),
-        ("model", None),
-        ("model_v2", None),
-        ("step", None),
-        ("step_final", None),
-        # a unit is not guessed at
-        ("step_10k", None),
-        ("step1e4", None),
-        ("best", None),
-        ("42b", None),
-        ("", None),
+        *("config", "main", "best", "last", "model", "step", "step_final", "latest-rank0", ""),
+        # sizes and versions
+        *("pythia-14m", "pythia-160m-deduped", "gpt2", "model_v2", "model2", "model-2.0.1", "model-1.3B", "42b"),
+        *("tiny-3k", "run7", "checkpoint_12ab", "checkpoint-v2", "step_10k", "step1e4", "step_1,000", "step-50K-105b"),
+        # parts of a checkpoint
+        *("mp_rank_00_model_states", "layer_00-model_00-model_states", "rng_state_0", "__0_0", "batch_size=32"),
+        # words that end like one that counts
+        *("deep5", "sleep7", "supermodel-3"),
+        # digits of other scripts; more than the database holds
+        *("step٣", "step²", "step_" + "9" * 19, "step_" + "9" * 5000),
     ],
 )
-def test_steps(stem: str, step: int | None) -> None:
-    assert step_of(stem) == step
+def test_no_step(stem: str) -> None:
+    assert step_of(stem) is None
+
+
+@given(st.text(max_size=40))
+def test_any_name_is_taken(stem: str) -> None:
+    assert step_of(stem) is None or 0 <= step_of(stem) < 10**18  # type: ignore[operator]
+    assert tokens_of(stem) is None or 0 <= tokens_of(stem) < 2**63  # type: ignore[operator]
+
+
+# A pattern of one's own
+
+
+def test_a_pattern_of_ones_own_replaces_the_rules() -> None:
+    thousands = step_pattern(r"step(\d+)k")
+    assert step_of("step10k", thousands) == 10
+    assert step_of("step10", thousands) is None
+    # A group that is not part of what was found.
+    assert step_of("final", step_pattern(r"final|step(\d+)")) is None
+
+
+@pytest.mark.parametrize("text", [r"step\d+", r"(step)(\d+)", r"step(\d+", "", r"(?:\d+)"])
+def test_a_pattern_needs_one_group(text: str) -> None:
+    with pytest.raises(ToposcopeError, match=re.escape(repr(text))) as caught:
+        step_pattern(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "stem"),
+    [(r"step(.*)", "step10k"), (r"(.)$", "a²"), (r"s(.*)", "s"), (r"(.+)", "9" * 19), (r"(.+)", "1_0")],
+)
+def test_what_a_pattern_finds_must_be_digits(text: str, stem: str) -> None:
+    with pytest.raises(ToposcopeError, match="digits alone"):
+        step_of(stem, step_pattern(text))
+
+
+# Tokens
+
+
+@pytest.mark.parametrize(
+    ("stem", "tokens"),
+    [
+        ("stage1-step1000-tokens4B", 4 * 10**9),
+        ("step0-tokens0B", 0),
+        ("step5-tokens1.5T", 1_500_000_000_000),
+        ("tokens_300M", 300 * 10**6),
+        ("tokens=2097152", 2097152),
+        ("tok-12k-step3", 12_000),
+        ("step1000", None),
+        ("tokens", None),
+        ("tokens4Bx", None),
+        ("tokens1.5", None),
+        ("tokens1.2.3B", None),
+        ("4B", None),
+        ("tokenizer2", None),
+        ("mytokens4B", None),
+        ("tokens999999999999999999T", None),
+    ],
+)
+def test_tokens(stem: str, tokens: int | None) -> None:
+    assert tokens_of(stem) == tokens
+
+
+@given(st.integers(0, 10**4), st.sampled_from(["K", "M", "B", "T"]), st.integers(0, 10**7))
+def test_tokens_beside_a_step(count: int, unit: str, step: int) -> None:
+    name = f"stage1-step{step}-tokens{count}{unit}"
+    assert (step_of(name), tokens_of(name)) == (step, count * 1000 ** ("KMBT".index(unit) + 1))

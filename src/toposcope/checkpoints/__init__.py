@@ -1,6 +1,9 @@
 """Where weights come from: formats, steps, layer roles. Always lazy: one tensor at a time, never the model's class."""
 
-from toposcope.checkpoints.checkpoint import Checkpoint, Layer
+from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.layer import Layer
+from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.series import Series, series
+from toposcope.checkpoints.sources import Access
 
-__all__ = ["Checkpoint", "Layer", "Series", "series"]
+__all__ = ["Access", "Checkpoint", "Layer", "Selection", "Series", "series"]

@@ -4,100 +4,89 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints.layer import Layer
+from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
 from toposcope.errors import ToposcopeError
 
-
-@dataclass(frozen=True)
-class Layer:
-    """One weight matrix of a checkpoint.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's name in the file.
-    role : str
-        See METHODS 1.
-    shape : tuple of int
-        As stored.
-    dtype : str
-    transposed : bool
-        Stored as (inputs, outputs).
-    source : str
-        The checkpoint, for messages.
-    """
-
-    name: str
-    role: str
-    shape: tuple[int, ...]
-    dtype: str
-    transposed: bool
-    source: str
-    _read: Callable[[], Tensor]
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the stored data."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count * int(getattr(torch, self.dtype).itemsize)
-
-    def read(self) -> Tensor:
-        """Read the tensor as stored, on the CPU."""
-        try:
-            return self._read()
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise ToposcopeError(f"{self.source}: layer {self.name} cannot be read: {reason}") from error
-
-    def matrix(self) -> Tensor:
-        """Read the matrix with one neuron a row, its incoming weights along the columns."""
-        tensor = self.read()
-        return tensor.T if self.transposed else tensor
-
-    def content_hash(self) -> str:
-        """Return the SHA-256 of dtype, shape and bytes; equal weights have equal hashes in every format."""
-        digest = hashlib.sha256(f"{self.dtype}{list(self.shape)}".encode())
-        digest.update(self.read().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+LARGEST_CONFIG = 10_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Checkpoint:
     """The weights of a run at one step.
 
     Attributes
     ----------
-    path : Path
-        A file or a model folder.
+    source : Source
+        Where it lies; a path is taken for a `LocalSource`.
     step : int
+    tokens : int or None
+        Seen so far, where the name tells.
+    roles : tuple of (str, str)
+        Patterns of tensor names and their roles, that come before the table's.
     """
 
-    path: Path
+    source: Source
     step: int
+    tokens: int | None = None
+    roles: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
-    def __reduce__(self) -> tuple[type["Checkpoint"], tuple[Path, int]]:
-        # Open files stay behind when a checkpoint is handed to another process.
-        return type(self), (self.path, self.step)
+    def __init__(
+        self,
+        source: Source | Path | str,
+        step: int,
+        tokens: int | None = None,
+        roles: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        place = LocalSource(Path(source)) if isinstance(source, str | Path) else source
+        self.__setstate__({"source": place, "step": step, "tokens": tokens, "roles": roles})
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was listed stays behind when a checkpoint is handed to another process.
+        return {"source": self.source, "step": self.step, "tokens": self.tokens, "roles": self.roles}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def location(self) -> str:
+        """Where it lies, as text that opens it again."""
+        return self.source.spec
+
+    @cached_property
+    def files(self) -> Files:
+        """Its files, as they were when they were first asked for."""
+        return self.source.files()
+
+    @cached_property
+    def entries(self) -> Sequence[formats.Entry]:
+        """Every stored tensor under its plain name, in the natural order of the names; no data is read.
+
+        Raises
+        ------
+        ToposcopeError
+            If a file is missing, damaged or unsafe.
+        """
+        found = formats.entries(self.location, self.files)
+        names = roles.plain_names([entry.name for entry in found])
+        return sorted((replace(e, name=n) for e, n in zip(found, names, strict=True)), key=lambda e: _natural(e.name))
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        entries = [e for e in formats.entries(self.path) if _is_matrix(e)]
-        transposed = roles.stored_transposed({e.name: e.shape for e in entries})
+        matrices = [entry for entry in self.entries if _is_matrix(entry)]
+        transposed = roles.stored_transposed({entry.name: entry.shape for entry in matrices})
         layers = [
-            Layer(e.name, roles.role_of(e.name), e.shape, e.dtype, e.name in transposed, str(self.path), e.read)
-            for e in entries
+            Layer(e.name, roles.role_of(e.name, self.roles), e.name in transposed, self.location, e) for e in matrices
         ]
-        return sorted(_with_tied_head(layers, self.path), key=lambda layer: _natural(layer.name))
+        return self._with_tied_head(layers)
 
     def layers(self) -> list[Layer]:
         """Return every 2-D floating-point weight, in the natural order of their names; no data is read."""
@@ -113,19 +102,19 @@ class Checkpoint:
         """
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]
         if not found:
-            raise ToposcopeError(f"{self.path}: no 2-D weight besides embeddings; there is nothing to measure")
+            raise ToposcopeError(f"{self.location}: no 2-D weight besides embeddings; there is nothing to measure")
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """Read every tensor, matrices or not, by name."""
-        return {entry.name: entry.read() for entry in formats.entries(self.path)}
+        return {entry.name: entry.whole() for entry in self.entries}
 
     def n_parameters(self) -> int:
         """Count the floating-point numbers stored, masks and rotary tables left out, a tied head once.
 
         From the header, but for the head and the embedding where both are stored in one shape: these are compared.
         """
-        entries = [e for e in formats.entries(self.path) if _is_float(e) and not _BUFFER.search(e.name)]
+        entries = [e for e in self.entries if e.is_float and not roles.is_buffer(e.name)]
         count = sum(math.prod(e.shape) for e in entries)
         by_role = {layer.role: layer for layer in self._layers if layer.role in ("head", "embed")}
         head, embedding = by_role.get("head"), by_role.get("embed")
@@ -133,42 +122,63 @@ class Checkpoint:
             count -= math.prod(head.shape)
         return count
 
+    def content_hash(self) -> str:
+        """Return a SHA-256 over names and hashes of all tensors: equal weights, equal hash, in every format.
+
+        Every byte passes by; `published_hash` needs none.
+        """
+        digest = hashlib.sha256()
+        for entry in sorted(self.entries, key=lambda e: e.name):
+            digest.update(f"{entry.name}\x1f{entry.content_hash()}\x1f".encode())
+        return digest.hexdigest()
+
+    def published_hash(self) -> str:
+        """Return a SHA-256 over what the source publishes of its weight files; empty if it does not for each.
+
+        It tells two checkpoints of one source apart without reading them; files of another format, or with other
+        metadata, hash otherwise.
+        """
+        weights = {n: f for n, f in self.files.items() if n.endswith((".safetensors", ".distcp", *_TORCH_ENDINGS))}
+        if not weights or not all(file.sha256 for file in weights.values()):
+            return ""
+        return hashlib.sha256("\x1f".join(f"{n}:{f.sha256}" for n, f in sorted(weights.items())).encode()).hexdigest()
+
     def fingerprint(self) -> str:
-        """Return name, size and time of change of the files, to know an unchanged checkpoint without reading it."""
-        files = sorted(p for p in self.path.iterdir() if p.is_file()) if self.path.is_dir() else [self.path]
-        return ";".join(f"{f.name}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)
+        """Return a digest of name, size and version of the files, to know an unchanged checkpoint without reading it.
+
+        Looks anew, so that a change since the last look is seen.
+        """
+        return fingerprint(self.source.files())
+
+    def _with_tied_head(self, layers: list[Layer]) -> list[Layer]:
+        """Give the embedding the role of the head where the file stores no head of its own: the two are one matrix."""
+        embeddings = [layer for layer in layers if layer.role == "embed"]
+        if any(layer.role == "head" for layer in layers) or len(embeddings) != 1 or not self._may_be_tied():
+            return layers
+        return [replace(layer, role="head") if layer is embeddings[0] else layer for layer in layers]
+
+    def _may_be_tied(self) -> bool:
+        config = self.files.get("config.json")
+        if config is None and isinstance(self.source, LocalSource) and not self.source.path.is_dir():
+            config = LocalSource(self.source.path.parent / "config.json").file()
+        if config is None:
+            return True
+        try:
+            content = json.loads(config.read(0, min(config.size, LARGEST_CONFIG)).tobytes())
+            return content.get("tie_word_embeddings", True) is not False
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ToposcopeError(
+                f"{config.location}: not a model configuration ({error}); fetch it again, or remove it"
+            ) from error
 
 
-_BUFFER = re.compile(r"(attn|attention)\.(bias|masked_bias)$|inv_freq$")
-"""Causal masks and rotary tables, which old files of GPT-2 and GPT-NeoX store beside the weights."""
-
-
-def _is_float(entry: formats.Entry) -> bool:
-    return entry.dtype.startswith(("float", "bfloat"))
+_TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
 
 def _is_matrix(entry: formats.Entry) -> bool:
-    return len(entry.shape) == 2 and _is_float(entry) and 0 not in entry.shape and not entry.name.endswith("bias")
-
-
-def _with_tied_head(layers: list[Layer], path: Path) -> list[Layer]:
-    """Give the embedding the role of the head where the file stores no head of its own: the two are one matrix."""
-    embeddings = [layer for layer in layers if layer.role == "embed"]
-    if any(layer.role == "head" for layer in layers) or len(embeddings) != 1 or not _may_be_tied(path):
-        return layers
-    return [replace(layer, role="head") if layer is embeddings[0] else layer for layer in layers]
-
-
-def _may_be_tied(path: Path) -> bool:
-    config = (path if path.is_dir() else path.parent) / "config.json"
-    try:
-        return json.loads(config.read_bytes()).get("tie_word_embeddings", True) is not False
-    except FileNotFoundError:
-        return True
-    except (ValueError, AttributeError, OSError) as error:
-        raise ToposcopeError(f"{config}: not a model configuration ({error}); fetch it again, or remove it") from error
+    return len(entry.shape) == 2 and entry.is_float and 0 not in entry.shape and not entry.name.endswith("bias")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Order ``layers.2`` before ``layers.10``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

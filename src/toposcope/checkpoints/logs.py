@@ -1,7 +1,9 @@
 """The training log that lies beside a series of checkpoints."""
 
 import csv
+import io
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.sources import LocalSource, Source
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
@@ -34,7 +37,7 @@ class TrainingLog:
     values: dict[str, NDArray[np.float64]]
 
 
-def read_log(path: Path) -> TrainingLog | None:
+def read_log(place: Source | Path) -> TrainingLog | None:
     """Return the log of a series, or None if there is none.
 
     Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the
@@ -45,36 +48,45 @@ def read_log(path: Path) -> TrainingLog | None:
     ToposcopeError
         If a log is there and cannot be understood.
     """
-    folder = path if path.is_dir() else path.parent
-    states = {step_of(p.parent.name): p for p in folder.glob("checkpoint-*/trainer_state.json")}
+    source = _folder(place)
+    files = source.files()
+    states = {step_of(n.split("/")[0]): n for n in files if re.fullmatch(r"checkpoint-[^/]*/trainer_state\.json", n)}
     newest = [states[max(step for step in states if step is not None)]] if set(states) - {None} else []
-    candidates: list[tuple[Path, Callable[[Path], Iterable[Mapping[str, Any]]]]] = [
-        (folder / "log.csv", _csv_rows),
-        (folder / "training_log.json", _json_rows),
-        *((p, _trainer_rows) for p in [folder / "trainer_state.json", *newest]),
+    candidates: list[tuple[str, Callable[[bytes], Iterable[Mapping[str, Any]]]]] = [
+        ("log.csv", _csv_rows),
+        ("training_log.json", _json_rows),
+        *((name, _trainer_rows) for name in ["trainer_state.json", *newest]),
     ]
-    for file, rows in candidates:
-        if file.is_file():
-            try:
-                return _table(rows(file))
-            except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, *_OTHERS) as error:
-                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-                raise ToposcopeError(f"{file}: not a training log ({reason}); mend it or move it away") from error
+    for name, rows in candidates:
+        file = files.get(name)
+        if file is None:
+            continue
+        content = file.read(0, file.size).tobytes()
+        try:
+            return _table(rows(content))
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, *_OTHERS) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+            raise ToposcopeError(f"{file.location}: not a training log ({reason}); mend it or move it away") from error
     return None
 
 
-def _csv_rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _folder(place: Source | Path) -> Source:
+    """Return where a log may lie: beside a checkpoint that is a file of this machine."""
+    path = place.path if isinstance(place, LocalSource) else place
+    return LocalSource(path if path.is_dir() else path.parent) if isinstance(path, Path) else path
 
 
-def _json_rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = json.loads(path.read_bytes())
+def _csv_rows(content: bytes) -> Iterable[Mapping[str, Any]]:
+    return list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+
+
+def _json_rows(content: bytes) -> Iterable[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = json.loads(content)
     return rows
 
 
-def _trainer_rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = json.loads(path.read_bytes())["log_history"]
+def _trainer_rows(content: bytes) -> Iterable[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = json.loads(content)["log_history"]
     return rows
 
 

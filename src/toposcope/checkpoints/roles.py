@@ -1,51 +1,212 @@
-"""Layer roles from tensor names: a table a family, first match wins; unknown names are ``other`` (METHODS 1)."""
+"""Layer roles from tensor names: rules of one's own, then a table by family; other names are ``other`` (METHODS 1)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
-ROLES: list[tuple[str, str]] = [
-    # this family and the published study
-    (r"token_emb\.weight$", "embed"),
-    (r"pos_emb\.weight$", "pos_embed"),
-    (r"attn\.qkv\.weight$", "attn.qkv"),
-    (r"attn\.proj\.weight$", "attn.out"),
-    (r"mlp\.fc1\.weight$", "mlp.in"),
-    (r"mlp\.fc2\.weight$", "mlp.out"),
-    (r"(^|\.)head\.weight$", "head"),
-    # GPT-2
-    (r"wte\.weight$", "embed"),
-    (r"wpe\.weight$", "pos_embed"),
-    (r"attn\.c_attn\.weight$", "attn.qkv"),
-    (r"attn\.c_proj\.weight$", "attn.out"),
-    (r"mlp\.c_fc\.weight$", "mlp.in"),
-    (r"mlp\.c_proj\.weight$", "mlp.out"),
-    # GPT-NeoX (Pythia)
-    (r"embed_in\.weight$", "embed"),
-    (r"attention\.query_key_value\.weight$", "attn.qkv"),
-    (r"attention\.dense\.weight$", "attn.out"),
-    (r"mlp\.dense_h_to_4h\.weight$", "mlp.in"),
-    (r"mlp\.dense_4h_to_h\.weight$", "mlp.out"),
-    (r"embed_out\.weight$", "head"),
-    # Llama
-    (r"embed_tokens\.weight$", "embed"),
-    (r"self_attn\.q_proj\.weight$", "attn.q"),
-    (r"self_attn\.k_proj\.weight$", "attn.k"),
-    (r"self_attn\.v_proj\.weight$", "attn.v"),
-    (r"self_attn\.o_proj\.weight$", "attn.out"),
-    (r"mlp\.(gate|up)_proj\.weight$", "mlp.in"),
-    (r"mlp\.down_proj\.weight$", "mlp.out"),
-    (r"lm_head\.weight$", "head"),
-]
+from toposcope.errors import ToposcopeError
 
+NAMES = (
+    *("embed", "pos_embed", "attn.qkv", "attn.q", "attn.k", "attn.v", "attn.out"),
+    *("mlp.in", "mlp.out", "head", "conv", "other"),
+)
 NOT_ANALYSED = {"embed", "pos_embed"}
+OWN_RULE, UNKNOWN = "your rule", "unknown"
 
-_COMPILED = [(re.compile(pattern), role) for pattern, role in ROLES]
+Rules = tuple[tuple[str, str], ...]
+
+ROLES: dict[str, Rules] = {
+    "this family": (
+        (r"token_emb\.weight", "embed"),
+        (r"pos_emb\.weight", "pos_embed"),
+        (r"attn\.qkv\.weight", "attn.qkv"),
+        (r"attn\.proj\.weight", "attn.out"),
+        (r"mlp\.fc1\.weight", "mlp.in"),
+        (r"mlp\.fc2\.weight", "mlp.out"),
+        (r"head\.weight", "head"),
+    ),
+    "several families": (
+        (r"wte\.weight", "embed"),
+        (r"embed_tokens\.weight", "embed"),
+        (r"wpe\.weight", "pos_embed"),
+        (r"self_attn\.q_proj\.weight", "attn.q"),
+        (r"self_attn\.k_proj\.weight", "attn.k"),
+        (r"self_attn\.v_proj\.weight", "attn.v"),
+        (r"lm_head\.weight", "head"),
+    ),
+    # nanoGPT has the same names; nanochat keeps q, k and v apart
+    "GPT-2": (
+        (r"attn\.c_attn\.weight", "attn.qkv"),
+        (r"attn\.c_q\.weight", "attn.q"),
+        (r"attn\.c_k\.weight", "attn.k"),
+        (r"attn\.c_v\.weight", "attn.v"),
+        (r"attn\.c_proj\.weight", "attn.out"),
+        (r"mlp\.c_fc\.weight", "mlp.in"),
+        (r"mlp\.c_proj\.weight", "mlp.out"),
+    ),
+    # GPT-Neo puts its attention one level deeper
+    "GPT-J": (
+        (r"attn(\.attention)?\.q_proj\.weight", "attn.q"),
+        (r"attn(\.attention)?\.k_proj\.weight", "attn.k"),
+        (r"attn(\.attention)?\.v_proj\.weight", "attn.v"),
+        (r"attn(\.attention)?\.out_proj\.weight", "attn.out"),
+        (r"mlp\.fc_in\.weight", "mlp.in"),
+        (r"mlp\.fc_out\.weight", "mlp.out"),
+    ),
+    # Bloom and Falcon call its attention self_attention
+    "GPT-NeoX": (
+        (r"(embed_in|word_embeddings)\.weight", "embed"),
+        (r"(self_)?attention\.query_key_value\.weight", "attn.qkv"),
+        (r"(self_)?attention\.dense\.weight", "attn.out"),
+        (r"mlp\.dense_h_to_4h\.weight", "mlp.in"),
+        (r"mlp\.dense_4h_to_h\.weight", "mlp.out"),
+        (r"embed_out\.weight", "head"),
+    ),
+    "OPT": (
+        (r"decoder\.embed_positions\.weight", "pos_embed"),
+        (r"decoder\.layers\.\d+\.self_attn\.out_proj\.weight", "attn.out"),
+        (r"decoder\.layers\.\d+\.fc1\.weight", "mlp.in"),
+        (r"decoder\.layers\.\d+\.fc2\.weight", "mlp.out"),
+        (r"decoder\.project_(in|out)\.weight", "other"),
+    ),
+    # Llama, Mistral, Qwen, OLMo, OLMo 2 and 3, Gemma as transformers writes them; Phi-3 fuses what lies side by side
+    "Llama": (
+        (r"self_attn\.qkv_proj\.weight", "attn.qkv"),
+        (r"self_attn\.o_proj\.weight", "attn.out"),
+        (r"mlp\.(gate|up|gate_up)_proj\.weight", "mlp.in"),
+        (r"mlp\.down_proj\.weight", "mlp.out"),
+    ),
+    # torchtitan has Meta's names, of late with the three maps under qkv_linear
+    "Llama by Meta": (
+        (r"tok_embeddings\.weight", "embed"),
+        (r"attention\.(qkv_linear\.)?wqkv\.weight", "attn.qkv"),
+        (r"attention\.(qkv_linear\.)?wq\.weight", "attn.q"),
+        (r"attention\.(qkv_linear\.)?wk\.weight", "attn.k"),
+        (r"attention\.(qkv_linear\.)?wv\.weight", "attn.v"),
+        (r"attention\.wo\.weight", "attn.out"),
+        (r"(feed_forward|shared_experts)\.w[13]\.weight", "mlp.in"),
+        (r"(feed_forward|shared_experts)\.w2\.weight", "mlp.out"),
+        (r"^(model\.)?output\.weight", "head"),
+    ),
+    # Mixtral, OLMoE, Qwen-MoE: each expert is an MLP; what chooses among them is neither of its halves
+    "mixture of experts": (
+        (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w[13]\.weight", "mlp.in"),
+        (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w2\.weight", "mlp.out"),
+        (r"mlp\.(experts\.\d+|shared_experts?)\.(gate|up)_proj\.weight", "mlp.in"),
+        (r"mlp\.(experts\.\d+|shared_experts?)\.down_proj\.weight", "mlp.out"),
+        (r"(block_sparse_moe|feed_forward|mlp|router)\.gate\.weight", "other"),
+        (r"mlp\.shared_expert_gate\.weight", "other"),
+    ),
+    # OLMo's own code, version 1; some sizes keep q, k and v apart
+    "OLMo 1": (
+        (r"blocks\.\d+\.att_proj\.weight", "attn.qkv"),
+        (r"blocks\.\d+\.q_proj\.weight", "attn.q"),
+        (r"blocks\.\d+\.k_proj\.weight", "attn.k"),
+        (r"blocks\.\d+\.v_proj\.weight", "attn.v"),
+        (r"blocks\.\d+\.attn_out\.weight", "attn.out"),
+        (r"blocks\.\d+\.(ff|up)_proj\.weight", "mlp.in"),
+        (r"blocks\.\d+\.ff_out\.weight", "mlp.out"),
+        (r"transformer\.ff_out\.weight", "head"),
+    ),
+    # its feed_forward is as Meta's
+    "OLMo-core": (
+        (r"^(model\.)?embeddings\.weight", "embed"),
+        (r"attention\.w_qkv\.weight", "attn.qkv"),
+        (r"attention\.w_q\.weight", "attn.q"),
+        (r"attention\.w_k\.weight", "attn.k"),
+        (r"attention\.w_v\.weight", "attn.v"),
+        (r"attention\.w_out\.weight", "attn.out"),
+        (r"lm_head\.w_out\.weight", "head"),
+    ),
+    # its attn.qkv and attn.proj are as this family's
+    "LitGPT": (
+        (r"attn\.attn\.weight", "attn.qkv"),
+        (r"mlp(\.experts\.\d+)?\.fc(_[12])?\.weight", "mlp.in"),
+        (r"mlp(\.experts\.\d+)?\.proj\.weight", "mlp.out"),
+    ),
+    # one mixer a block: what leads into it and out of it; its own parameters are neither
+    "Mamba": (
+        (r"backbone\.embeddings?\.weight", "embed"),
+        (r"mixer\.in_proj\.weight", "mlp.in"),
+        (r"mixer\.out_proj\.weight", "mlp.out"),
+        (r"mixer\.conv1d\.weight", "conv"),
+        (r"mixer\.(x_proj\.weight|dt_proj\.weight|A_log)", "other"),
+    ),
+}
+"""By family, (pattern, role): a pattern is a regular expression of a name's last parts. No name fits two of them."""
+
+_COMPILED = [
+    (re.compile(rf"(?:^|\.)(?:{pattern})$"), role, family) for family, rules in ROLES.items() for pattern, role in rules
+]
+# The bias of a map that is itself called attn (LitGPT's attn.attn) is none.
+_BUFFER = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.(?:bias|masked_bias)$|(?:^|\.)inv_freq$")
+_WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+_WRAPPER = re.compile(rf"^(?:{_WRAPPED}|module\.)+|(?<=\.){_WRAPPED}")
 _GPT2_MATRIX = re.compile(r"\.c_(attn|proj|fc)\.weight$")
 
 
-def role_of(name: str) -> str:
-    """Return the role of a tensor."""
-    return next((role for pattern, role in _COMPILED if pattern.search(name)), "other")
+def role_of(name: str, own: Iterable[tuple[str, str]] = ()) -> str:
+    """Return the role of a tensor, by rules of one's own first."""
+    return recognised(name, own)[0]
+
+
+def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
+    """Return the role of a tensor and by what it was recognised: a family, `OWN_RULE`, or `UNKNOWN`.
+
+    Parameters
+    ----------
+    name : str
+    own : iterable of (str, str)
+        Regular expressions, each found anywhere in a name, and their roles.
+
+    Examples
+    --------
+    >>> recognised("h.0.mlp.c_fc.weight"), recognised("h.0.mlp.c_fc.weight", [("c_fc", "other")])
+    (('mlp.in', 'GPT-2'), ('other', 'your rule'))
+    """
+    for pattern, role in own:
+        if re.search(pattern, name):
+            return role, OWN_RULE
+    return _by_family(name)
+
+
+@lru_cache(maxsize=1 << 16)
+def _by_family(name: str) -> tuple[str, str]:
+    # The checkpoints of a series have the same names.
+    plain = _WRAPPER.sub("", name)
+    return next(((role, family) for pattern, role, family in _COMPILED if pattern.search(plain)), ("other", UNKNOWN))
+
+
+def checked(rules: Mapping[str, str]) -> Rules:
+    """Return rules of one's own as pairs of a pattern and a role.
+
+    Raises
+    ------
+    ToposcopeError
+        If a pattern is no regular expression, or a role is not one of METHODS 1.
+    """
+    for pattern, role in rules.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ToposcopeError(f"role pattern {pattern!r}: not a regular expression ({error})") from error
+        if role not in NAMES:
+            raise ToposcopeError(f"role {role!r} of {pattern!r}: not a role; choose from {', '.join(NAMES)}")
+    return tuple(rules.items())
+
+
+def is_buffer(name: str) -> bool:
+    """Tell causal masks and rotary tables, which old files store beside the weights."""
+    return _BUFFER.search(name) is not None
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Take off what wrappers (torch.compile, DistributedDataParallel, FSDP) put into the names of tensors.
+
+    Where two would then be called the same, all stay as they are.
+    """
+    plain = [_WRAPPER.sub("", name) for name in names]
+    return plain if len(set(plain)) == len(plain) else list(names)
 
 
 def stored_transposed(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:

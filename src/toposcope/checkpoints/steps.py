@@ -1,25 +1,110 @@
-"""The training step a checkpoint's name tells."""
+"""The training step, and the tokens seen by then, that a checkpoint's name tells."""
 
 import re
+from decimal import Decimal
 
-# The most telling word wins: an epoch beside a step is not the step. A unit (step_10k) is not guessed at.
+from toposcope.errors import ToposcopeError
+
+LARGEST = 2**63 - 1
+"""What the database can hold."""
+
+# What may follow a step: no unit (10k), no decimal (1.5), no count of shards (00001-of-00002, 00-model_states).
+_STEP = r"(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
+# With no word that can only mean a step, eight digits are a date if they can be: 20240501, 2024-05-01, a time behind.
+_NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
+# The most telling word wins: an epoch beside a step is not the step.
 _PATTERNS = [
-    re.compile(r"step[-_=]?(\d+)(?![\da-z])", re.IGNORECASE),
-    re.compile(r"(?:checkpoint|ckpt|iter|model|global)[-_=]?(\d+)(?![\da-z])", re.IGNORECASE),
-    re.compile(r"^(\d+)$"),
+    re.compile(text, re.IGNORECASE | re.ASCII)
+    for text in (
+        rf"steps?[-_=]?{_STEP}",
+        rf"(?<![a-z])(?:iter(?:ation)?s?[-_=]?|ba){_NO_DATE}{_STEP}",
+        rf"(?<![a-z])(?:checkpoint|ckpt)[-_=]?{_NO_DATE}{_STEP}",
+        # model2 is a version
+        rf"(?<![a-z])model[-_=]{_NO_DATE}{_STEP}",
+        rf"(?<![a-z])ep(?:och)?s?[-_=]?{_NO_DATE}{_STEP}",
+        rf"^{_NO_DATE}{_STEP}$",
+    )
 ]
+_TOKENS = re.compile(
+    r"(?<![\da-z])tok(?:en)?s?[-_=]?(\d{1,18}(?:\.\d{1,18})?)([KMBT]?)(?![\da-z]|\.\d)", re.IGNORECASE | re.ASCII
+)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-def step_of(stem: str) -> int | None:
+def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """Return the step in a file or folder name without its ending, or None.
+
+    Parameters
+    ----------
+    stem : str
+    pattern : compiled regular expression, optional
+        In place of the built-in rules; its first group is the step. See `step_pattern`.
+
+    Raises
+    ------
+    ToposcopeError
+        If a pattern of one's own finds something else than a whole number.
 
     Examples
     --------
     >>> step_of("step_000100"), step_of("checkpoint-500"), step_of("epoch=3-step=120"), step_of("config")
     (100, 500, 120, None)
+    >>> step_of("ep0-ba100-rank0"), step_of("stage1-step1000-tokens4B"), step_of("epoch_2"), step_of("step_10k")
+    (100, 1000, 2, None)
     """
-    for pattern in _PATTERNS:
-        found = pattern.search(stem)
-        if found:
-            return int(found.group(1))
-    return None
+    if pattern is not None:
+        return _own_step(stem, pattern)
+    found = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
+    return int(found.group(1)) if found else None
+
+
+def step_pattern(text: str) -> re.Pattern[str]:
+    r"""Return a pattern of one's own for `step_of`: a regular expression with one group, of digits.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is no regular expression, or has not one group.
+
+    Examples
+    --------
+    >>> step_of("it-7k", step_pattern(r"it-(\d+)k"))
+    7
+    """
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ToposcopeError(f"step pattern {text!r}: not a regular expression ({error})") from error
+    if pattern.groups != 1:
+        raise ToposcopeError(
+            rf"step pattern {text!r}: has {pattern.groups} groups; the digits of the step go into one, such as it-(\d+)"
+        )
+    return pattern
+
+
+def tokens_of(stem: str) -> int | None:
+    """Return the tokens a name tells, as coarsely as it tells them, or None.
+
+    Examples
+    --------
+    >>> tokens_of("stage1-step1000-tokens4B"), tokens_of("step1000")
+    (4000000000, None)
+    """
+    found = _TOKENS.search(stem)
+    if not found:
+        return None
+    count = Decimal(found.group(1)) * _UNITS[found.group(2).upper()]
+    return int(count) if count == int(count) <= LARGEST else None
+
+
+def _own_step(stem: str, pattern: re.Pattern[str]) -> int | None:
+    found = pattern.search(stem)
+    if found is None or found.group(1) is None:
+        return None
+    digits = found.group(1)
+    if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(LARGEST))):
+        raise ToposcopeError(
+            f"step pattern {pattern.pattern!r}: finds {digits[:40]!r} in {stem!r}, which is no step; its group must "
+            "hold digits alone"
+        )
+    return int(digits)

@@ -2,65 +2,59 @@
 
 A format is a module of this package with two functions; adding a format means adding its file.
 
-- ``claims(path) -> bool``: is the file or folder at `path` one checkpoint of this format? From names alone.
-- ``entries(path) -> list[Entry]``: its tensors, without reading their data.
+- ``claims(names) -> bool``: are files of these names, relative to one place, one checkpoint of this format?
+- ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 
-from torch import Tensor
-
+from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
 
+__all__ = ["Entry", "entries", "is_checkpoint"]
 
-@dataclass(frozen=True)
-class Entry:
-    """One stored tensor.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : str
-        As torch names it, for example ``bfloat16``.
-    read : callable
-        Returns the tensor, on the CPU, as stored.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[], Tensor]
+LONGEST_NAME = 1000
 
 
 @cache
 def _formats() -> list[ModuleType]:
-    return [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    return [m for m in modules if hasattr(m, "claims")]
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Tell whether some format claims a path."""
-    return any(f.claims(path) for f in _formats())
+def is_checkpoint(names: Collection[str]) -> bool:
+    """Tell whether some format claims files of these names."""
+    return any(f.claims(names) for f in _formats())
 
 
-def entries(path: Path) -> list[Entry]:
+def entries(spec: str, files: Files) -> list[Entry]:
     """Return the tensors stored in one checkpoint.
+
+    Parameters
+    ----------
+    spec : str
+        Where it lies, for messages.
+    files : mapping
+        Its files by name.
 
     Raises
     ------
     ToposcopeError
-        If no format claims the path, or the file is damaged or unsafe.
+        If no format claims the files, or one is damaged or unsafe.
     """
     for module in _formats():
-        if module.claims(path):
-            found: list[Entry] = module.entries(path)
+        if module.claims(files):
+            found: list[Entry] = module.entries(spec, files)
+            for entry in found:
+                if not entry.name.isprintable() or len(entry.name) > LONGEST_NAME:
+                    raise CheckpointError(f"{spec}: a tensor has a name that is none: {entry.name[:80]!a}", "damaged")
             return found
     raise ToposcopeError(
-        f"{path}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt or a model folder)"
+        f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "
+        "folder of torch.distributed.checkpoint)"
     )

@@ -1,69 +1,265 @@
-"""One file written by ``torch.save``; unpickled with ``weights_only=True``, so nothing in it is executed."""
+"""One file written by ``torch.save``: a pickle, read as data, and the numbers it speaks of."""
 
-import pickle
-import warnings
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import io
+import math
+import zipfile
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property, partial
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
 
-from toposcope.checkpoints.formats import Entry
-from toposcope.errors import ToposcopeError
+from toposcope.checkpoints.formats.entry import Entry, as_tensor, itemsize
+from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.unpickling import LARGEST_PICKLE, TENSORS, StoredStorage, StoredTensor, Stream, load
 
-ENDINGS = {".pt", ".pth", ".bin", ".ckpt"}
-WEIGHT_KEYS = ("model_state_dict", "state_dict", "model")
-
-
-def claims(path: Path) -> bool:
-    """By its ending."""
-    return path.suffix in ENDINGS and path.is_file()
-
-
-def entries(path: Path) -> list[Entry]:
-    """List the tensors; their data is memory-mapped and stays on disk until read."""
-    weights = _weights(_load(path))
-    if not weights:
-        raise ToposcopeError(f"{path}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}")
-    return [
-        Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.detach)
-        for name, tensor in weights.items()
-    ]
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
+WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app")
+"""Where trainers keep the weights: ours and many, Lightning, nanoGPT, DeepSpeed; Composer has state, then model; the
+recipes of torch.distributed.checkpoint app, then model."""
+NOT_WEIGHTS = ("optimizer.", "scheduler.", "rng_state")
+"""What a Trainer's files beside the weights begin with."""
+DEEPEST = 4
+"""Keys one in the other; a pickle can hold a dictionary that holds itself."""
+LOCAL_HEADER = 30
+MOST_STRETCHED = 1 << 30
+"""Bytes that a tensor may have where its numbers, used over and over, are fewer."""
+SIGNATURES = {"zip": b"PK\x03\x04", "legacy": b"\x80"}
+MAGIC = 0x1950A86A20F9469CFC6C
+"""What files from before torch 1.6 begin with, pickled."""
 
 
-def _load(path: Path) -> object:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the pickle protocol, of files that are then refused
-            return _unpickle(path)
-    except Exception as error:
-        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
-            raise ToposcopeError(
-                f"{path}: holds a pickled object other than tensors, or is damaged; nothing was executed. "
-                "Save its state_dict() alone"
+def claims(names: Collection[str]) -> bool:
+    """By the ending of a single file, not of what belongs to the optimizer."""
+    return len(names) == 1 and (name := next(iter(names))).endswith(ENDINGS) and not name.startswith(NOT_WEIGHTS)
+
+
+def entries(spec: str, files: Files) -> list[Entry]:
+    """List the tensors; their data stays where it is until it is read."""
+    (file,) = files.values()
+    return entries_of(file)
+
+
+def entries_of(file: StoredFile) -> list[Entry]:
+    """List the tensors of one file."""
+    begin = file.read(0, min(4, file.size)).tobytes()
+    if not begin.startswith(tuple(SIGNATURES.values())):
+        raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
+    archive = Archive(file) if begin == SIGNATURES["zip"] else Legacy(file)
+    found = [archive.entry(name, tensor) for name, tensor in weights_of(archive.content).items()]
+    if not found:
+        raise CheckpointError(
+            f"{file.location}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}", "damaged"
+        )
+    return found
+
+
+class Archive:
+    """The zip archive of one ``torch.save``.
+
+    Parameters
+    ----------
+    file : StoredFile
+    start, stop : int
+        Where in the file it lies, for archives one behind another.
+
+    Attributes
+    ----------
+    pickle : bytes
+        What speaks of the tensors, not looked at yet.
+    """
+
+    def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
+        self._file, self._start = file, start
+        # The end of an archive of one tensor is short; that of a model lists as many records as it has tensors.
+        ahead = 1 << 16 if stop is None else 1 << 12
+        try:
+            with zipfile.ZipFile(io.BufferedReader(Stream(file, start, stop), ahead)) as archive:
+                listed = archive.infolist()
+                self._records = {info.filename.partition("/")[2]: info for info in listed}
+                self._check(len(listed))
+                if "byteorder" in self._records and self._content(archive, "byteorder") != b"little":
+                    raise self._damaged("its numbers are big-endian; save it again on another machine")
+                self.pickle = self._content(archive, "data.pkl")
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"{file.location}: truncated or damaged: its end, where an archive lists what it holds, cannot be "
+                "read; fetch or save it again",
+                "truncated",
             ) from error
-        raise ToposcopeError(f"{path}: damaged, or not a torch file; fetch or save it again") from error
+
+    @cached_property
+    def content(self) -> Any:
+        """What was saved, `StoredTensor` for each tensor."""
+        return load(io.BytesIO(self.pickle), self._file.location, TENSORS, _storage)
+
+    def _check(self, count: int) -> None:
+        if "data.pkl" not in self._records:
+            raise self._damaged("it has no data.pkl")
+        if "constants.pkl" in self._records:
+            raise self._damaged("it is a TorchScript program; save its state_dict() instead")
+        if len(self._records) != count:
+            raise self._damaged("it holds two records of one name")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
+            raise self._damaged("its records are compressed, as torch does not write them")
+
+    def _content(self, archive: zipfile.ZipFile, record: str) -> bytes:
+        info = self._records[record]
+        if info.file_size > LARGEST_PICKLE:
+            raise self._damaged(f"its {record} would be {info.file_size} bytes long")
+        with archive.open(info) as stream:
+            return stream.read()
+
+    def entry(self, name: str, tensor: StoredTensor) -> Entry:
+        """Return one of its tensors, whose record is there and long enough."""
+        info = self._records.get(f"data/{tensor.storage.record}")
+        if info is None:
+            raise self._damaged(f"{name[:80]!r} has no data")
+        return _entry(self._file, name, tensor, info.file_size, partial(self._data_begins, info))
+
+    def _data_begins(self, info: zipfile.ZipInfo) -> int:
+        """Return where a record's numbers begin: behind its own header, whose length only that header tells."""
+        at = self._start + info.header_offset
+        header = self._file.read(at, at + LOCAL_HEADER).tobytes()
+        if not header.startswith(SIGNATURES["zip"]):
+            raise self._damaged(f"its record {info.filename[:80]!r} is not where its end says")
+        name, extra = (int.from_bytes(header[k : k + 2], "little") for k in (26, 28))
+        return at + LOCAL_HEADER + name + extra
+
+    def _damaged(self, reason: str) -> CheckpointError:
+        return _not_weights(self._file, reason)
 
 
-def _unpickle(path: Path) -> object:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:
-        # Files from before torch 1.6 are not zip archives and cannot be mapped.
-        if "mmap can only be used" not in str(error):
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)
+class Legacy:
+    """A file from before torch 1.6: pickles one behind another, then the numbers.
+
+    Attributes
+    ----------
+    content : object
+        What was saved, `StoredTensor` for each tensor.
+    """
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        self._storages: dict[str, StoredStorage] = {}
+        stream = cast(BinaryIO, io.BufferedReader(Stream(file), 1 << 16))
+        magic, _version, system, self.content, keys = (self._load(stream) for _ in range(5))
+        if magic != MAGIC or not isinstance(system, Mapping) or not isinstance(keys, list):
+            raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
+        if system.get("little_endian") is not True:
+            raise _not_weights(file, "its numbers are big-endian; save it again on another machine")
+        self._begins = self._places(keys, stream.tell())
+
+    def _load(self, stream: BinaryIO) -> Any:
+        return load(stream, self._file.location, TENSORS, self._stored)
+
+    def _stored(self, told: Any) -> StoredStorage:
+        storage = _storage(told)
+        return self._storages.setdefault(storage.record, storage)
+
+    def _places(self, keys: list[Any], at: int) -> dict[str, int]:
+        """Return where the numbers of each storage begin: behind their count, one storage after another."""
+        begins = {}
+        for key in keys:
+            storage = self._storages.get(key) if isinstance(key, str) else None
+            if storage is None or key in begins:
+                raise _not_weights(self._file, "it lists numbers that belong to no tensor")
+            begins[key] = at + 8
+            at += 8 + storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
+        if at > self._file.size:
+            told = f"{at} bytes are needed, there are {self._file.size}"
+            raise CheckpointError(
+                f"{self._file.location}: truncated or damaged: {told}; fetch or save it again", "truncated"
+            )
+        return begins
+
+    def entry(self, name: str, tensor: StoredTensor) -> Entry:
+        """Return one of its tensors, whose numbers are there."""
+        storage = tensor.storage
+        if storage.record not in self._begins:
+            raise _not_weights(self._file, f"{name[:80]!r} has no data")
+        size = storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
+        return _entry(self._file, name, tensor, size, partial(self._data_begins, storage))
+
+    def _data_begins(self, storage: StoredStorage) -> int:
+        begin = self._begins[storage.record]
+        if int.from_bytes(self._file.read(begin - 8, begin).tobytes(), "little") != storage.count:
+            raise _not_weights(self._file, "its numbers are not as many as it says")
+        return begin
 
 
-def _weights(content: object) -> dict[str, Tensor]:
+def _not_weights(file: StoredFile, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file.location}: not weights saved by torch, or damaged: {reason}", "damaged")
+
+
+def _storage(told: Any) -> StoredStorage:
+    kind, typed, record, _device, count, *view = told
+    if kind != "storage" or not isinstance(typed, StoredStorage) or any(part is not None for part in view):
+        raise ValueError("an unknown kind of stored object")
+    if not isinstance(record, str) or type(count) is not int or count < 0:
+        raise ValueError("a storage without a name or a count")
+    return StoredStorage(record, typed.dtype, count)
+
+
+def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, begins: Callable[[], int]) -> Entry:
+    """Return a tensor of a storage of `size` bytes, which begins where `begins` tells when it is read."""
+    needed = (tensor.offset + _span(tensor.shape, tensor.strides)) * itemsize(tensor.dtype)
+    if needed > size:
+        raise _not_weights(file, f"{name[:80]!r} needs more data than the {size} bytes that are there")
+    stretched = math.prod(tensor.shape) * itemsize(tensor.dtype)
+    if stretched > max(size, MOST_STRETCHED):
+        raise _not_weights(
+            file, f"{name[:80]!r} makes {stretched:.3g} bytes of {size}, by the same numbers over and over"
+        )
+    read = partial(_read, file, tensor, begins)
+    return Entry(name, tensor.shape, tensor.dtype, read, _rows_in_turn(tensor.shape, tensor.strides))
+
+
+def _read(file: StoredFile, tensor: StoredTensor, begins: Callable[[], int], start: int, stop: int) -> Tensor:
+    size = itemsize(tensor.dtype)
+    shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
+    span = _span(shape, tensor.strides)
+    if not span:
+        return torch.empty(shape, dtype=getattr(torch, tensor.dtype))
+    first = begins() + (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
+    stored = as_tensor(file.read(first, first + span * size), tensor.dtype, (span,))
+    return stored.as_strided(shape, tensor.strides)
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many numbers of the storage a tensor stretches over."""
+    span = 1
+    for extent, stride in zip(shape, strides, strict=True):
+        if not extent:
+            return 0
+        span += (extent - 1) * stride
+    return span
+
+
+def _rows_in_turn(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Tell whether some rows of a tensor lie apart from the others."""
+    return not shape or _span(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
+
+
+def weights_of(content: object, depth: int = DEEPEST) -> dict[str, StoredTensor]:
+    """Find the tensors of a model in what was saved, by name."""
     if not isinstance(content, Mapping):
         return {}
-    for key in WEIGHT_KEYS:
-        if isinstance(content.get(key), Mapping):
-            return _tensors(content[key])
-    return _tensors(content)
+    for key in WEIGHT_KEYS if depth else ():
+        inner = content.get(key)
+        if isinstance(inner, Mapping) and (found := weights_of(inner, depth - 1)):
+            return without_attribute(found) if "pytorch-lightning_version" in content else found
+    return {
+        str(name): value
+        for name, value in content.items()
+        if isinstance(value, StoredTensor) and isinstance(name, str | int)
+    }
 
 
-def _tensors(content: Mapping[Any, Any]) -> dict[str, Tensor]:
-    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:
+    """Take off the name of the attribute under which a LightningModule keeps its one model."""
+    outer = {name.partition(".")[0] for name in weights}
+    if len(outer) != 1 or not all("." in name for name in weights):
+        return weights
+    return {name.partition(".")[2]: tensor for name, tensor in weights.items()}

@@ -1,0 +1,320 @@
+"""A folder of torch.distributed.checkpoint: ``.metadata``, a pickle that tells where the parts of tensors lie.
+
+FSDP and tensor parallelism write a tensor as chunks, each an archive of ``torch.save`` in some ``.distcp`` file. No
+process group is needed to put the rows that are asked for together again.
+"""
+
+import io
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toposcope.checkpoints.formats import model_folder
+from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.torch_file import WEIGHT_KEYS, Archive, weights_of, without_attribute
+from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.unpickling import (
+    DTYPES,
+    LARGEST_PICKLE,
+    TENSORS,
+    Inert,
+    Names,
+    StoredStorage,
+    StoredTensor,
+    load,
+    whole_numbers,
+)
+
+METADATA = ".metadata"
+NOT_MODEL = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
+"""What names beside the model's begin with, where nothing but names tells what is what."""
+LIGHTNING = "meta.pt"
+"""What Lightning writes into the folder."""
+
+
+class _Told:
+    """What a pickled object of the metadata says of itself: its fields, or the tuple that stands for them."""
+
+    def __init__(self, *_: Any) -> None:
+        self.state: Any = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def get(self, name: str) -> Any:
+        return self.state.get(name) if isinstance(self.state, Mapping) else None
+
+
+class _Metadata(_Told): ...
+
+
+class _Tensor(_Told): ...
+
+
+class _Properties(_Told): ...
+
+
+class _Chunk(_Told): ...
+
+
+class _Index(_Told): ...
+
+
+class _Place(_Told): ...
+
+
+_TORCH = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
+_FILESYSTEMS = (
+    "torch.distributed.checkpoint.filesystem",
+    "torch.distributed._shard.checkpoint.filesystem",
+    "olmo_core.distributed.checkpoint.filesystem",
+)
+_STANDS_FOR = {
+    "Metadata": _Metadata,
+    "TensorStorageMetadata": _Tensor,
+    "TensorProperties": _Properties,
+    "ChunkStorageMetadata": _Chunk,
+    "MetadataIndex": _Index,
+    "BytesStorageMetadata": Inert,
+    "StorageMeta": Inert,
+    "_MEM_FORMAT_ENCODING": Inert,
+}
+NAMES: Names = (
+    {key: value for key, value in TENSORS.items() if not isinstance(value, StoredStorage)}
+    | {(module, name): value for module in _TORCH for name, value in _STANDS_FOR.items()}
+    | {(module, "_StorageInfo"): _Place for module in _FILESYSTEMS}
+    | {(module, "_StoragePrefix"): Inert for module in _FILESYSTEMS}
+)
+"""What the pickle of ``.metadata`` may name, and what each name stands for here."""
+
+
+def claims(names: Collection[str]) -> bool:
+    """By one ``.metadata`` here or one folder deeper, where there is no file of whole weights."""
+    return _folder(names) is not None and not any(name in names for name in model_folder.NAMES)
+
+
+def _folder(names: Collection[str]) -> str | None:
+    """Return the prefix of the folder that holds the model, if there is one."""
+    if METADATA in names:
+        return ""
+    inner = {name.removesuffix(METADATA) for name in names if name.endswith(f"/{METADATA}") and name.count("/") == 1}
+    models = [prefix for prefix in inner if not prefix.startswith(NOT_MODEL)]
+    return models[0] if len(models) == 1 else None
+
+
+def entries(spec: str, files: Files) -> list[Entry]:
+    """List the model's tensors from ``.metadata`` alone; what belongs to the optimizer is left out."""
+    folder = _folder(files) or ""
+    inside = {name.removeprefix(folder): file for name, file in files.items() if name.startswith(folder)}
+    file = inside[METADATA]
+    if file.size > LARGEST_PICKLE:
+        raise _damaged(file, f"{file.size} bytes are no metadata")
+    content = load(io.BytesIO(file.read(0, file.size).tobytes()), file.location, NAMES)
+    try:
+        found = _Stored(file, inside, content)
+        listed = [found.entry(name, fqn) for name, fqn in found.model().items()]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(file, f"not what torch writes ({str(error)[:120]!a})") from error
+    if not listed:
+        told = ", ".join(WEIGHT_KEYS)
+        raise _damaged(file, f"no tensors at the top level or under {told}")
+    return listed
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One chunk of a tensor, and the file and bytes in which it lies."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    dtype: str
+    file: StoredFile
+    start: int
+    stop: int
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The tensor stored there; its archive is opened once."""
+        where = f"{self.file.location}: the chunk at byte {self.start}"
+        if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
+            raise CheckpointError(f"{where} is no archive of torch.save, or damaged; fetch or save it again", "damaged")
+        archive = Archive(self.file, self.start, self.stop)
+        if not isinstance(archive.content, StoredTensor):
+            raise CheckpointError(f"{where} holds no tensor; fetch or save it again", "damaged")
+        entry = archive.entry("chunk", archive.content)
+        if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
+            raise CheckpointError(
+                f"{where} holds {entry.dtype} {list(entry.shape)}, where {METADATA} tells of {self.dtype} "
+                f"{list(self.sizes)}; fetch or save it again",
+                "damaged",
+            )
+        return entry
+
+    @property
+    def place(self) -> tuple[slice, ...]:
+        """Where in the tensor it belongs."""
+        return tuple(slice(at, at + size) for at, size in zip(self.offsets, self.sizes, strict=True))
+
+
+class _Stored:
+    """What a ``.metadata`` file tells, checked as far as it is used."""
+
+    def __init__(self, file: StoredFile, files: Files, content: Any) -> None:
+        self._file, self._files = file, files
+        if not isinstance(content, _Metadata):
+            raise _damaged(file, "not the metadata of torch.distributed.checkpoint")
+        self._tensors: dict[str, _Tensor] = {
+            name: told
+            for name, told in content.get("state_dict_metadata").items()
+            if isinstance(name, str) and isinstance(told, _Tensor)
+        }
+        self._paths = content.get("planner_data")
+        self._places: dict[tuple[str, tuple[int, ...]], _Place] = {}
+        for index, place in content.get("storage_data").items():
+            if not isinstance(index, _Index) or not isinstance(place, _Place):
+                continue
+            fqn, offset = index.get("fqn"), index.get("offset")
+            if isinstance(fqn, str) and offset is not None:
+                self._places[fqn, whole_numbers(offset)] = place
+
+    def model(self) -> dict[str, str]:
+        """Return the names of the model's tensors, and the names under which they are stored."""
+        paths = self._paths if isinstance(self._paths, Mapping) else {}
+        nested: dict[str, Any] = {}
+        for fqn in self._tensors:
+            path = paths.get(fqn)
+            within = nested
+            *outer, name = path if isinstance(path, list | tuple) and path else self._guessed(fqn)
+            for part in outer:
+                within = within.setdefault(str(part), {}) if isinstance(part, str | int) else self._strange(fqn)
+            # A stand-in, so that the model is looked for as in one file of torch.
+            within[name] = StoredTensor(StoredStorage(fqn, "", 0), "", 0, (), ())
+        found = {name: stored.storage.record for name, stored in weights_of(nested).items()}
+        return without_attribute(found) if self._is_lightning() else found
+
+    def _strange(self, fqn: str) -> dict[str, Any]:
+        raise ValueError(f"{fqn[:80]} has a path that is none")
+
+    def _guessed(self, fqn: str) -> list[str]:
+        """Return the path to a tensor where no planner tells it: by the words before the first dot."""
+        first, _, rest = fqn.partition(".")
+        if first.startswith(NOT_MODEL):
+            return [first, rest]
+        others = any(name.startswith(NOT_MODEL) for name in self._tensors)
+        return [first, rest] if others and first in WEIGHT_KEYS and rest else [fqn]
+
+    def _is_lightning(self) -> bool:
+        meta = self._files.get(LIGHTNING)
+        return meta is not None and b"pytorch-lightning_version" in Archive(meta).pickle
+
+    def entry(self, name: str, fqn: str) -> Entry:
+        """Return a tensor, all of whose chunks are there."""
+        told = self._tensors[fqn]
+        shape = whole_numbers(told.get("size"))
+        dtype = told.get("properties").state[0]
+        if dtype not in DTYPES:
+            raise ValueError(f"{fqn[:80]} has numbers of no known format")
+        chunks = [(whole_numbers(c.get("offsets")), whole_numbers(c.get("sizes"))) for c in told.get("chunks")]
+        chunks = [(offsets, sizes) for offsets, sizes in chunks if 0 not in sizes]
+        _check_cover(self._file, fqn, shape, chunks)
+        parts = [self._part(fqn, offsets, sizes, dtype) for offsets, sizes in chunks]
+        return Entry(name, shape, dtype, partial(_read, shape, dtype, parts))
+
+    def _part(self, fqn: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> _Part:
+        place = self._places.get((fqn, offsets))
+        if place is None:
+            raise CheckpointError(
+                f"{self._file.location}: tells of no file for {fqn[:80]!r} at {list(offsets)}; save the checkpoint "
+                "again",
+                "index",
+            )
+        if place.get("transform_descriptors"):
+            told = [name for name in list(place.get("transform_descriptors"))[:4] if isinstance(name, str)]
+            raise CheckpointError(
+                f"{self._file.location}: {fqn[:80]!r} was written through {', '.join(told)[:80]!a}, which is not read "
+                "here; save the checkpoint again without",
+                "damaged",
+            )
+        file = self._shard(place.get("relative_path"))
+        start, length = whole_numbers([place.get("offset"), place.get("length")])
+        if start + length > file.size:
+            raise CheckpointError(
+                f"{file.location}: truncated: it ends at byte {file.size}, {start + length} are needed; fetch or save "
+                "it again",
+                "truncated",
+            )
+        return _Part(offsets, sizes, dtype, file, start, start + length)
+
+    def _shard(self, name: Any) -> StoredFile:
+        """Return the file of a name that comes from outside, and may only mean a file in the folder."""
+        if not isinstance(name, str) or not model_folder.is_plain_name(name):
+            told = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
+            raise CheckpointError(f"{self._file.location}: names a file outside its folder, or none: {told}", "unsafe")
+        if name not in self._files:
+            folder = self._file.location.removesuffix(METADATA)
+            raise CheckpointError(
+                f"{folder}{name}: missing; {METADATA} names this file. Fetch it again", "missing shard"
+            )
+        return self._files[name]
+
+
+def _check_cover(
+    file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    """Refuse chunks that do not cover a tensor exactly: outside it, overlapping, or too few."""
+    volume = 0
+    for offsets, sizes in chunks:
+        if not len(offsets) == len(sizes) == len(shape):
+            raise _wrong_cover(file, fqn, "a chunk has other dimensions than the tensor")
+        if any(at + size > extent for at, size, extent in zip(offsets, sizes, shape, strict=True)):
+            raise _wrong_cover(file, fqn, f"the chunk at {list(offsets)} lies outside the tensor")
+        volume += math.prod(sizes)
+    if len(chunks) > 1 and _overlap(chunks):
+        raise _wrong_cover(file, fqn, "two chunks overlap")
+    if volume != math.prod(shape):
+        raise _wrong_cover(file, fqn, f"its chunks hold {volume} of {math.prod(shape)} numbers")
+
+
+def _overlap(chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    begins, sizes = (np.array([chunk[k] for chunk in chunks], dtype=np.int64) for k in (0, 1))
+    order = np.lexsort(begins.T[::-1])
+    begins, ends = begins[order], (begins + sizes)[order]
+    if (np.ptp(begins[:, 1:], axis=0) == 0).all():  # along the first axis, as FSDP does: neighbours tell
+        return bool((begins[1:, 0] < ends[:-1, 0]).any())
+    for k in range(len(begins) - 1):
+        if ((begins[k] < ends[k + 1 :]) & (begins[k + 1 :] < ends[k])).all(axis=1).any():
+            return True
+    return False
+
+
+def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> Tensor:
+    """Put rows together from the chunks they lie in."""
+    if not shape:
+        return parts[0].entry.whole()
+    wanted = []
+    for part in parts:
+        first, last = max(start, part.offsets[0]), min(stop, part.offsets[0] + part.sizes[0])
+        if first < last:
+            wanted.append((part, first, last))
+    if len(wanted) == 1:
+        ((part, first, last),) = wanted
+        return part.entry.read(first - part.offsets[0], last - part.offsets[0])
+    rows = torch.empty((stop - start, *shape[1:]), dtype=getattr(torch, dtype))
+    for part, first, last in wanted:
+        place = (slice(first - start, last - start), *part.place[1:])
+        rows[place] = part.entry.read(first - part.offsets[0], last - part.offsets[0])
+    return rows
+
+
+def _wrong_cover(file: StoredFile, fqn: str, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index")
+
+
+def _damaged(file: StoredFile, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")

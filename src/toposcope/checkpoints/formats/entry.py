@@ -1,0 +1,116 @@
+"""A stored tensor: its name, shape and dtype, and how its bytes are read."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toposcope.checkpoints.sources import Bytes, StoredFile
+from toposcope.errors import ToposcopeError
+
+BLOCK = 1 << 24
+"""Bytes of a tensor that are in memory at a time where it is read in turn."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored tensor.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : str
+        As torch names it, for example ``bfloat16``.
+    read : callable
+        ``read(start, stop)`` returns these rows (slices of the first axis) of the tensor, on the CPU, as stored.
+    rows_in_turn : bool
+        Whether some rows can be read without the bytes of all others, as those of a transposed matrix cannot.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[int, int], Tensor]
+    rows_in_turn: bool = True
+
+    def whole(self) -> Tensor:
+        """Read the tensor."""
+        return self.read(0, self.shape[0] if self.shape else 1)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the stored data; 0 where torch does not know its format."""
+        return math.prod(self.shape) * (itemsize(self.dtype) if hasattr(torch, self.dtype) else 0)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its numbers are floating-point, each of them in bytes of its own."""
+        return self.dtype.startswith(("float", "bfloat")) and not self.dtype.startswith("float4")
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 of dtype, shape and bytes, a few rows in memory at a time."""
+        digest = hashlib.sha256(f"{self.dtype}{list(self.shape)}".encode())
+        for rows in self.blocks():
+            digest.update(_in_row(rows).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Read the tensor in turn, as many rows at a time as make about `BLOCK` bytes."""
+        if 0 in self.shape:
+            return
+        read = self.read if self.rows_in_turn else partial(_rows, self.whole())
+        count = self.shape[0] if self.shape else 1
+        width = math.prod(self.shape[1:]) * itemsize(self.dtype)
+        step = max(1, BLOCK // max(1, width))
+        for start in range(0, count, step):
+            yield read(start, min(start + step, count))
+
+
+def _in_row(tensor: Tensor) -> Tensor:
+    """Return all numbers one after another; a single one may have come with a stride of its own."""
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,))
+
+
+def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
+    return tensor[start:stop]
+
+
+def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:
+    """Return a tensor whose bytes lie in a file, one row after another, from `offset` on."""
+
+    def read(start: int, stop: int) -> Tensor:
+        width = math.prod(shape[1:]) * itemsize(dtype)
+        stored = file.read(offset + start * width, offset + stop * width)
+        return as_tensor(stored, dtype, (stop - start, *shape[1:]) if shape else ())
+
+    return Entry(name, shape, dtype, read)
+
+
+@cache
+def itemsize(dtype: str) -> int:
+    """Return the bytes of one number.
+
+    Raises
+    ------
+    ToposcopeError
+        For a format torch does not have.
+    """
+    known = getattr(torch, dtype, None)
+    if not isinstance(known, torch.dtype):
+        raise ToposcopeError(f"numbers of the format {dtype[:40]!a} are not known to this version of torch")
+    return known.itemsize
+
+
+def as_tensor(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """Return bytes as a tensor, without a copy where they lie on the boundaries its numbers need."""
+    if not stored.size:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    if stored.ctypes.data % itemsize(dtype):
+        stored = np.array(stored)
+    return torch.from_numpy(stored).view(getattr(torch, dtype)).view(shape)

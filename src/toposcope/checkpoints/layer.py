@@ -1,0 +1,93 @@
+"""One weight matrix of a checkpoint, read when it is asked for."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from toposcope.checkpoints.formats.entry import itemsize
+from toposcope.checkpoints.sources import CheckpointError
+from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.formats import Entry
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One weight matrix of a checkpoint.
+
+    Attributes
+    ----------
+    name : str
+        The tensor's name in the file, without the prefixes that wrappers put before it.
+    role : str
+        See METHODS 1.
+    transposed : bool
+        Stored as (inputs, outputs).
+    source : str
+        The checkpoint, for messages.
+    entry : Entry
+        The stored tensor.
+    """
+
+    name: str
+    role: str
+    transposed: bool
+    source: str
+    entry: "Entry"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As stored."""
+        return self.entry.shape
+
+    @property
+    def dtype(self) -> str:
+        """As stored, by torch's name."""
+        return self.entry.dtype
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the stored data."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+    @property
+    def note(self) -> str:
+        """What has to be said of the numbers `read` returns; empty if they are as stored."""
+        return "8-bit numbers, widened; scale factors, if any, are not applied" if "float8" in self.dtype else ""
+
+    def read(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """Read the tensor, or its rows `start` to `stop`, on the CPU: as stored, but 8-bit floats as float32.
+
+        Raises
+        ------
+        ToposcopeError
+            Naming checkpoint and layer, if there are no such rows or the bytes cannot be had.
+        """
+        stop = self.shape[0] if stop is None else stop
+        if not 0 <= start <= stop <= self.shape[0]:
+            raise ToposcopeError(f"{self.source}: layer {self.name} has {self.shape[0]} rows, not {start} to {stop}")
+        try:
+            found = self.entry.read(start, stop)
+            return found.to(torch.float32) if "float8" in self.dtype else found
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def matrix(self) -> Tensor:
+        """Read the matrix with one neuron a row, its incoming weights along the columns."""
+        tensor = self.read()
+        return tensor.T if self.transposed else tensor
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 of dtype, shape and bytes; equal weights have equal hashes in every format."""
+        try:
+            return self.entry.content_hash()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ToposcopeError:
+        told = f"{self.source}: layer {self.name} cannot be read: {' '.join(str(error).split())}"
+        return CheckpointError(told, error.kind) if isinstance(error, CheckpointError) else ToposcopeError(told)

@@ -1,0 +1,63 @@
+"""Where checkpoints come from, one kind a file: this machine, the Hugging Face hub, an HTTP server, any URL of fsspec.
+
+A kind is a module of this package with two functions; adding a kind means adding its file.
+
+- ``claims(spec) -> bool``: is the text of this kind?
+- ``roots(spec, access) -> list[tuple[str, Source]]``: the places it names, each with the name that may tell a step. One
+  place may hold a whole series; of several places each is one checkpoint.
+"""
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from toposcope.checkpoints.sources.kept import keep_from_text
+from toposcope.checkpoints.sources.local import LocalFile, LocalSource
+from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
+from toposcope.errors import ToposcopeError
+
+__all__ = [
+    "Access",
+    "Bytes",
+    "CheckpointError",
+    "Files",
+    "LocalFile",
+    "LocalSource",
+    "Source",
+    "StoredFile",
+    "fingerprint",
+    "is_remote",
+    "keep_from_text",
+    "roots",
+]
+
+
+@cache
+def _kinds() -> list[ModuleType]:
+    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    return [m for m in modules if hasattr(m, "claims")]
+
+
+def is_remote(spec: str) -> bool:
+    """Tell whether a text names something that is not a path on this machine."""
+    return any(kind.claims(spec) for kind in _kinds())
+
+
+def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
+    """Return the places a text names, each with the name that may tell its step.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such place, or it cannot be reached.
+    """
+    for kind in _kinds():
+        if kind.claims(spec):
+            found: list[tuple[str, Source]] = kind.roots(spec, access)
+            return found
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise ToposcopeError(f"{path}: no such file or folder")
+    return [(path.resolve().name, LocalSource(path))]

@@ -1,0 +1,281 @@
+"""Models on the Hugging Face hub: ``hf:owner/name@revisions``, a revision a place, its files read by ranges."""
+
+import os
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from toposcope.checkpoints.sources.fetching import checked_name, checked_size, forget, looked_up, read_through
+from toposcope.checkpoints.sources.http_ranges import filled
+from toposcope.checkpoints.sources.http_requests import Address, passing_errors, reason
+from toposcope.checkpoints.sources.local import DEPTH
+from toposcope.checkpoints.sources.patience import Patience
+from toposcope.checkpoints.sources.source import MOST_FILES, Access, Bytes, CheckpointError, Files
+from toposcope.checkpoints.steps import step_of
+from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from httpx2 import Response
+    from huggingface_hub import HfApi
+
+    Answer = TypeVar("Answer")
+
+_REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """A file as the hub lists it; `sha256` is empty for small files, which it keeps in git."""
+
+    path: str
+    size: int
+    blob: str
+    sha256: str
+
+
+def claims(spec: str) -> bool:
+    """By ``hf:``."""
+    return spec.startswith("hf:")
+
+
+def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
+    """Return the revisions, branches and tags, that a spec names; ``main`` if it names none.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such model or revision, it may not be read, or the hub cannot be reached.
+    """
+    repo, at, wanted = spec.removeprefix("hf:").partition("@")
+    if not _REPO.fullmatch(repo):
+        raise ToposcopeError(
+            f"{spec}: not a model on the hub; write hf:owner/name@revision, or hf:owner/name@revision/folder"
+        )
+    if at and not wanted:
+        raise ToposcopeError(f"{spec}: no revision after @; write one, or a pattern such as hf:{repo}@step*")
+    wanted = wanted or "main"
+    first, _, rest = wanted.partition("/")
+    if _COMMIT.fullmatch(first):
+        return [(first, HubSource(repo, first, first, rest.strip("/"), access))]
+    commits = _revisions(repo, access)
+    pattern, prefix = wanted.rstrip("/"), ""
+    # A revision's name may hold a slash, and a folder may follow it.
+    while not (found := [name for name in commits if fnmatchcase(name, pattern)]) and "/" in pattern:
+        pattern, _, last = pattern.rpartition("/")
+        prefix = f"{last}/{prefix}".rstrip("/")
+    if not found:
+        some = ", ".join(list(commits)[:5]) or "none"
+        raise ToposcopeError(f"{spec}: no branch or tag matches {wanted!r}; of {len(commits)} there are: {some}")
+    sources = [HubSource(repo, name, commits[name], prefix, access) for name in found]
+    if len(sources) == 1 and prefix and step_of(found[0]) is None:
+        return [(prefix.rpartition("/")[2], sources[0])]
+    return list(zip(found, sources, strict=True))
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of one commit (see `StoredFile`)."""
+
+    repo: str
+    revision: str
+    commit: str
+    path: str
+    size: int
+    version: str
+    sha256: str
+    access: Access
+
+    @property
+    def location(self) -> str:
+        """Its spec."""
+        return f"hf:{self.repo}@{self.revision}/{self.path}"
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Read a range; a file that is read whole is compared with the SHA-256 the hub publishes."""
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(self.repo, self.path, revision=self.commit, endpoint=_endpoint())
+        fill = partial(filled, Address(url, self.location, hub=True), self.size, self._same)
+        # The version is a hash of the content: revisions that share a file fetch it once.
+        key = f"hf:{self.repo}"
+        content = read_through(self, start, stop, key, self.access, fill)
+        if self.sha256 and stop - start == self.size and sha256(content.data).hexdigest() != self.sha256:
+            forget(self, key, self.access)
+            raise CheckpointError(
+                f"{self.location}: damaged: its SHA-256 is not the published one; run the same command again",
+                "damaged",
+            )
+        return content
+
+    def _same(self, response: "Response") -> bool:
+        """Tell whether an answer is of this commit and content, as far as the hub tells on the way to it."""
+        for answer in [*response.history, response]:
+            if answer.headers.get("x-repo-commit", self.commit) != self.commit:
+                return False
+            linked = _bare(answer.headers.get("x-linked-etag", ""))
+            own = _bare(answer.headers.get("etag", "")) if not response.history else ""
+            # The tag of a storage behind the hub is not a hash.
+            told = linked or own
+            if _DIGEST.fullmatch(told):
+                return told == self.version
+        return True
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A revision of a model, or a file or folder in it (see `Source`), at the commit it was found at."""
+
+    repo: str
+    revision: str
+    commit: str
+    prefix: str
+    access: Access
+
+    @property
+    def spec(self) -> str:
+        """``hf:owner/name@revision``, and the folder in it."""
+        return f"hf:{self.repo}@{self.revision}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def files(self) -> Files:
+        """List the files by sizes and hashes the hub publishes."""
+        inside = f"{self.prefix}/" if self.prefix else ""
+        found = {}
+        for listed in _tree(_endpoint(), self.repo, self.revision, self.commit, self.access):
+            if listed.path == self.prefix:
+                return {listed.path.rpartition("/")[2]: self._file(listed)}
+            name = listed.path.removeprefix(inside)
+            parts = name.split("/")
+            hidden = any(part.startswith(".") for part in parts[:-1])
+            if listed.path.startswith(inside) and len(parts) <= DEPTH and not hidden:
+                found[name] = self._file(listed)
+        if not found:
+            raise ToposcopeError(f"{self.spec}: no such file or folder; look at the model's files on the hub")
+        return found
+
+    def child(self, name: str) -> "HubSource":
+        """Return a file or folder below."""
+        prefix = f"{self.prefix}/{name}" if self.prefix else name
+        return HubSource(self.repo, self.revision, self.commit, prefix, self.access)
+
+    def _file(self, listed: _Listed) -> HubFile:
+        version = listed.sha256 or listed.blob
+        return HubFile(
+            self.repo, self.revision, self.commit, listed.path, listed.size, version, listed.sha256, self.access
+        )
+
+
+def _revisions(repo: str, access: Access) -> dict[str, str]:
+    """Return the commits of branches, then tags, by name."""
+    location = f"hf:{repo}"
+
+    def ask() -> dict[str, str]:
+        refs = _asked(location, lambda api: api.list_repo_refs(repo))
+        # Branches first, and a branch rather than a tag of the same name.
+        found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
+        found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
+        for name, commit in found.items():
+            if not _COMMIT.fullmatch(commit) or not name.isprintable():
+                raise CheckpointError(
+                    f"{location}: the hub lists no commit for the revision {name[:80]!r}", "unreachable"
+                )
+        return found
+
+    return looked_up(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, lasts=False)
+
+
+@cache
+def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_Listed]:
+    """Return the files of a commit, which never change."""
+    location = f"hf:{repo}@{revision}"
+
+    def ask() -> list[_Listed]:
+        # What it asks by pages, the library itself tries again.
+        return _asked(location, partial(_listed, repo, commit, location), again=False)
+
+    return looked_up(f"tree {endpoint} {repo} {commit}", list[_Listed], location, access, ask, lasts=True)
+
+
+def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed]:
+    from huggingface_hub.hf_api import RepoFile
+
+    found = []
+    for count, item in enumerate(api.list_repo_tree(repo, recursive=True, revision=commit)):
+        if count == MOST_FILES:
+            raise ToposcopeError(f"{location}: more than {MOST_FILES:,} files; this is no series of checkpoints")
+        if isinstance(item, RepoFile):
+            path = checked_name(str(item.path), location)
+            size = checked_size(item.size, f"{location}/{path}")
+            found.append(_Listed(path, size, str(item.blob_id), str(item.lfs.sha256) if item.lfs else ""))
+    return found
+
+
+def _asked(location: str, ask: "Callable[[HfApi], Answer]", *, again: bool = True) -> "Answer":
+    """Ask the hub's API, again if it fails in passing."""
+    import httpx2
+    from huggingface_hub import HfApi
+    from huggingface_hub import errors as hub
+
+    patience = Patience(location)
+    while True:
+        try:
+            return ask(HfApi(endpoint=_endpoint()))
+        except hub.GatedRepoError as error:
+            raise ToposcopeError(
+                f"{location}: the model is gated: ask for access on its page on the hub, and set HF_TOKEN"
+            ) from error
+        except hub.RepositoryNotFoundError as error:
+            raise ToposcopeError(
+                f"{location}: no such model on the hub, or a private one; check the name, or set HF_TOKEN to a token "
+                "that may read it"
+            ) from error
+        except hub.RevisionNotFoundError as error:
+            raise ToposcopeError(f"{location}: the hub has no such revision any more; open the series again") from error
+        except hub.OfflineModeIsEnabled as error:
+            raise ToposcopeError(f"{location}: cannot be listed: HF_HUB_OFFLINE is set; unset it") from error
+        except hub.HfHubHTTPError as error:
+            status = error.response.status_code
+            if status in (401, 403):
+                raise ToposcopeError(
+                    f"{location}: may not be read ({status}); set HF_TOKEN to a valid token that may read it"
+                ) from error
+            if not again or (status != 429 and status < 500):
+                raise ToposcopeError(
+                    f"{location}: cannot be listed: the hub answers {status}; check the name, or run it again later"
+                ) from error
+            patience.wait(f"the hub answers {status}")
+        except passing_errors() as error:
+            if not again:
+                raise CheckpointError(
+                    f"{location}: cannot be listed: {reason(error)}; run it again later", "unreachable"
+                ) from error
+            patience.wait(reason(error))
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            # Not chained, as the message of such an error may quote a header, the token with it.
+            raise ToposcopeError(
+                f"{location}: cannot be listed: {type(error).__name__} from the HTTP client; check HF_ENDPOINT, the "
+                "proxy and HF_TOKEN"
+            ) from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ToposcopeError(
+                f"{location}: the hub does not answer as a hub; check the name, and HF_ENDPOINT if it is set"
+            ) from error
+
+
+def _endpoint() -> str:
+    """Return where the hub is, as the environment says now."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def _bare(tag: str) -> str:
+    return tag.removeprefix("W/").strip('"')

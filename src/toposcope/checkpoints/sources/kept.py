@@ -1,0 +1,218 @@
+"""What was fetched, kept on this disk: ranges of files, the least lately used leaving first, and listings."""
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+
+from toposcope.checkpoints.sources.source import Access, Bytes
+from toposcope.errors import ToposcopeError
+
+CHECK = 4
+"""Bytes of the checksum behind a kept range."""
+SLACK = 0.9
+"""Share of the limit that is filled again once it was reached, so that room is not made for every range anew."""
+ABANDONED = 3600.0
+"""Seconds after which half a file is what a killed process left."""
+POLL = 0.002
+"""Seconds between two looks whether another process has let go of the tally, which takes it less than that."""
+_PARTIAL = ".partial"
+_SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCII)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def keep_from_text(text: str) -> int | None:
+    """Return `Access.keep` from the text of an option.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is not ``none``, ``all`` or ``lru:`` and a size.
+
+    Examples
+    --------
+    >>> keep_from_text("none"), keep_from_text("all"), keep_from_text("lru:10GB"), keep_from_text("lru:1.5M")
+    (0, None, 10000000000, 1500000)
+    """
+    plain = text.strip().lower()
+    if plain in ("none", "all"):
+        return 0 if plain == "none" else None
+    found = _SETTING.fullmatch(plain)
+    if not found:
+        raise ToposcopeError(f"keep {text!r}: not known; write none, all, or lru: and a size, such as lru:10GB")
+    return int(Decimal(found.group(1)) * _UNITS[found.group(2).upper()])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A folder of what was fetched; any number of processes may use it at once.
+
+    Attributes
+    ----------
+    folder : Path
+    limit : int or None
+        Bytes of ranges; 0 writes nothing, None everything.
+    """
+
+    folder: Path
+    limit: int | None
+
+    @classmethod
+    def of(cls, access: Access) -> "Kept":
+        """Return where, and how much, an `Access` wants kept."""
+        named = access.folder or os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope"
+        return cls(Path(named).expanduser(), access.keep)
+
+    def listing(self, key: str) -> bytes | None:
+        """Return a listing, if it was kept."""
+        try:
+            return self._listing(key).read_bytes()
+        except OSError:
+            return None
+
+    def save_listing(self, key: str, content: bytes) -> None:
+        """Keep a listing; listings are small, and do not count."""
+        if self.limit != 0:
+            with self._writing():
+                _write(self._listing(key), content)
+
+    def held(self, file: str) -> list[tuple[int, int]]:
+        """Return the kept ranges of a file, first and last byte but one, in order."""
+        try:
+            names = [path.name for path in self._folder(file).iterdir()]
+        except OSError:
+            return []
+        found = (re.fullmatch(r"(\d+)-(\d+)", name) for name in names)
+        return sorted((int(m[1]), int(m[2])) for m in found if m)
+
+    def load(self, file: str, start: int, stop: int) -> Bytes | None:
+        """Return a kept range, or None if it has gone meanwhile; one that was damaged is dropped."""
+        path = self._range(file, start, stop)
+        try:
+            stored = np.fromfile(path, np.uint8)
+        except OSError:
+            return None
+        content, check = stored[:-CHECK], stored[-CHECK:].tobytes()
+        if len(stored) != stop - start + CHECK or _checksum(content) != check:
+            with suppress(OSError):
+                path.unlink()
+            return None
+        if self.limit != 0:
+            # Used now. Another process may have dropped it, or the folder may be one that is only read.
+            with suppress(OSError):
+                os.utime(path)
+        return content
+
+    def save(self, file: str, start: int, content: Bytes) -> None:
+        """Keep a range, where there is room for it.
+
+        Raises
+        ------
+        ToposcopeError
+            If the folder cannot be written.
+        """
+        size = len(content) + CHECK
+        if self.limit is not None and size > self.limit:
+            return
+        with self._writing():
+            self._reserve(size)
+            _write(self._range(file, start, start + len(content)), content.data, _checksum(content))
+
+    def forget(self, file: str) -> None:
+        """Drop the ranges of a file."""
+        for start, stop in self.held(file):
+            with suppress(OSError):
+                self._range(file, start, stop).unlink()
+
+    def _reserve(self, size: int) -> None:
+        """Count bytes that will be written, after making room for them."""
+        from filelock import FileLock
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "lock").acquire(poll_interval=POLL):
+            total = self._tally()
+            if self.limit is not None and total + size > self.limit:
+                total = self._make_room(size)
+            (self.folder / "tally").write_text(f"{total + size:020d}")
+
+    def _tally(self) -> int:
+        """Return the bytes that were reserved; never less than there are, as a process may die before it writes."""
+        try:
+            text = (self.folder / "tally").read_text()
+        except FileNotFoundError:
+            text = ""
+        # Half of it was written when the machine went down.
+        return int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
+
+    def _make_room(self, size: int) -> int:
+        """Drop what was not used for longest, and return the bytes that stay."""
+        assert self.limit is not None
+        found = sorted(self._all())
+        total = sum(stored for _, stored, _ in found)
+        for used, stored, path in found:
+            if total + size <= self.limit * SLACK:
+                break
+            if path.name.endswith(_PARTIAL) and time.time() - used < ABANDONED:
+                continue
+            path.unlink(missing_ok=True)
+            total -= stored
+        return total
+
+    def _all(self) -> Iterator[tuple[float, int, Path]]:
+        for path in (self.folder / "ranges").glob("*/*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
+
+    def _folder(self, file: str) -> Path:
+        return self.folder / "ranges" / _digest(file)
+
+    def _range(self, file: str, start: int, stop: int) -> Path:
+        return self._folder(file) / f"{start}-{stop}"
+
+    def _listing(self, key: str) -> Path:
+        return self.folder / "listings" / f"{_digest(key)}.json"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ToposcopeError(
+                f"{self.folder}: what is fetched cannot be kept: {(error.strerror or str(error)).lower()}; make room, "
+                "name another folder with TOPOSCOPE_CACHE, or keep nothing (--keep none)"
+            ) from error
+
+
+def _write(path: Path, *parts: "bytes | memoryview") -> None:
+    """Write a file that is whole or absent, under a name of its own, as other processes may write the same.
+
+    It is not synced, as `toposcope.files.write_whole` does: what a power cut damages is fetched again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=".", suffix=_PARTIAL, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def _checksum(content: Bytes) -> bytes:
+    return zlib.crc32(content.data).to_bytes(CHECK, "little")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -1,0 +1,225 @@
+"""Any other address that fsspec reads: ``s3://``, ``gs://``, ``memory://`` and so on, through its driver."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import numpy as np
+
+from toposcope.checkpoints.sources.fetching import PART, checked_name, checked_size, looked_up, read_through
+from toposcope.checkpoints.sources.http_ranges import changed
+from toposcope.checkpoints.sources.local import DEPTH, LocalSource
+from toposcope.checkpoints.sources.patience import Patience
+from toposcope.checkpoints.sources.source import MOST_FILES, Access, Bytes, CheckpointError, Files, Source
+from toposcope.errors import ToposcopeError
+
+Answer = TypeVar("Answer")
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_VERSIONS = (
+    "etag",
+    "md5hash",
+    "crc32c",
+    "generation",
+    "versionid",
+    "mtime",
+    "lastmodified",
+    "updated",
+    "modified",
+    "created",
+)
+"""What drivers call that by which a change is seen, in small letters without ``_``."""
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    version: str
+
+
+def claims(spec: str) -> bool:
+    """By its scheme, but for those that have a reader of their own."""
+    found = _SCHEME.match(spec)
+    return found is not None and found[1].lower() not in ("http", "https")
+
+
+def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
+    """Return the one place an address names.
+
+    Raises
+    ------
+    ToposcopeError
+        If its driver is not installed, or the address holds what should not be kept.
+    """
+    scheme, _, rest = spec.partition("://")
+    if not rest.strip("/"):
+        raise ToposcopeError(f"{scheme}://: names no place; write {scheme}://bucket/folder")
+    if scheme == "hf":
+        raise ToposcopeError("hf://: models on the hub are written hf:owner/name@revision")
+    if "@" in urlsplit(f"x://{rest}").netloc or "::" in spec:
+        raise ToposcopeError(
+            f"{scheme}://: holds a user name, a password or a second address, and addresses are kept in studies; "
+            "credentials belong where the driver looks for them: its own variables or files"
+        )
+    if scheme == "file":
+        path = Path(unquote(rest))
+        if not path.exists():
+            raise ToposcopeError(f"{path}: no such file or folder")
+        return [(path.resolve().name, LocalSource(path))]
+    _filesystem(spec)
+    return [(spec.rstrip("/").rpartition("/")[2], UrlSource(spec.rstrip("/"), access))]
+
+
+@dataclass(frozen=True)
+class UrlFile:
+    """A file that a driver of fsspec reads (see `StoredFile`)."""
+
+    url: str
+    path: str
+    size: int
+    version: str
+    access: Access
+    sha256: str = ""
+
+    @property
+    def location(self) -> str:
+        """The address."""
+        return self.url
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Read a range, and look after it whether the file is still the same."""
+        return read_through(self, start, stop, f"url:{self.url}", self.access, self._fill)
+
+    def _fill(self, start: int, stop: int, into: Bytes) -> Iterator[int]:
+        filesystem, _ = _filesystem(self.url)
+        patience, reached = Patience(self.url), 0
+        while reached < len(into):
+            first, last = start + reached, min(start + reached + PART, stop)
+            content = _patiently(self.url, patience, partial(filesystem.cat_file, self.path, start=first, end=last))
+            filesystem.invalidate_cache()
+            told = _patiently(self.url, patience, partial(filesystem.info, self.path))
+            if (told.get("size"), _version(told)) != (self.size, self.version):
+                raise changed(self.url)
+            if len(content) > last - first:
+                raise CheckpointError(
+                    f"{self.url}: its driver reads no ranges; download it, and give the path", "unreachable"
+                )
+            into[reached : reached + len(content)] = np.frombuffer(content, np.uint8)
+            reached += len(content)
+            if len(content) < last - first:
+                patience.wait(f"fewer bytes came than were asked for at byte {start + reached}")
+            yield reached
+
+
+@dataclass(frozen=True)
+class UrlSource:
+    """A file or folder that a driver of fsspec lists (see `Source`)."""
+
+    url: str
+    access: Access
+
+    @property
+    def spec(self) -> str:
+        """The address."""
+        return self.url
+
+    def files(self) -> Files:
+        """List the files."""
+        listed = looked_up(f"url {self.url}", list[_Listed], self.url, self.access, self._ask, lasts=False)
+        if not listed:
+            raise ToposcopeError(f"{self.url}: no such file or folder, or an empty one")
+        _, root = _filesystem(self.url)
+        if [file.path for file in listed] == [root]:
+            return {self.url.rpartition("/")[2]: self._file(self.url, listed[0])}
+        inside = f"{root.rstrip('/')}/"
+        names = {checked_name(f.path.removeprefix(inside), self.url): f for f in listed}
+        return {name: self._file(f"{self.url}/{name}", f) for name, f in sorted(names.items()) if not _is_hidden(name)}
+
+    def child(self, name: str) -> "UrlSource":
+        """Return a file or folder below."""
+        return UrlSource(f"{self.url}/{name}", self.access)
+
+    def _ask(self) -> list[_Listed]:
+        filesystem, root = _filesystem(self.url)
+
+        def find() -> dict[str, Mapping[str, Any]]:
+            filesystem.invalidate_cache()
+            found = filesystem.find(root, maxdepth=DEPTH, detail=True)
+            # Of a file alone, some drivers say nothing when they list.
+            return {path: details or filesystem.info(path) for path, details in found.items()}
+
+        told = _patiently(self.url, Patience(self.url), find)
+        if len(told) > MOST_FILES:
+            raise ToposcopeError(f"{self.url}: more than {MOST_FILES:,} files; name the folder of a series")
+        return [
+            _Listed(path, checked_size(details.get("size"), f"{self.url}: {path}"), _version(details))
+            for path, details in told.items()
+            if not path.endswith("/")
+        ]
+
+    def _file(self, url: str, listed: _Listed) -> UrlFile:
+        return UrlFile(url, listed.path, listed.size, listed.version, self.access)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    """Return the driver of an address, and the path as the driver calls it."""
+    from fsspec.core import url_to_fs
+    from fsspec.registry import get_filesystem_class, known_implementations
+
+    scheme = url.partition("://")[0]
+    try:
+        get_filesystem_class(scheme)
+    except ImportError as error:
+        package = known_implementations.get(scheme, {}).get("class", scheme).partition(".")[0]
+        raise ToposcopeError(f"{url}: needs a driver that is not installed; pip install {package}") from error
+    except ValueError as error:
+        raise ToposcopeError(f"{url}: no driver of fsspec reads {scheme}://") from error
+    try:
+        filesystem, path = url_to_fs(url)
+    except Exception as error:
+        raise _refused(url, error) from error
+    return filesystem, str(path)
+
+
+def _version(told: Mapping[str, Any]) -> str:
+    plain = {str(key).lower().replace("_", ""): value for key, value in told.items()}
+    # One only, as a driver may tell more of a file alone than in a list.
+    for key in _VERSIONS:
+        if plain.get(key) is not None:
+            value = plain[key]
+            return f"{key}={value.timestamp() if isinstance(value, datetime) else value}"
+    return ""
+
+
+def _patiently(url: str, patience: Patience, call: Callable[[], Answer]) -> Answer:
+    """Call a driver, again after an error that may pass."""
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not isinstance(error, OSError) or isinstance(error, _LASTING):
+                raise _refused(url, error) from error
+            patience.wait(f"{type(error).__name__} from its driver")
+
+
+def _refused(url: str, error: Exception) -> CheckpointError:
+    """Return the error of a driver in one line, without its text, which may quote a credential."""
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(f"{url}: no such file or folder", "unreachable")
+    if isinstance(error, PermissionError):
+        return CheckpointError(f"{url}: may not be read; give its driver credentials that may", "unreachable")
+    name = type(error).__name__
+    return CheckpointError(
+        f"{url}: cannot be read: {name} from its driver; check the address and the credentials", "unreachable"
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/")[:-1])

@@ -1,0 +1,140 @@
+"""A stand-in of the part of the Hugging Face hub's API that is used here, and of the storage behind it."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from range_server import Handler, RangeServer
+
+PAGE = 3
+"""Files on a page of a listing."""
+SMALLEST_LFS = 1000
+"""Smaller files lie in git, and are served by the hub itself."""
+
+
+class Storage(RangeServer):
+    """Where the hub sends readers for large files: another host, which must never see a token."""
+
+
+class Hub(RangeServer):
+    """One model, ``owner/name``; a folder holds a folder for each branch, tags are names of branches' commits.
+
+    Attributes
+    ----------
+    storage : Storage
+    tags : dict of str to str
+        Branches by the names of tags.
+    token : str
+        What a reader has to send, if it is private.
+    gated : bool
+    refs_statuses : list of int
+        Answers given for the list of revisions, one a request, instead of it.
+    """
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        super().__init__(folder)
+        self.RequestHandlerClass = HubHandler
+        self.storage = storage
+        self.tags: dict[str, str] = {}
+        self.token = ""
+        self.gated = False
+        self.refs_statuses: list[int] = []
+
+    def commit(self, branch: str) -> str:
+        """Return the commit of a branch: a digest of what it holds."""
+        digest = hashlib.sha1(branch.encode())
+        for path in sorted(p for p in (self.folder / branch).rglob("*") if p.is_file()):
+            digest.update(f"{path}{path.stat().st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def branches(self) -> dict[str, str]:
+        return {p.name: self.commit(p.name) for p in sorted(self.folder.iterdir()) if p.is_dir()}
+
+
+class HubHandler(Handler):
+    server: Hub
+
+    def serve(self) -> None:
+        hub, parts = self.server, urlsplit(self.path)
+        path = unquote(parts.path)
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            self.plain(401, {"X-Error-Code": "RepoNotFound"})
+        elif path == "/api/models/owner/name/refs":
+            self.refs()
+        elif found := re.fullmatch(r"/api/models/owner/name/tree/([0-9a-f]{40})", path):
+            self.tree(found[1], int(parse_qs(parts.query).get("cursor", ["0"])[0]))
+        elif found := re.fullmatch(r"/owner/name/resolve/([0-9a-f]{40})/(.+)", path):
+            self.resolve(found[1], found[2])
+        else:
+            self.plain(404, {"X-Error-Code": "RepoNotFound"})
+
+    def refs(self) -> None:
+        hub = self.server
+        if hub.refs_statuses:
+            self.plain(hub.refs_statuses.pop(0))
+            return
+        branches = hub.branches()
+        self.json(
+            {
+                "branches": [_ref(name, "heads", commit) for name, commit in branches.items()],
+                "tags": [_ref(tag, "tags", branches[branch]) for tag, branch in hub.tags.items()],
+                "converts": [],
+            }
+        )
+
+    def tree(self, commit: str, cursor: int) -> None:
+        branch = self.branch(commit)
+        if branch is None:
+            self.plain(404, {"X-Error-Code": "RevisionNotFound"})
+            return
+        root = self.server.folder / branch
+        found = [_item(path, root) for path in sorted(root.rglob("*"))]
+        more = f"{self.server.url}{urlsplit(self.path).path}?recursive=true&cursor={cursor + PAGE}"
+        headers = {"Link": f'<{more}>; rel="next"'} if len(found) > cursor + PAGE else {}
+        self.json(found[cursor : cursor + PAGE], headers)
+
+    def resolve(self, commit: str, name: str) -> None:
+        hub, branch = self.server, self.branch(commit)
+        path = hub.folder / str(branch) / name
+        if branch is None or not path.is_file():
+            self.plain(404, {"X-Error-Code": "EntryNotFound"})
+            return
+        if hub.gated:
+            self.plain(403, {"X-Error-Code": "GatedRepo"})
+            return
+        content = path.read_bytes()
+        told = {"X-Repo-Commit": commit}
+        if len(content) < SMALLEST_LFS:
+            self.file(content, {**told, "ETag": f'"{_blob(content)}"'})
+            return
+        linked = {"X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Linked-Size": str(len(content))}
+        where = f"{hub.storage.url}/{path.relative_to(hub.storage.folder)}?Signature=secret-signature"
+        self.plain(302, {**told, **linked, "Location": where})
+
+    def branch(self, commit: str) -> str | None:
+        return next((name for name, there in self.server.branches().items() if there == commit), None)
+
+    def json(self, content: Any, headers: dict[str, str] | None = None) -> None:
+        self.body(200, json.dumps(content).encode(), {"Content-Type": "application/json", **(headers or {})})
+
+
+def _ref(name: str, kind: str, commit: str) -> dict[str, str]:
+    return {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit}
+
+
+def _item(path: Path, root: Path) -> dict[str, Any]:
+    name = str(path.relative_to(root))
+    if path.is_dir():
+        return {"type": "directory", "oid": "0" * 40, "size": 0, "path": name}
+    content = path.read_bytes()
+    item: dict[str, Any] = {"type": "file", "oid": _blob(content), "size": len(content), "path": name}
+    if len(content) >= SMALLEST_LFS:
+        item["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+    return item
+
+
+def _blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

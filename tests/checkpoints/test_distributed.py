@@ -1,0 +1,356 @@
+"""torch.distributed.checkpoint without a process group: tensors from their chunks, beside torch's own loader."""
+
+import os
+import pickle
+import socket
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sharded_checkpoints import Cuts, write_sharded
+from small_checkpoints import Weights, assert_refused, family_weights, random_weights, refused
+from torch import Tensor
+from torch.distributed.checkpoint._extension import ZStandard
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.multiprocessing.spawn import spawn
+
+from toposcope.checkpoints import Checkpoint, series
+from toposcope.checkpoints.formats import is_checkpoint
+from toposcope.checkpoints.sources import CheckpointError
+
+
+def of_torch(folder: Path) -> Any:
+    """What torch's own conversion makes of a folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp_to_torch_save(folder, folder.parent / "converted.pt")
+    return torch.load(folder.parent / "converted.pt", weights_only=True)
+
+
+def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(
+            found[name].contiguous().flatten().view(torch.uint8), tensor.contiguous().flatten().view(torch.uint8)
+        )
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "rows.weight": (7, 6),
+    "columns.weight": (7, 6),
+    "both.weight": (8, 6),
+    "whole.weight": (4, 4),
+    "bias": (5,),
+    "stack.weight": (3, 4, 5),
+    "scalar": (),
+    "none": (0, 3),
+}
+CUTS: dict[str, Cuts] = {
+    "rows.weight": [[3], []],
+    "columns.weight": [[], [2, 3]],
+    "both.weight": [[4], [1, 4]],
+    "bias": [[2, 5]],  # the last rank has nothing
+    "stack.weight": [[1], [], [3]],
+}
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64], ids=str)
+def test_chunks_along_any_axis(dtype: torch.dtype, one_file: bool, tmp_path: Path) -> None:
+    weights = random_weights(SHAPES, dtype=dtype)
+    folder = write_sharded(tmp_path / "step-10", weights, CUTS, single_file_per_rank=one_file)
+    found = Checkpoint(folder, 10).tensors()
+    assert_same(found, weights)
+    assert_same(found, of_torch(folder)["model"])
+
+
+@st.composite
+def cut_tensors(draw: st.DrawFn) -> tuple[Tensor, Cuts]:
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    cuts = [draw(st.lists(st.integers(1, extent), max_size=3, unique=True)) for extent in shape]
+    return torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))), cuts
+
+
+@settings(deadline=None, max_examples=40)
+@given(cut=cut_tensors(), n_ranks=st.integers(1, 3), data=st.data())
+def test_any_rows_of_any_cut(
+    cut: tuple[Tensor, Cuts], n_ranks: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tensor, cuts = cut
+    folder = write_sharded(tmp_path_factory.mktemp("cut"), {"w": tensor}, {"w": cuts}, n_ranks=n_ranks)
+    (entry,) = Checkpoint(folder, 1).entries
+    start = data.draw(st.integers(0, len(tensor)))
+    stop = data.draw(st.integers(start, len(tensor)))
+    assert torch.equal(entry.read(start, stop), tensor[start:stop])
+
+
+def test_only_the_files_of_the_wanted_rows_are_read(tmp_path: Path) -> None:
+    weights = random_weights({"head.weight": (6, 4)})
+    folder = write_sharded(tmp_path / "step1", weights, {"head.weight": [[3], []]})
+    (layer,) = Checkpoint(folder, 1).layers()
+    second = folder / "__1_0.distcp"
+    second.write_bytes(b"\0" * second.stat().st_size)
+    assert torch.equal(layer.read(0, 3), weights["head.weight"][:3])
+    with refused(second, "head.weight", "changed"):
+        layer.read(0, 4)
+    with refused(second, "head.weight", "no archive"):
+        Checkpoint(folder, 1).layers()[0].read()
+
+
+def _train(rank: int, port: int, folder: Path) -> None:
+    """What each of two processes does: shard as FSDP and tensor parallelism do, and save."""
+    import torch.distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    places = {"rows.weight": Shard(0), "columns.weight": Shard(1), "whole.weight": Replicate(), "bias": Shard(0)}
+    weights = {
+        name: distribute_tensor(tensor, mesh, [places.get(name, Replicate())])
+        for name, tensor in random_weights(SHAPES).items()
+    }
+    save({"model": weights, "optim": {"exp_avg": weights["rows.weight"]}}, checkpoint_id=folder)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_and_distributed_tensors(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path / "step10" / "model_and_optim"
+    spawn(_train, (port, folder), nprocs=2)  # type: ignore[no-untyped-call]
+    (checkpoint,) = series(folder.parent)
+    assert_same(checkpoint.tensors(), random_weights(SHAPES))
+    assert_same(checkpoint.tensors(), of_torch(folder)["model"])
+
+
+# Which tensors are the model's
+
+
+def names_of(folder: Path, content: Mapping[str, Any]) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save(dict(content), storage_writer=FileSystemWriter(folder), no_dist=True)
+    return [entry.name for entry in Checkpoint(folder, 1).entries]
+
+
+W = torch.ones(2, 2)
+OPTIMIZER = {"state": {"layers.0.weight": {"exp_avg": W, "step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"model": {"layers.0.weight": W}, "optim": OPTIMIZER}, ["layers.0.weight"]),
+        ({"layers.0.weight": W, "optimizer": OPTIMIZER, "lr_scheduler": {"last": W}}, ["layers.0.weight"]),
+        ({"app": {"model": {"model.layers.0.weight": W}, "optim": OPTIMIZER}}, ["model.layers.0.weight"]),
+        ({"state": {"model": {"w": W}, "optimizers": {"Adam": OPTIMIZER}}, "rng": {"cpu": W}}, ["w"]),
+        ({"state_dict": {"w": W}, "optimizer_0": OPTIMIZER, "dataloader": {"x": W}}, ["w"]),
+        # A model whose own names begin with model., at the top level.
+        ({"model.layers.0.weight": W, "lm_head.weight": W}, ["lm_head.weight", "model.layers.0.weight"]),
+    ],
+)
+def test_only_the_model_is_taken(content: Mapping[str, Any], expected: list[str], tmp_path: Path) -> None:
+    assert names_of(tmp_path / "step1", content) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["model.a.weight", "model.b.weight", "optim.state.a.weight.exp_avg"], ["a.weight", "b.weight"]),
+        (["model.a.weight", "lm_head.weight"], ["lm_head.weight", "model.a.weight"]),
+        (["a.weight", "optimizer.state.a.weight.exp_avg", "train_state"], ["a.weight"]),
+    ],
+)
+def test_without_a_planner_names_tell(names: list[str], expected: list[str], tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path / "step1", dict.fromkeys(names, W), {}, paths={})
+    assert [entry.name for entry in Checkpoint(folder, 1).entries] == expected
+
+
+def test_an_optimizer_alone_is_no_model(tmp_path: Path) -> None:
+    with refused(tmp_path / "step1", "no tensors", "model_state_dict"):
+        names_of(tmp_path / "step1", {"optim": OPTIMIZER})
+
+
+def test_the_names_of_files(tmp_path: Path) -> None:
+    assert is_checkpoint([".metadata", "__0_0.distcp"])
+    assert is_checkpoint(["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata", "scheduler.pt"])
+    assert not is_checkpoint(["optimizer_0/.metadata", "scheduler.pt"])
+    assert not is_checkpoint(["step-1/.metadata", "step-2/.metadata"])
+    assert not is_checkpoint(["a/b/.metadata", "a/b/__0_0.distcp"])
+    # Whole weights beside, merged from the shards or saved at the end, come first.
+    folder = write_sharded(tmp_path / "step-1", {"w": W}, {})
+    torch.save({"w": 2 * W}, folder / "pytorch_model.bin")
+    assert torch.equal(Checkpoint(folder, 1).tensors()["w"], 2 * W)
+
+
+def test_layouts_of_series(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write_sharded(tmp_path / "titan" / "checkpoint" / f"step-{step}", family_weights(step), {})
+        write_sharded(tmp_path / "olmo" / f"step{step}" / "model_and_optim", family_weights(step), {})
+        write_sharded(tmp_path / "hf" / f"checkpoint-{step}" / "pytorch_model_fsdp_0", family_weights(step), {})
+        write_sharded(tmp_path / "hf" / f"checkpoint-{step}" / "optimizer_0", {"exp_avg": W}, {})
+        write_sharded(tmp_path / "lightning" / f"epoch=0-step={step}.ckpt", family_weights(step), {})
+        write_sharded(tmp_path / "composer" / f"ep0-ba{step}", family_weights(step), {})
+    hashes = set()
+    for folder in sorted(tmp_path.iterdir()):
+        found = series(folder)
+        assert found.steps == [10, 20]
+        hashes.add(tuple(checkpoint.content_hash() for checkpoint in found))
+    assert len(hashes) == 1
+
+
+def test_the_metadata_of_olmo_core(tmp_path: Path) -> None:
+    """It has classes of its own for the places of chunks."""
+    folder = write_sharded(tmp_path / "step1", {"w": W}, {"w": [[1], []]})
+    file = folder / ".metadata"
+    theirs = b"olmo_core.distributed.checkpoint.filesystem"
+    ours = b"torch.distributed.checkpoint.filesystem"
+    content = file.read_bytes()
+    assert content.count(b"\x8c" + bytes([len(ours)]) + ours) == 1
+    # Without a frame's length, of which the longer name would make a lie.
+    assert content[2:3] == pickle.FRAME
+    content = content[:2] + content[11:].replace(
+        b"\x8c" + bytes([len(ours)]) + ours, b"\x8c" + bytes([len(theirs)]) + theirs
+    )
+    file.write_bytes(content)
+    assert torch.equal(Checkpoint(folder, 1).tensors()["w"], W)
+
+
+# Damage
+
+
+def changed(folder: Path, change: Callable[[Metadata], None]) -> Path:
+    """Rewrite the metadata of a folder."""
+    file = folder / ".metadata"
+    metadata = pickle.loads(file.read_bytes())  # noqa: S301 - written by this test
+    change(metadata)
+    file.write_bytes(pickle.dumps(metadata))
+    return folder
+
+
+def sharded(folder: Path) -> Path:
+    weights: Weights = random_weights({"head.weight": (6, 4)})
+    return write_sharded(folder / "step1", weights, {"head.weight": [[3], []]})
+
+
+def kind(folder: Path, *words: str, at: str = ".metadata") -> str:
+    """The kind of problem that reading a folder meets, and the file and words in its message."""
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(folder, 1).content_hash()
+    problem: CheckpointError = caught.value
+    assert_refused(problem, folder / at, *words)
+    return problem.kind
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "..", "", "a\0b", "a\\b", 3, ["x"]])
+def test_a_name_that_leads_out_of_the_folder(name: Any, tmp_path: Path) -> None:
+    def change(metadata: Metadata) -> None:
+        for place in metadata.storage_data.values():
+            place.relative_path = name
+
+    assert kind(changed(sharded(tmp_path), change), "outside its folder") == "unsafe"
+
+
+def test_missing_and_truncated_files(tmp_path: Path) -> None:
+    folder = sharded(tmp_path)
+    shard = folder / "__1_0.distcp"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    assert kind(folder, at=shard.name) == "truncated"
+    shard.unlink()
+    assert kind(folder, "missing", at=shard.name) == "missing shard"
+    shard.write_bytes(content[:-100] + bytes(100))
+    assert kind(folder, at=shard.name) == "truncated"
+    other = folder / ".metadata"
+    for length in (0, 1, 50, 300, len(other.read_bytes()) - 1):
+        copy = tmp_path / f"{length}"
+        copy.mkdir()
+        (copy / ".metadata").write_bytes(other.read_bytes()[:length])
+        assert kind(copy) == "damaged"
+
+
+HEAD = "model.head.weight"
+
+
+def no_chunk(metadata: Metadata) -> None:
+    metadata.state_dict_metadata[HEAD].chunks.pop()  # type: ignore[union-attr]
+
+
+def twice(metadata: Metadata) -> None:
+    chunks = metadata.state_dict_metadata[HEAD].chunks  # type: ignore[union-attr]
+    chunks.append(chunks[0])
+
+
+def outside(metadata: Metadata) -> None:
+    metadata.state_dict_metadata[HEAD].chunks[1].offsets = torch.Size([4, 0])  # type: ignore[union-attr]
+
+
+def longer(metadata: Metadata) -> None:
+    metadata.state_dict_metadata[HEAD].size = torch.Size([8, 4])  # type: ignore[union-attr]
+
+
+def huge(metadata: Metadata) -> None:
+    metadata.state_dict_metadata[HEAD].size = torch.Size([2**40, 2**20])  # type: ignore[union-attr]
+
+
+def flat(metadata: Metadata) -> None:
+    metadata.state_dict_metadata[HEAD].chunks[1].sizes = torch.Size([12])  # type: ignore[union-attr]
+
+
+def no_place(metadata: Metadata) -> None:
+    metadata.storage_data.pop(MetadataIndex(HEAD, [3, 0]))
+
+
+@pytest.mark.parametrize("change", [no_chunk, twice, outside, longer, huge, flat, no_place])
+def test_chunks_that_do_not_make_the_tensor(change: Callable[[Metadata], None], tmp_path: Path) -> None:
+    assert kind(changed(sharded(tmp_path), change), "head.weight") == "index"
+
+
+def test_chunks_of_another_shape_or_dtype_than_told(tmp_path: Path) -> None:
+    def other_dtype(metadata: Metadata) -> None:
+        metadata.state_dict_metadata[HEAD].properties.dtype = torch.float16  # type: ignore[union-attr]
+
+    def other_place(metadata: Metadata) -> None:
+        places = metadata.storage_data
+        places[MetadataIndex(HEAD, [3, 0])].offset = 7
+
+    assert kind(changed(sharded(tmp_path), other_dtype), "float16", at="__0_0.distcp") == "damaged"
+    assert kind(changed(sharded(tmp_path / "b"), other_place), at="__1_0.distcp") == "truncated"
+
+
+@pytest.mark.parametrize("content", [Metadata({}), {"a": 1}, [], None, 3, "text"])
+def test_metadata_that_tells_nothing(content: Any, tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(content))
+    assert kind(tmp_path) == "damaged"
+
+
+def test_what_was_written_through_something_else_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    folder = write_sharded(tmp_path / "step1", {"w": W}, {}, _extensions=[ZStandard()])
+    assert kind(folder, "written through", "stream.zstd") == "damaged"
+
+
+def test_descriptors_of_what_it_was_written_through(tmp_path: Path) -> None:
+    def change(metadata: Metadata) -> None:
+        for place in metadata.storage_data.values():
+            place.transform_descriptors = ["stream.zstd/1.0"]
+
+    assert kind(changed(sharded(tmp_path), change), "written through", "stream.zstd") == "damaged"
+
+
+def test_safetensors_in_distcp_are_refused(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path / "1", {"w": W}, {}, serialization_format=SerializationFormat.SAFETENSORS)
+    assert kind(folder, "no archive", at="__0_0.distcp") == "damaged"

@@ -1,0 +1,291 @@
+"""Models on the Hugging Face hub, against a stand-in of its API and of the storage behind it."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hub_stand_in import Hub, Storage
+from huggingface_hub import constants
+from range_server import running
+from safetensors.torch import save_file
+from small_checkpoints import WRITERS, family_weights
+
+from toposcope.checkpoints import Access, series
+from toposcope.checkpoints.sources import fetching, hub, is_remote, patience
+from toposcope.errors import ToposcopeError
+
+MB = 1_000_000
+TOKEN = "hf_verysecrettokenofatest"
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A model with three steps and main, the last step once more."""
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    fetching.small.clear()
+    hub._tree.cache_clear()
+    folder = tmp_path / "model"
+    for branch, seed in (("step0", 0), ("step1000", 1), ("step2000", 2), ("main", 2)):
+        where = folder / branch
+        where.mkdir(parents=True)
+        save_file(family_weights(seed), where / "model.safetensors")
+        (where / "config.json").write_text('{"model_type": "gpt_neox"}')
+        (where / "tokenizer").mkdir()
+        for name in ("vocab.json", "merges.txt", "notes.md"):
+            (where / "tokenizer" / name).write_text(name)
+    with running(Storage(folder)) as storage, running(Hub(folder, storage)) as server:  # type: ignore[arg-type]
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server  # type: ignore[misc]
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    return Access(folder=tmp_path / "kept")
+
+
+def test_revisions_are_a_series(model: Hub, access: Access) -> None:
+    opened = series("hf:owner/name@step*", access=access)
+    assert opened.steps == [0, 1000, 2000]
+    assert [c.location for c in opened] == [f"hf:owner/name@step{s}" for s in (0, 1000, 2000)]
+    assert not model.storage.requests
+    for seed, checkpoint in enumerate(opened):
+        local = series(model.folder / f"step{checkpoint.step}")[0]
+        assert checkpoint.content_hash() == local.content_hash()
+        assert torch.equal(checkpoint.layers()[0].read(), family_weights(seed)[checkpoint.layers()[0].name])
+    assert series("hf:owner/name@step1000", access=access)[0] == opened[1]
+
+
+def test_published_hashes_need_no_download(model: Hub, access: Access) -> None:
+    opened = series("hf:owner/name@step*", access=access)
+    (main,) = series("hf:owner/name", access=access)
+    hashes = [c.published_hash() for c in opened]
+    assert all(hashes)
+    assert len(set(hashes)) == 3
+    assert main.published_hash() == hashes[-1]
+    assert sorted(main.files) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer/merges.txt",
+        "tokenizer/notes.md",
+        "tokenizer/vocab.json",
+    ]
+    assert not model.storage.requests
+    assert not any("resolve" in request for request in model.requests)
+
+
+def test_tags_folders_commits_and_patterns(model: Hub, access: Access) -> None:
+    model.tags = {"stage1-step7-tokens4B": "step1000", "stage1-step9-tokens6B": "step2000", "v1.0": "main"}
+    opened = series("hf:owner/name@stage1-step*-tokens*B", access=access)
+    assert opened.steps == [7, 9]
+    assert [c.tokens for c in opened] == [4 * 10**9, 6 * 10**9]
+    folder = model.folder / "main" / "checkpoint-500"
+    folder.mkdir()
+    save_file(family_weights(5), folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    for spec in ("hf:owner/name@main/checkpoint-500", "hf:owner/name@main/checkpoint-500/model.safetensors"):
+        (checkpoint,) = series(spec, access=access)
+        assert checkpoint.location.startswith(spec)
+        assert checkpoint.content_hash() == series(folder)[0].content_hash()
+    assert series("hf:owner/name@main/checkpoint-500", access=access).steps == [500]
+    commit = model.commit("step1000")
+    assert series(f"hf:owner/name@{commit}", access=access)[0].content_hash() == opened[0].content_hash()
+
+
+def test_a_series_of_folders_in_one_revision_is_listed_once(model: Hub, access: Access) -> None:
+    (model.folder / "main" / "model.safetensors").unlink()
+    for step in (100, 200, 300):
+        WRITERS["checkpoint-N safetensors"](model.folder / "main", step, family_weights(step))
+    opened = series("hf:owner/name", access=Access(keep=0))
+    assert opened.steps == [100, 200, 300]
+    before = len(model.requests)
+    assert all(len(c.files) == 3 for c in opened)
+    assert len(model.requests) == before
+    assert opened[1].location == "hf:owner/name@main/checkpoint-200"
+    assert opened[1].content_hash() == series(model.folder / "main" / "checkpoint-200")[0].content_hash()
+
+
+def test_one_tensor_moves_little_more_than_itself(model: Hub, access: Access) -> None:
+    weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
+    for step, name in ((1, "stepN safetensors"), (2, "checkpoint-N sharded safetensors")):
+        WRITERS[name](model.folder, step, weights)
+    for branch in ("step1", "checkpoint-2"):
+        (checkpoint,) = series(f"hf:owner/name@{branch}", access=access)
+        before = model.storage.sent + model.sent
+        layer = checkpoint.layers()[1]
+        assert torch.equal(layer.read(), weights[layer.name])
+        assert 2048 * 2048 * 4 <= model.storage.sent + model.sent - before < 17 * MB
+
+
+def test_equal_files_of_two_revisions_are_fetched_once(model: Hub, access: Access) -> None:
+    (last,) = series("hf:owner/name@step2000", access=access)
+    (main,) = series("hf:owner/name@main", access=access)
+    assert last.content_hash()
+    before = model.storage.sent
+    assert main.content_hash() == last.content_hash()
+    assert model.storage.sent == before
+
+
+def test_the_token_goes_to_the_hub_only_and_into_nothing(
+    model: Hub, access: Access, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    model.token = TOKEN
+    model.refs_statuses = [503]
+    model.storage.conduct.statuses = [(503, {})]
+    opened = series("hf:owner/name@step*", access=access)
+    assert opened[0].content_hash()
+    assert model.storage.seen
+    assert all("authorization" not in headers for headers in model.storage.seen)
+    assert all(headers["authorization"] == f"Bearer {TOKEN}" for headers in model.seen)
+    told = (
+        repr(opened)
+        + str(pickle.dumps(opened))
+        + str(pickle.dumps(opened[0].files))
+        + caplog.text
+        + str(capfd.readouterr())
+    )
+    for path in access.folder.rglob("*") if access.folder else []:
+        told += str(path.read_bytes()) if path.is_file() else ""
+    assert TOKEN not in told
+
+
+def test_a_private_or_missing_model(model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.token = "another"
+    with pytest.raises(
+        ToposcopeError, match=r"hf:owner/name: no such model on the hub, or a private one.*HF_TOKEN"
+    ) as caught:
+        series("hf:owner/name", access=access)
+    with pytest.raises(ToposcopeError, match="hf:owner/nothing: no such model on the hub"):
+        series("hf:owner/nothing", access=access)
+    monkeypatch.setenv("HF_TOKEN", "näh")
+    with pytest.raises(ToposcopeError, match="hf:owner/name: cannot be listed") as caught:
+        series("hf:owner/name", access=access)
+    assert "näh" not in str(caught.value)
+
+
+def test_a_gated_model_is_listed_but_not_read(model: Hub, access: Access) -> None:
+    model.gated = True
+    (main,) = series("hf:owner/name", access=access)
+    assert main.published_hash()
+    with pytest.raises(ToposcopeError, match=r"may not be read \(403\); the model is gated: ask for access"):
+        main.layers()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("hf:owner/name@epoch*", "no branch or tag matches 'epoch\\*'; of 4 there are: main, step0, step1000"),
+        ("hf:owner/name@", "no revision after @"),
+        ("hf:../../etc@main", "not a model on the hub"),
+        ("hf:owner/name/main", "not a model on the hub; write hf:owner/name@revision"),
+        ("hf:owner/..@main", "no such model|does not answer|cannot be listed"),
+        ("hf:owner/name@main/nothing/here", "no such file or folder"),
+    ],
+)
+def test_a_spec_that_names_nothing(spec: str, words: str, model: Hub, access: Access) -> None:
+    assert is_remote(spec)
+    with pytest.raises(ToposcopeError, match=words) as caught:
+        series(spec, access=access)
+    assert "\n" not in str(caught.value)
+    assert "hf:" in str(caught.value)
+
+
+def test_offline_after_online(model: Hub, access: Access) -> None:
+    opened = series("hf:owner/name@step*", access=access)
+    hashes = [c.content_hash() for c in opened[:2]]
+    n_requests = len(model.requests), len(model.storage.requests)
+    fetching.small.clear()
+    hub._tree.cache_clear()
+    offline = series("hf:owner/name@step*", access=Access(offline=True, folder=access.folder))
+    assert [c.content_hash() for c in offline[:2]] == hashes
+    with pytest.raises(ToposcopeError, match="hf:owner/name@step2000: not looked up before, and this is offline"):
+        offline[2].layers()
+    with pytest.raises(ToposcopeError, match="hf:owner/other: not looked up before, and this is offline"):
+        series("hf:owner/other", access=Access(offline=True, folder=access.folder))
+    assert (len(model.requests), len(model.storage.requests)) == n_requests
+
+
+def test_the_offline_mode_of_the_hub_is_told(model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    (main,) = series("hf:owner/name", access=Access(keep=0))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ToposcopeError, match="HF_HUB_OFFLINE is set"):
+        series("hf:owner/name", access=access)
+    with pytest.raises(ToposcopeError, match="HF_HUB_OFFLINE is set"):
+        main.files["model.safetensors"].read(0, 10)
+
+
+def test_a_commit_that_is_served_with_other_content(model: Hub, access: Access) -> None:
+    (main,) = series("hf:owner/name", access=access)
+    files = main.files
+    small, large = files["config.json"], files["model.safetensors"]
+    # The branch moves on, and the old commit is gone; then storage serves another file under the old name.
+    (model.folder / "main" / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ToposcopeError, match=r"config\.json: not there \(404\)"):
+        small.read(0, small.size)
+    hub._tree.cache_clear()
+    (main,) = series("hf:owner/name", access=access)
+    damaged = bytearray((model.folder / "main" / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    other = model.folder / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(damaged)
+    told = {"Location": f"{model.storage.url}/other/model.safetensors"}
+    model.conduct.statuses = [(302, told)]
+    large = main.files["model.safetensors"]
+    with pytest.raises(ToposcopeError, match="damaged: its SHA-256 is not the published one"):
+        large.read(0, large.size)
+    assert large.read(0, large.size).tobytes() == (model.folder / "main" / "model.safetensors").read_bytes()
+    fetching.small.clear()
+    (main,) = series("hf:owner/name", access=Access(keep=0))
+    files = main.files
+    model.conduct.statuses = [(302, {**told, "X-Repo-Commit": "0" * 40})]
+    with pytest.raises(ToposcopeError, match="replaced while it was being read"):
+        files["model.safetensors"].read(10, 20)
+    model.conduct.statuses = [(302, {**told, "X-Linked-Etag": f'"{"0" * 64}"'})]
+    with pytest.raises(ToposcopeError, match="replaced while it was being read"):
+        files["model.safetensors"].read(10, 20)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"path": "../../etc/passwd", "size": 1},
+        {"path": "/etc/passwd", "size": 1},
+        {"path": "a\\..\\b", "size": 1},
+        {"path": "model.safetensors", "size": -1},
+        {"path": "model.safetensors", "size": 1 << 70},
+        {"path": "model.safetensors", "size": "many"},
+        {"path": "model.safetensors", "size": 1, "lfs": 7},
+        {"path": ["a"], "size": -1},
+        {"size": 1},
+        7,
+    ],
+)
+def test_a_hostile_listing_is_refused(
+    item: object, model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hub_stand_in import HubHandler
+
+    content = {"type": "file", "oid": "0" * 40, **item} if isinstance(item, dict) else item
+    monkeypatch.setattr(HubHandler, "tree", lambda self, commit, cursor: self.json([content]))
+    with pytest.raises(ToposcopeError, match="hf:owner/name@") as caught:
+        series("hf:owner/name", access=access)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_heavy_is_imported_for_local_paths(tmp_path: Path) -> None:
+    WRITERS["safetensors"](tmp_path, 1, family_weights())
+    code = (
+        "import sys, toposcope\n"
+        "assert 'torch' not in sys.modules\n"
+        f"assert len(toposcope.series({str(tmp_path)!r})[0].layers()) == 11\n"
+        "heavy = {'httpx2', 'huggingface_hub', 'fsspec', 'filelock'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,310 @@
+"""Whatever ``torch.save`` writes is read bit for bit as ``torch.load`` gives it, rows at a time."""
+
+import argparse
+import hashlib
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_checkpoints import OPTIMIZER, assert_refused, family_weights, random_weights, refused
+from torch import Tensor, nn
+
+from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.sources import CheckpointError
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu),
+]
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal in dtype, shape and every bit."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    return bits(a) == bits(b)
+
+
+def hash_of(tensor: Tensor) -> str:
+    """What an entry's hash is meant to be: of dtype, shape and bytes, whatever the strides."""
+    told = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return hashlib.sha256(told.encode() + bits(tensor)).hexdigest()
+
+
+def by_name(path: Path) -> dict[str, Entry]:
+    return {entry.name: entry for entry in Checkpoint(path, 1).entries}
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Any dtype, shape and view of a storage that may hold more."""
+    dtype = draw(st.sampled_from(DTYPES))
+    n = 16 * draw(st.integers(1, 8))
+    numbers = torch.frombuffer(bytearray(draw(st.binary(min_size=n, max_size=n))), dtype=torch.uint8)
+    numbers = (numbers % 2).bool() if dtype == torch.bool else numbers.view(dtype)
+    if draw(st.booleans()):
+        return numbers
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    strides = draw(st.lists(st.integers(0, 5), min_size=len(shape), max_size=len(shape)))
+    span = 0 if 0 in shape else 1 + sum((k - 1) * s for k, s in zip(shape, strides, strict=True))
+    if span > len(numbers):
+        return numbers
+    return numbers.as_strided(shape, strides, draw(st.integers(0, len(numbers) - span)))
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=150)
+@given(state=st.dictionaries(NAMES, tensors(), min_size=1, max_size=5), zipped=st.booleans(), data=st.data())
+def test_any_state_dict(
+    state: dict[str, Tensor], zipped: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.pt"
+    # The newer dtypes have no storage of their own, and torch does not read them back from the older files.
+    zipped = zipped or any(t.dtype.is_floating_point and t.dtype.itemsize == 1 for t in state.values())
+    zipped = zipped or any(t.dtype in (torch.uint16, torch.uint32, torch.uint64) for t in state.values())
+    torch.save({"weights": 1, "model": state}, path, _use_new_zipfile_serialization=zipped)
+    expected = torch.load(path, weights_only=True)["model"]
+    found = {entry.name: entry for entry in Checkpoint(path, 1).entries}
+    if "_orig_mod" not in "".join(state):
+        assert found.keys() == expected.keys()
+    for name, entry in found.items():
+        tensor = expected[name]
+        assert (entry.dtype, entry.shape) == (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        assert same(entry.whole(), tensor)
+        if tensor.dim():
+            start = data.draw(st.integers(0, len(tensor)))
+            stop = data.draw(st.integers(start, len(tensor)))
+            assert same(entry.read(start, stop), tensor[start:stop])
+        assert entry.content_hash() == hash_of(tensor)
+
+
+def test_a_transposed_matrix_is_hashed_without_reading_it_over_and_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK", 1000)
+    W = torch.randn(50, 40)
+    torch.save({"t": W.T, "plain": W.T.contiguous(), "part": torch.randn(40, 90)[:, 20:70]}, tmp_path / "step_1.pt")
+    found = by_name(tmp_path / "step_1.pt")
+    assert not found["t"].rows_in_turn
+    assert found["part"].rows_in_turn
+    assert found["t"].content_hash() == found["plain"].content_hash()
+
+
+def test_tied_weights_parameters_and_attributes(tmp_path: Path) -> None:
+    W = nn.Parameter(torch.randn(4, 3))
+    W.seen = True  # type: ignore[attr-defined]
+    marked = torch.randn(2, 2)
+    marked.origin = {"a": [1]}  # type: ignore[attr-defined]
+    state: Any = OrderedDict(
+        {"wte.weight": W, "lm_head.weight": W, "marked": marked, "buffer": nn.Buffer(torch.ones(3))}
+    )
+    state._metadata = {"": {"version": 1}}
+    path = tmp_path / "step_1.pt"
+    torch.save(state, path)
+    found = by_name(path)
+    assert same(found["wte.weight"].whole(), W.detach())
+    assert found["wte.weight"].content_hash() == found["lm_head.weight"].content_hash()
+    assert same(found["marked"].whole(), torch.Tensor(marked))
+    assert same(found["buffer"].whole(), torch.ones(3))
+    assert sum(len(f.read_bytes()) for f in [path]) < 4000
+
+
+def test_numbers_used_over_and_over(tmp_path: Path) -> None:
+    few, many = torch.ones(1, 4).expand(1000, 4), torch.ones(1).expand(1 << 40, 4)
+    torch.save({"w": few}, tmp_path / "step_1.pt")
+    torch.save({"w": many}, tmp_path / "step_2.pt")
+    assert by_name(tmp_path / "step_1.pt")["w"].content_hash() == hash_of(few)
+    with refused(tmp_path / "step_2.pt", "over and over"):
+        Checkpoint(tmp_path / "step_2.pt", 1).layers()
+
+
+def test_a_model_of_rows_that_are_not_there(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3, 2), "v": torch.zeros(3, 2)}, tmp_path / "step_1.pt")
+    layer = Checkpoint(tmp_path / "step_1.pt", 1).layers()[0]
+    for start, stop in ((0, 4), (-1, 2), (2, 1), (3, 5)):
+        with refused(tmp_path / "step_1.pt", "layer v has 3 rows"):
+            layer.read(start, stop)
+    assert layer.read(3, 3).shape == (0, 2)
+
+
+def test_a_checkpoint_of_a_model_on_a_gpu(tmp_path: Path) -> None:
+    """The location is a word in the pickle, of the same length here."""
+    path = tmp_path / "step_1.pt"
+    torch.save({"w": torch.arange(6.0).view(2, 3)}, path)
+    with zipfile.ZipFile(path) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    assert b"X\x03\x00\x00\x00cpu" in records["step_1/data.pkl"]
+    records["step_1/data.pkl"] = records["step_1/data.pkl"].replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:7")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    assert same(by_name(path)["w"].whole(), torch.arange(6.0).view(2, 3))
+
+
+def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
+    weights = family_weights()
+    content = {
+        "pytorch-lightning_version": "2.5.0",
+        "hyper_parameters": argparse.Namespace(lr=1e-3, path=Path("x"), betas=(0.9, 0.95)),
+        "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_model_path": "", "best_k": {(1, 2): "x"}}},
+        "loops": {"epoch": {"state": set(), "counts": [1, 2]}},
+        "optimizer_states": [OPTIMIZER],
+    }
+    for names in (
+        weights,
+        {f"net.{k}": v for k, v in weights.items()},
+        {f"net._orig_mod.{k}": v for k, v in weights.items()},
+    ):
+        torch.save(content | {"state_dict": names}, tmp_path / "epoch=0-step=1.ckpt")
+        assert sorted(by_name(tmp_path / "epoch=0-step=1.ckpt")) == sorted(weights)
+    two = {"net.weight": torch.ones(2, 2), "loss.weight": torch.ones(3)}
+    torch.save(content | {"state_dict": two}, tmp_path / "epoch=0-step=1.ckpt")
+    assert sorted(by_name(tmp_path / "epoch=0-step=1.ckpt")) == sorted(two)
+
+
+def test_older_and_newer_protocols(tmp_path: Path) -> None:
+    for protocol in (2, 3, 4, 5):
+        for zipped in (True, False):
+            weights = family_weights()
+            path = tmp_path / f"{protocol}_{zipped}.pt"
+            torch.save({"model": weights}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+            assert all(same(entry.whole(), weights[name]) for name, entry in by_name(path).items())
+
+
+def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> None:
+    every = torch.arange(256, dtype=torch.uint8).view(16, 16)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        path = tmp_path / "step_1.pt"
+        torch.save({"head.weight": every.view(dtype), "packed.weight": every.clone().view(torch.int8)}, path)
+        (layer,) = Checkpoint(path, 1).layers()
+        assert same(layer.entry.whole(), every.view(dtype))
+        assert layer.read().dtype == torch.float32
+        assert same(layer.read(), every.view(dtype).float())
+        assert same(layer.read(2, 5), every.view(dtype).float()[2:5])
+        assert "8-bit" in layer.note
+        assert layer.n_bytes == 256
+        assert layer.content_hash() != by_name(path)["packed.weight"].content_hash()
+
+
+def test_packed_numbers_are_no_layers(tmp_path: Path) -> None:
+    packed = torch.zeros(4, 4, dtype=torch.uint8)
+    torch.save({"a.weight": packed.clone().view(torch.float4_e2m1fn_x2), "b.weight": packed}, tmp_path / "step_1.pt")
+    checkpoint = Checkpoint(tmp_path / "step_1.pt", 1)
+    assert checkpoint.layers() == []
+    assert len(checkpoint.content_hash()) == 64
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8),
+        torch.eye(3).to_sparse(),
+        torch.ones(2, 2, device="meta"),
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ],
+    ids=["quantised", "sparse", "meta", "conjugated"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_that_are_no_plain_numbers_are_refused(tensor: Tensor, tmp_path: Path) -> None:
+    torch.save({"w": tensor, "v": torch.ones(2)}, tmp_path / "step_1.pt")
+    with refused(tmp_path / "step_1.pt"):
+        Checkpoint(tmp_path / "step_1.pt", 1).layers()
+
+
+def rewritten(path: Path, change: dict[str, bytes], **how: Any) -> Path:
+    """An archive with other records, as Python's own library writes it."""
+    with zipfile.ZipFile(path) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    stem = next(iter(records)).partition("/")[0]
+    records |= {f"{stem}/{name}": content for name, content in change.items()}
+    with zipfile.ZipFile(path, "w", **how) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_archives_torch_would_not_write(tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    torch.save(random_weights({"w": (8, 8)}), path)
+    assert len(Checkpoint(rewritten(path, {}), 1).layers()) == 1
+    for change, how, told in (
+        ({"byteorder": b"big"}, {}, "big-endian"),
+        ({"constants.pkl": b""}, {}, "TorchScript"),
+        ({}, {"compression": zipfile.ZIP_DEFLATED}, "compressed"),
+    ):
+        with refused(rewritten(path, change, **how), told):
+            Checkpoint(path, 1).layers()
+        torch.save(random_weights({"w": (8, 8)}), path)
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("step_1/data.pkl", pickle.dumps({}))
+    with refused(path, "two records"):
+        Checkpoint(path, 1).layers()
+
+
+def test_a_bomb_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(tmp_path / "step_1.pt", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a/data.pkl", "w") as stream,
+    ):
+        for _ in range(300):
+            stream.write(bytes(1 << 20))
+    with refused(tmp_path / "step_1.pt", "compressed"):
+        Checkpoint(tmp_path / "step_1.pt", 1).layers()
+    # A file that has room for such a pickle, on a disk that keeps no zeros.
+    with zipfile.ZipFile(tmp_path / "step_2.pt", "w") as archive:
+        archive.writestr("a/data.pkl", b"")
+    content = bytearray((tmp_path / "step_2.pt").read_bytes())
+    for at in (18, 22):
+        content[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    end = content.index(b"PK\x01\x02")
+    for at in (end + 20, end + 24):
+        content[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    with (tmp_path / "step_2.pt").open("wb") as file:
+        file.write(content[:end])
+        file.seek(1 << 30, io.SEEK_CUR)
+        tail = content[end:]
+        tail[-6:-2] = (end + (1 << 30)).to_bytes(4, "little")
+        file.write(tail)
+    with refused(tmp_path / "step_2.pt", "data.pkl would be"):
+        Checkpoint(tmp_path / "step_2.pt", 1).layers()
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), zipped=st.booleans())
+def test_any_damage_is_refused_or_does_not_matter(
+    data: st.DataObject, zipped: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    buffer = io.BytesIO()
+    torch.save(
+        {"model": random_weights({"a.weight": (3, 2), "b": (4,)})}, buffer, _use_new_zipfile_serialization=zipped
+    )
+    content = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "damaged.pt"
+    path.write_bytes(content)
+    try:
+        found = {entry.name: entry.whole() for entry in Checkpoint(path, 1).entries}
+    except CheckpointError as problem:
+        assert_refused(problem, path)
+        return
+    try:
+        expected = torch.load(path, weights_only=True)["model"]
+    except Exception:  # noqa: BLE001 - torch looks at more than is read here
+        return
+    assert all(same(found[name], tensor) for name, tensor in expected.items() if name in found)

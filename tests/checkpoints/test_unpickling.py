@@ -1,0 +1,316 @@
+"""A pickle is data: whatever one can be made to say, nothing is executed, and no few bytes take all memory or time."""
+
+import contextlib
+import io
+import os
+import pickle
+import resource
+import struct
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sharded_checkpoints import write_sharded
+from small_checkpoints import OPTIMIZER, family_weights, refused
+
+from toposcope.checkpoints import Checkpoint, series
+from toposcope.checkpoints.sources import CheckpointError
+from toposcope.checkpoints.unpickling import TENSORS, load
+
+
+def text(value: str) -> bytes:
+    stored = value.encode("utf-8", "surrogatepass")
+    return pickle.BINUNICODE + struct.pack("<I", len(stored)) + stored
+
+
+def named(module: str, name: str) -> bytes:
+    return pickle.GLOBAL + f"{module}\n{name}\n".encode()
+
+
+def called(function: bytes, *arguments: bytes) -> bytes:
+    return function + pickle.MARK + b"".join(arguments) + pickle.TUPLE + pickle.REDUCE
+
+
+def doubled(times: int, opcode: bytes) -> bytes:
+    """Something that holds the same thing twice, which holds the same thing twice, and so on."""
+    made = pickle.EMPTY_TUPLE if opcode == pickle.TUPLE else pickle.EMPTY_LIST
+    for k in range(times):
+        both = pickle.BINPUT + bytes([k % 200]) + pickle.POP + pickle.MARK + 2 * (pickle.BINGET + bytes([k % 200]))
+        made += both + (pickle.TUPLE if opcode == pickle.TUPLE else pickle.LIST)
+    return made
+
+
+MARK = "echo boom > marker"
+SYSTEM = named("os", "system")
+REBUILD = named("torch._utils", "_rebuild_tensor_v2")
+EXECUTE: dict[str, bytes] = {
+    "os.system": called(SYSTEM, text(MARK)),
+    "posix.system": called(named("posix", "system"), text(MARK)),
+    "builtins.eval": called(named("builtins", "eval"), text("open('marker', 'w')")),
+    "builtins.exec of Python 2": called(named("__builtin__", "exec"), text("open('marker', 'w')")),
+    "getattr": called(called(named("builtins", "getattr"), named("os", "path"), text("os")), text(MARK)),
+    "a dotted name": pickle.PROTO
+    + b"\x04"
+    + text("os")
+    + text("path.os.system")
+    + pickle.STACK_GLOBAL
+    + text(MARK)
+    + pickle.TUPLE1
+    + pickle.REDUCE,
+    "a dotted name of torch": called(named("torch", "serialization.os.system"), text(MARK)),
+    "torch.load": called(named("torch", "load"), text("other.pt")),
+    "an attribute of a name that is known": called(named("collections", "OrderedDict.__init__.__globals__")),
+    "an instance": pickle.MARK + text(MARK) + pickle.INST + b"os\nsystem\n",
+    "an object": pickle.MARK + SYSTEM + text(MARK) + pickle.OBJ,
+    "new": named("subprocess", "Popen") + text(MARK) + pickle.TUPLE1 + pickle.NEWOBJ,
+    "new with keywords": named("subprocess", "Popen")
+    + text(MARK)
+    + pickle.TUPLE1
+    + pickle.EMPTY_DICT
+    + pickle.NEWOBJ_EX,
+    "an import": named("antigravity", "fly"),
+    "a name from the memo": text("os") + b"q\x00" + text("system") + b"q\x01" + b"h\x00h\x01" + pickle.STACK_GLOBAL,
+    "beside weights": pickle.EMPTY_DICT
+    + pickle.MARK
+    + text("model")
+    + pickle.EMPTY_DICT
+    + text("x")
+    + called(SYSTEM, text(MARK))
+    + pickle.SETITEMS,
+    "in a rebuilt tensor": called(REBUILD, called(SYSTEM, text(MARK))),
+}
+STRANGE: dict[str, bytes] = {
+    "state of a class": named("collections", "OrderedDict")
+    + pickle.EMPTY_DICT
+    + pickle.MARK
+    + text("update")
+    + text("x")
+    + pickle.SETITEMS
+    + pickle.BUILD,
+    "state of a name": named("torch", "FloatStorage")
+    + pickle.EMPTY_DICT
+    + pickle.MARK
+    + text("dtype")
+    + text("x")
+    + pickle.SETITEMS
+    + pickle.BUILD,
+    "a call of text": called(text("x"), text("y")),
+    "a call of a tensor": called(called(REBUILD, named("torch", "FloatStorage"), b"K\x00", b")", b")"), text("y")),
+    "an extension": pickle.EXT1 + b"\x01",
+    "an object elsewhere": text("x") + pickle.BINPERSID,
+    "a storage of no kind": pickle.MARK + 5 * text("storage") + pickle.TUPLE + pickle.BINPERSID,
+    "a tensor in a tensor": called(
+        named("torch._tensor", "_rebuild_from_type_v2"),
+        named("torch._tensor", "_rebuild_from_type_v2"),
+        b"N",
+        b")",
+        b"N",
+    ),
+    "a shape of text": called(REBUILD, named("torch", "FloatStorage"), b"K\x00", text("abc"), b")"),
+    "a negative shape": called(
+        REBUILD, named("torch", "FloatStorage"), b"K\x00", b"J\xff\xff\xff\xff\x85", b"K\x01\x85"
+    ),
+    "strides too many": called(REBUILD, named("torch", "FloatStorage"), b"K\x00", b")", b"K\x01\x85"),
+    "a long shape": called(
+        REBUILD, named("torch", "FloatStorage"), b"K\x00", b"(" + 100 * b"K\x01" + b"t", b"(" + 100 * b"K\x01" + b"t"
+    ),
+    "an empty stack": pickle.REDUCE,
+    "a memo that is empty": pickle.BINGET + b"\x07",
+    "a key that cannot be one": pickle.EMPTY_DICT + pickle.EMPTY_LIST + pickle.NONE + pickle.SETITEM,
+    "items of a tensor": called(REBUILD, named("torch", "FloatStorage"), b"K\x00", b")", b")")
+    + b"K\x01K\x02"
+    + pickle.SETITEM,
+    "protocol 200": pickle.PROTO + b"\xc8" + pickle.NONE,
+}
+HUGE: dict[str, bytes] = {
+    "a place in the memo": pickle.NONE + pickle.LONG_BINPUT + b"\xff\xff\xff\x7f",
+    "a byte array": pickle.BYTEARRAY8 + struct.pack("<Q", 1 << 40),
+    "bytes": pickle.BINBYTES8 + struct.pack("<Q", 1 << 40),
+    "text": pickle.BINUNICODE8 + struct.pack("<Q", 1 << 40),
+    "a frame": pickle.FRAME + struct.pack("<Q", 1 << 60),
+    "a number": pickle.LONG4 + struct.pack("<i", (1 << 31) - 1),
+    "a number in digits": b"L" + 100_000 * b"9" + b"L\n",
+    "lists in lists": 50_000 * pickle.EMPTY_LIST + 49_999 * pickle.APPEND,
+    "tuples in tuples": pickle.EMPTY_TUPLE + 100_000 * pickle.TUPLE1,
+    "a key of tuples in tuples": pickle.EMPTY_DICT
+    + pickle.EMPTY_TUPLE
+    + 200_000 * pickle.TUPLE1
+    + pickle.NONE
+    + pickle.SETITEM,
+    "a key of doubled tuples": pickle.EMPTY_DICT + doubled(100, pickle.TUPLE) + pickle.NONE + pickle.SETITEM,
+    "a dictionary of such keys": pickle.MARK + doubled(100, pickle.TUPLE) + pickle.NONE + pickle.DICT,
+    "a set of such": pickle.EMPTY_SET + pickle.MARK + doubled(100, pickle.TUPLE) + pickle.ADDITEMS,
+    "a frozen set of such": pickle.MARK + doubled(100, pickle.TUPLE) + pickle.FROZENSET,
+    "a dictionary made of such": called(named("collections", "OrderedDict"), doubled(100, pickle.LIST)),
+    "doubled lists": doubled(200, pickle.LIST),
+    "a shape of doubled tuples": called(named("torch", "Size"), doubled(100, pickle.TUPLE)),
+    "a name of doubled lists": pickle.EMPTY_DICT
+    + called(named("argparse", "Namespace"), doubled(100, pickle.LIST))
+    + called(REBUILD, named("torch", "FloatStorage"), b"K\x00", b")", b")")
+    + pickle.SETITEM,
+    "itself": pickle.EMPTY_DICT + b"q\x00" + text("model") + b"h\x00" + pickle.SETITEM,
+    "marks": 100_000 * pickle.MARK,
+}
+NAMES_OF_TENSORS: dict[str, str] = {
+    "surrogates": "a\ud800b",
+    "two lines": "a\nb",
+    "too long": "x" * 5000,
+    "an escape": "\x1b[2J",
+}
+
+
+def zipped(content: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("a/data.pkl", content)
+        archive.writestr("a/data/0", bytes(64))
+    return made.getvalue()
+
+
+def legacy(content: bytes) -> bytes:
+    start = [0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}]
+    return b"".join(pickle.dumps(part, protocol=2) for part in start) + content + pickle.dumps([], protocol=2)
+
+
+PLACES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "zip": ("step_2.pt", zipped),
+    "before torch 1.6": ("step_2.pt", legacy),
+    "a plain pickle": ("step_2.bin", lambda content: pickle.PROTO + b"\x02" + content),
+    ".metadata": ("step_2/.metadata", lambda content: content),
+}
+every_place = pytest.mark.parametrize("place", PLACES)
+
+
+def plant(folder: Path, place: str, content: bytes) -> Path:
+    name, wrapped = PLACES[place]
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(wrapped(content + pickle.STOP))
+    return path
+
+
+@contextlib.contextmanager
+def little_used(seconds: float = 5.0, megabytes: int = 300) -> Iterator[None]:
+    """Expect time and the most memory in use to be little."""
+    most, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    yield
+    assert time.process_time() - begin < seconds
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < megabytes * 1024
+
+
+def assert_harmless(folder: Path, place: str, content: bytes, *words: str) -> None:
+    """One line, nothing executed, and the other checkpoints of the series open."""
+    for step in (1, 3):
+        torch.save({"model": family_weights()}, folder / f"step_{step}.pt")
+    before = sorted(folder.iterdir())
+    path = plant(folder, place, content)
+    first, bad, last = series(folder)
+    with little_used(), refused(path, *words):
+        bad.layers()
+    assert len(first.layers()) == len(last.layers()) > 0
+    assert set(folder.iterdir()) - set(before) == {folder / path.relative_to(folder).parts[0]}
+
+
+@every_place
+@pytest.mark.parametrize("bomb", EXECUTE)
+def test_nothing_is_executed(bomb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_harmless(tmp_path, place, EXECUTE[bomb], *([] if place == "a plain pickle" else ["nothing was executed"]))
+    assert not Path("marker").exists()
+
+
+def test_the_bombs_are_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for bomb in ("os.system", "an instance", "an object", "a dotted name", "in a rebuilt tensor"):
+        with contextlib.suppress(Exception):
+            pickle.loads(EXECUTE[bomb] + pickle.STOP)  # noqa: S301 - this is what is meant to be seen
+        assert Path("marker").exists(), bomb
+        os.unlink("marker")  # noqa: PTH108
+
+
+@pytest.mark.parametrize("place", ["zip", ".metadata"])
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_what_torch_would_not_write(content: bytes, place: str, tmp_path: Path) -> None:
+    assert_harmless(tmp_path, place, content)
+
+
+@pytest.mark.parametrize("place", ["before torch 1.6", ".metadata"])
+@pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
+def test_little_is_used(content: bytes, place: str, tmp_path: Path) -> None:
+    assert_harmless(tmp_path, place, content)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_TENSORS.values(), ids=NAMES_OF_TENSORS)
+def test_names_that_are_none(name: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        torch.save(
+            {"model": family_weights() | ({name: torch.ones(2, 2)} if step == 2 else {})}, tmp_path / f"{step}.pt"
+        )
+    first, bad, last = series(tmp_path)
+    with refused(tmp_path / "2.pt", "a name that is none"):
+        bad.layers()
+    assert first.content_hash() == last.content_hash()
+    folder = write_sharded(tmp_path / "step5", {name: torch.ones(2, 2)}, {})
+    with refused(folder, "a name that is none"):
+        Checkpoint(folder, 1).layers()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([bytes([code]) for code in range(256)])
+        | st.sampled_from([named(*key) for key in TENSORS])
+        | st.sampled_from([text("a"), b"K\x01", b"K\x05\x85", *STRANGE.values()])
+        | st.binary(max_size=4),
+        max_size=40,
+    )
+)
+def test_any_pickle_gives_an_object_or_one_line(parts: list[bytes]) -> None:
+    try:
+        load(io.BytesIO(b"".join(parts) + pickle.STOP), "step_1.pt", TENSORS)
+    except CheckpointError as problem:
+        message = str(problem)
+        assert message.splitlines() == [message]
+        assert message.startswith("step_1.pt: ")
+        assert len(message) < 400
+
+
+def test_what_trainers_save_beside_weights_is_no_harm(tmp_path: Path) -> None:
+    import argparse
+    import collections
+    import datetime
+
+    import numpy as np
+
+    beside: dict[str, Any] = {
+        "args": argparse.Namespace(lr=0.1, path=Path("x")),
+        "counts": collections.Counter("aab"),
+        "default": collections.defaultdict(list, a=[1]),
+        "queue": collections.deque([1, 2]),
+        "when": datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC),
+        "numbers": np.arange(3),
+        "number": np.float64(0.5),
+        "rng": torch.get_rng_state(),
+        "random": (3, (1, 2, 3), None),
+        "set": {1, 2},
+        "frozen": frozenset({"a"}),
+        "bytes": b"abc",
+        "device": torch.device("cpu"),
+        "dtype": torch.bfloat16,
+        "layout": torch.strided,
+        "size": torch.Size([2, 3]),
+        "version": torch.__version__,
+        "slice": slice(1, 2),
+        "complex": 1j,
+        "key": {(1, "a"): 2},
+        "optimizer": OPTIMIZER,
+    }
+    for protocol in (2, 4):
+        torch.save({"model": family_weights(), **beside}, tmp_path / "step_1.pt", pickle_protocol=protocol)
+        assert len(Checkpoint(tmp_path / "step_1.pt", 1).entries) == len(family_weights())

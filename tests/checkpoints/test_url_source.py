@@ -1,0 +1,271 @@
+"""Checkpoints of an HTTP server and of any URL fsspec reads: the same as on this machine, and little is moved."""
+
+import hashlib
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+from range_server import RangeServer, running
+from safetensors.torch import save_file
+from small_checkpoints import WRITERS, Writer, every_format, family_weights
+
+from toposcope.checkpoints import Access, series
+from toposcope.checkpoints.sources import fetching, fingerprint, is_remote, patience, roots
+from toposcope.errors import ToposcopeError
+
+MB = 1_000_000
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    # Neither what another test read nor the credentials of whoever runs the tests.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    fetching.small.clear()
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with running(RangeServer(folder)) as server:
+        yield server
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    return Access(folder=tmp_path / "kept")
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    filesystem = fsspec.filesystem("memory")
+    yield "memory://bucket/series"
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+def upload(folder: Path, url: str) -> None:
+    filesystem = fsspec.filesystem("memory")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            filesystem.pipe_file(f"{url}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+@every_format
+def test_every_format_reads_the_same_over_http_and_from_a_bucket(
+    write: Writer, server: RangeServer, access: Access, bucket: str
+) -> None:
+    for step in (0, 100):
+        write(server.folder, step, family_weights(seed=step))
+    upload(server.folder, bucket)
+    local = series(server.folder)
+    for spec in (server.url, bucket):
+        remote = series(spec, access=access)
+        assert remote.steps == local.steps
+        for here, there in zip(local, remote, strict=True):
+            assert there.content_hash() == here.content_hash()
+            assert [(a.name, a.role, a.shape) for a in there.layers()] == [
+                (a.name, a.role, a.shape) for a in here.layers()
+            ]
+            assert there.location.startswith(spec)
+
+
+def test_one_tensor_moves_little_more_than_itself(server: RangeServer, access: Access) -> None:
+    weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
+    n_bytes = 2048 * 2048 * 4
+    save_file(weights, server.folder / "step_1.safetensors")
+    torch.save({"model": weights, "optimizer": weights}, server.folder / "step_2.pt")
+    WRITERS["checkpoint-N sharded safetensors"](server.folder, 3, weights)
+    for checkpoint in series(server.url, access=access):
+        before = server.sent
+        layer = checkpoint.layers()[1]
+        assert torch.equal(layer.read(), weights[layer.name])
+        assert n_bytes <= server.sent - before < 17 * MB
+        before = server.sent
+        assert torch.equal(layer.read(), weights[layer.name])
+        assert server.sent == before
+
+
+def test_one_file_by_its_address(server: RangeServer, access: Access) -> None:
+    path = WRITERS["safetensors"](server.folder, 100, family_weights())
+    opened = series(f"{server.url}/{path.name}", access=access)
+    assert opened.steps == [100]
+    assert opened[0].location == f"{server.url}/{path.name}"
+    assert opened[0].content_hash() == series(path)[0].content_hash()
+    assert not opened[0].published_hash()
+
+
+def test_names_that_an_address_has_to_quote(server: RangeServer, access: Access) -> None:
+    folder = server.folder / "a model & more"
+    folder.mkdir()
+    path = WRITERS["safetensors"](folder, 7, family_weights())
+    path.rename(folder / "my run #1 step=7 100%.safetensors")
+    opened = series(f"{server.url}/a%20model%20%26%20more", access=access)
+    assert opened.steps == [7]
+    assert opened.name == "a model & more"
+    assert len(opened[0].analysed()) == 9
+
+
+def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -> None:
+    folder = server.folder / "series"
+    (folder / ".hidden").mkdir(parents=True)
+    for where in (folder, server.folder, folder / ".hidden"):
+        WRITERS["safetensors"](where, 1, family_weights())
+    deep = folder / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep.parent / "seen.txt").write_text("seen")
+    (deep / "unseen.txt").write_text("unseen")
+    ((_, root),) = roots(f"{server.url}/series/", access)
+    assert sorted(root.files()) == ["a/b/seen.txt", "step_000001.safetensors"]
+    assert all(request.startswith("GET /series/") for request in server.requests)
+
+
+def test_a_server_without_head(server: RangeServer, access: Access) -> None:
+    WRITERS["safetensors"](server.folder, 1, family_weights())
+    (server.folder / "empty.safetensors").touch()
+    server.conduct.head = False
+    assert len(series(f"{server.url}/", access=access)[0].analysed()) == 9
+    ((_, empty),) = roots(f"{server.url}/empty.safetensors", access)
+    assert empty.files()["empty.safetensors"].size == 0
+
+
+def test_a_change_is_seen_without_reading(server: RangeServer, bucket: str, access: Access) -> None:
+    path = WRITERS["safetensors"](server.folder, 1, family_weights())
+    upload(server.folder, bucket)
+    for spec in (server.url, bucket):
+        checkpoint = series(spec, access=access)[0]
+        before = checkpoint.fingerprint()
+        assert checkpoint.fingerprint() == before == fingerprint(checkpoint.files)
+        WRITERS["safetensors"](server.folder, 1, family_weights(seed=1 + (spec == bucket)))
+        upload(server.folder, bucket)
+        assert checkpoint.fingerprint() != before
+    assert path.is_file()
+
+
+def test_a_file_in_a_bucket_that_is_replaced_while_being_read(bucket: str, tmp_path: Path) -> None:
+    WRITERS["safetensors"](tmp_path, 1, family_weights())
+    upload(tmp_path, bucket)
+    layer = series(bucket, access=Access(keep=0))[0].layers()[0]
+    upload(tmp_path, bucket)
+    fetching.small.clear()
+    with pytest.raises(ToposcopeError, match=r"step_000001\.safetensors: replaced while it was being read"):
+        layer.read()
+
+
+def test_a_bucket_that_fails_in_passing(
+    bucket: str, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    WRITERS["safetensors"](tmp_path, 1, family_weights())
+    upload(tmp_path, bucket)
+    filesystem = fsspec.filesystem("memory")
+    errors: list[Exception] = [TimeoutError(), ConnectionResetError()]
+    read = filesystem.cat_file
+
+    def cat_file(*args: object, **options: object) -> object:
+        if errors:
+            raise errors.pop()
+        return read(*args, **options)
+
+    monkeypatch.setattr(type(filesystem), "cat_file", staticmethod(cat_file))
+    checkpoint = series(bucket, access=access)[0]
+    assert checkpoint.content_hash() == series(tmp_path)[0].content_hash()
+    assert not errors
+
+    class DriverError(Exception):
+        pass
+
+    errors[:] = [DriverError("AWS_SECRET=abc")]
+    fetching.small.clear()
+    with pytest.raises(ToposcopeError, match="DriverError from its driver") as caught:
+        series(bucket, access=Access(keep=0))[0].layers()
+    assert "abc" not in str(caught.value)
+
+
+def test_pickled_sources_read_the_same(server: RangeServer, bucket: str, access: Access) -> None:
+    WRITERS["safetensors"](server.folder, 1, family_weights())
+    upload(server.folder, bucket)
+    for spec in (server.url, bucket):
+        checkpoint = series(spec, access=access)[0]
+        again = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301
+        assert again == checkpoint
+        assert again.content_hash() == checkpoint.content_hash()
+        assert pickle.loads(pickle.dumps(checkpoint.files)) == checkpoint.files  # noqa: S301
+
+
+def test_credentials_come_from_netrc_and_go_to_no_other_host(
+    server: RangeServer, access: Access, tmp_path: Path
+) -> None:
+    path = WRITERS["safetensors"](server.folder, 1, family_weights())
+    server.conduct.authorization = "Basic bWU6c2VjcmV0"
+    with pytest.raises(ToposcopeError, match=r"may not be read \(401\); put the credentials of 127\.0\.0\.1 into"):
+        series(server.url, access=access)
+    netrc = tmp_path / "home" / ".netrc"
+    netrc.parent.mkdir(exist_ok=True)
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
+    opened = series(server.url, access=access)
+    assert len(opened[0].analysed()) == 9
+    assert b"secret" not in pickle.dumps(opened)
+    other = tmp_path / "other"
+    other.mkdir()
+    path.rename(other / path.name)
+    with running(RangeServer(other)) as elsewhere:
+        server.conduct.authorization = ""
+        moved = (302, {"Location": f"{elsewhere.url}/{path.name}"})
+        server.conduct.statuses = [moved] * 5
+        checkpoint = series(f"{server.url}/{path.name}", access=Access(keep=0))[0]
+        assert len(checkpoint.layers()) == 11
+        assert elsewhere.seen
+        assert all("authorization" not in headers for headers in elsewhere.seen)
+    netrc.write_text("machine 127.0.0.1 login me secret\n")
+    with pytest.raises(ToposcopeError, match=r"\.netrc: cannot be read, or is not in its format") as caught:
+        series(server.url, access=access)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("https://me:secret@example.com/a.pt", "put it into ~/.netrc"),
+        ("https://example.com/a.pt?X-Amz-Signature=secret", "holds a query"),
+        ("https://example.com/a.pt#secret", "holds a query or fragment"),
+        ("https://:1/secret", "without a host"),
+        ("https://[secret/a.pt", "without a host"),
+        ("s3://key:secret@bucket/a.pt", "credentials belong where the driver looks"),
+        ("zip://a.pt::https://me:secret@example.com/b.zip", "credentials belong where the driver looks"),
+        ("hf://owner/name", "hf:owner/name@revision"),
+        ("nosuch://bucket/a.pt", "no driver of fsspec reads nosuch://"),
+        ("s3://bucket/series", "pip install s3fs"),
+        ("gs://bucket/series", "pip install gcsfs"),
+        ("s3:///", "names no place"),
+        ("memory://nothing/there", "no such file or folder"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_in_a_line(spec: str, words: str, access: Access) -> None:
+    assert is_remote(spec)
+    with pytest.raises(ToposcopeError) as caught:
+        series(spec, access=access)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    path = WRITERS["safetensors"](tmp_path, 1, family_weights())
+    assert series(f"file://{path}")[0] == series(path)[0]
+    with pytest.raises(ToposcopeError, match="no such file or folder"):
+        series(f"file://{tmp_path}/nothing")
+
+
+def test_a_series_in_many_folders_is_listed_in_few_requests(server: RangeServer, access: Access) -> None:
+    weights = family_weights()
+    for step in range(20):
+        WRITERS["stepN safetensors"](server.folder, step, weights)
+    opened = series(f"{server.url}/", access=access)
+    assert opened.steps == list(range(20))
+    assert len(server.requests) == 21
+    assert server.sent < 100_000
+    digest = hashlib.sha256((server.folder / "step3" / "model.safetensors").read_bytes()).hexdigest()
+    content = opened[3].files["model.safetensors"]
+    assert hashlib.sha256(content.read(0, content.size).data).hexdigest() == digest
