@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.roles import role_of
 from toposcope.cli.shared import parse_options
 from toposcope.errors import ToposcopeError
@@ -90,7 +91,8 @@ def generic(seed: int, dtype: torch.dtype = torch.float64, *, coarse: bool = Fal
 
 def as_layer(name: str, tensor: Tensor, *, transposed: bool = False) -> Layer:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Layer(name, role_of(name), tuple(tensor.shape), dtype, transposed, "memory", lambda: tensor)
+    entry = Entry(name, tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
+    return Layer(name, role_of(name), transposed, "memory", entry)
 
 
 def layers_of(weights: Weights, *, transposed: bool = False) -> dict[str, Layer]:
@@ -370,12 +372,12 @@ def test_a_layer_that_is_not_finite_fails_alone(probe: Probe, value: float) -> N
 
 @every_probe
 def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
-    def read() -> Tensor:
+    def read(start: int, stop: int) -> Tensor:
         raise OSError("the disk is gone")
 
     bad = NAMES[2]
     subject = subject_of(probe, generic(seed=0), generic(seed=1), wanted=frozenset(probe.covers(NAMES)))
-    broken = Layer(bad, role_of(bad), SHAPES[bad], "float64", False, "step_1.pt", read)
+    broken = Layer(bad, role_of(bad), False, "step_1.pt", Entry(bad, SHAPES[bad], "float64", read))
     layers = [broken if layer.name == bad else layer for layer in subject.layers]
     results = list(probe.measure(dataclasses.replace(subject, layers=layers)))
     if probe.NEEDS & {"gradients", "diagrams"} and not any(isinstance(result, Failure) for result in results):

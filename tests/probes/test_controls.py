@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,15 @@ import torch
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy.stats import entropy, kstest
+from torch import Tensor
 
 from toposcope.checkpoints import Layer
+from toposcope.checkpoints.formats import Entry
 from toposcope.probes import Measurement, Subject
-from toposcope.probes.controls import LEAST_TAIL, ControlsProbe, weight_statistics
+from toposcope.probes.controls import ControlsProbe, layer_statistics
 from toposcope.probes.probe import NETWORK
+from toposcope.probes.row_blocks import BLOCK
+from toposcope.probes.spectrum import LEAST_TAIL
 
 Array = NDArray[np.float64]
 
@@ -23,10 +28,12 @@ def normal(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def as_layers(matrices: dict[str, Array]) -> dict[str, Layer]:
-    def layer(name: str, W: Array) -> Layer:
-        tensor = torch.from_numpy(W)
-        return Layer(name, "other", tuple(tensor.shape), "float64", False, "memory", lambda: tensor)
+def as_layers(matrices: Mapping[str, Array | Tensor]) -> dict[str, Layer]:
+    def layer(name: str, W: Array | Tensor) -> Layer:
+        tensor = torch.as_tensor(W)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        entry = Entry(name, tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
+        return Layer(name, "other", False, "memory", entry)
 
     return {name: layer(name, W) for name, W in matrices.items()}
 
@@ -48,9 +55,10 @@ def measure(
     return found
 
 
-def statistics_of(W: Array, **earlier: Array) -> dict[str, float]:
+def statistics_of(W: Array | Tensor, block: int = BLOCK, **earlier: Array | Tensor) -> dict[str, float]:
     """Statistics of one matrix, after others of the same layer."""
-    return measure({"w": W}, **{name: {"w": other} for name, other in earlier.items()})["w"].statistics
+    layers = as_layers({"w": W, **earlier})
+    return layer_statistics(layers.pop("w"), layers, block)
 
 
 def assert_statistics(found: dict[str, float], expected: dict[str, float]) -> None:
@@ -77,7 +85,7 @@ def test_a_multiple_of_the_identity(n: int, scale: float) -> None:
         "norm_p4": size * n**0.25,
         "singular_entropy": math.log(n),
     }
-    found = weight_statistics(scale * np.eye(n))
+    found = statistics_of(scale * np.eye(n))
     found.pop("alpha", None)
     assert_statistics(found, expected)
 
@@ -88,13 +96,13 @@ def test_a_multiple_of_the_identity(n: int, scale: float) -> None:
     ids=["diagonal", "orthogonal", "orthogonal float32"],
 )
 def test_equal_singular_values_are_no_power_law(W: Array) -> None:
-    assert "alpha" not in weight_statistics(W.astype(np.float64))
+    assert "alpha" not in statistics_of(W.astype(np.float64))
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 20), (20, 1), (15, 40), (40, 15)])
 def test_a_matrix_of_rank_1(m: int, n: int) -> None:
     u, v = normal(1, m), normal(2, n)
-    found = weight_statistics(np.outer(u, v))
+    found = statistics_of(np.outer(u, v))
     norm = math.sqrt((u @ u) * (v @ v))
     assert found["frobenius_norm"] == pytest.approx(norm, rel=1e-13)
     assert found["spectral_norm"] == pytest.approx(norm, rel=1e-13)
@@ -120,10 +128,10 @@ def test_any_matrix(m: int, n: int) -> None:
         "norm_p4": np.linalg.norm(entries, 4),
         "singular_entropy": entropy(sigma),
     }
-    found = weight_statistics(W)
+    found = statistics_of(W)
     assert found.pop("alpha", None) == (None if min(m, n) < LEAST_TAIL else pytest.approx(slow_alpha(sigma**2)))
     assert_statistics(found, {name: float(value) for name, value in expected.items()})
-    assert_statistics(weight_statistics(W.T), weight_statistics(W))
+    assert_statistics(statistics_of(W.T), statistics_of(W))
 
 
 def test_zeros() -> None:
@@ -146,20 +154,13 @@ def assert_homogeneous(scaled: dict[str, float], plain: dict[str, float], expone
 
 
 @pytest.mark.parametrize("exponent", [-1000, -600, -100, 100, 600, 1000])
-# The standard deviation is the next test's.
-@pytest.mark.filterwarnings("ignore:overflow encountered in square")
 def test_tiny_and_huge_weights(exponent: int) -> None:
     W = normal(0, 12, 15)
-    scaled, plain = weight_statistics(np.ldexp(W, exponent)), weight_statistics(W)
-    del scaled["std"], plain["std"]
+    scaled, plain = statistics_of(np.ldexp(W, exponent)), statistics_of(W)
     assert_homogeneous(scaled, plain, exponent)
 
 
-@pytest.mark.parametrize(
-    "exponent",
-    [-400, -100, 100, 400, -600, 600],
-)
-@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize("exponent", [-1000, -600, -100, 100, 600, 1000])
 def test_tiny_and_huge_distances(exponent: int) -> None:
     matrices = {name: normal(seed, 12, 15) for seed, name in enumerate(("w", "first", "previous"))}
     scaled, plain = (
@@ -197,7 +198,7 @@ def test_the_exponent_of_a_power_law_is_recovered(alpha: float) -> None:
     eigenvalues = 0.01 * (1 + np.random.default_rng(0).pareto(alpha - 1, size=n))
     # The choice of the tail costs data: twice the standard deviation of the fit to all, times two.
     tolerance = 4 * (alpha - 1) / math.sqrt(n)
-    assert weight_statistics(with_eigenvalues(eigenvalues))["alpha"] == pytest.approx(alpha, abs=tolerance)
+    assert statistics_of(with_eigenvalues(eigenvalues))["alpha"] == pytest.approx(alpha, abs=tolerance)
 
 
 @pytest.mark.parametrize("alpha", [2.0, 3.0])
@@ -205,7 +206,7 @@ def test_the_bulk_below_the_tail_does_not_matter(alpha: float) -> None:
     rng = np.random.default_rng(3)
     tail = 1 + rng.pareto(alpha - 1, size=200)
     bulk = rng.uniform(0.3, 1, size=150)
-    found = weight_statistics(with_eigenvalues(np.concatenate([tail, bulk])))["alpha"]
+    found = statistics_of(with_eigenvalues(np.concatenate([tail, bulk])))["alpha"]
     assert found == pytest.approx(alpha, abs=5 * (alpha - 1) / math.sqrt(200))
 
 
@@ -215,15 +216,15 @@ def test_the_exponent_against_the_definition(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     draws: dict[str, Any] = {"pareto": lambda: 1 + rng.pareto(1.5, 40), "exponential": lambda: rng.exponential(size=40)}
     eigenvalues = np.asarray(draws.get(kind, lambda: rng.lognormal(size=40))())
-    found = weight_statistics(np.diag(np.sqrt(eigenvalues)))["alpha"]
+    found = statistics_of(np.diag(np.sqrt(eigenvalues)))["alpha"]
     assert found == pytest.approx(slow_alpha(eigenvalues), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(LEAST_TAIL - 1, False), (LEAST_TAIL, True)])
 def test_few_eigenvalues_have_no_exponent(n: int, expected: bool) -> None:
-    assert ("alpha" in weight_statistics(normal(0, n, 50))) is expected
+    assert ("alpha" in statistics_of(normal(0, n, 50))) is expected
     padded = np.pad(normal(0, n, 50), ((0, 30), (0, 0)))
-    assert ("alpha" in weight_statistics(padded)) is expected
+    assert ("alpha" in statistics_of(padded)) is expected
 
 
 # Distance travelled

@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
+from toposcope.checkpoints.formats import Entry
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, statistics, wasserstein
 from toposcope.probes import Measurement, Probe, Subject
@@ -31,7 +32,8 @@ def matrices(seed: int) -> Matrices:
 def measure(probe: Probe, weights: Matrices, **needs: Any) -> dict[str, Measurement]:
     def layer(name: str) -> Layer:
         tensor = torch.from_numpy(weights[name])
-        return Layer(name, "other", tuple(tensor.shape), "float64", False, "memory", lambda: tensor)
+        entry = Entry(name, tuple(tensor.shape), "float64", lambda start, stop: tensor[start:stop])
+        return Layer(name, "other", False, "memory", entry)
 
     subject = Subject([layer(name) for name in weights], frozenset([*weights, NETWORK, POOLED]), **needs)
     found = {}

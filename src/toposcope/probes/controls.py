@@ -1,23 +1,20 @@
 """Plain quantities of the weights, which topology has to beat (METHODS 5)."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_float_matrix
 from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
+from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
+from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
 
-LEAST_TAIL = 10
-"""Fewest eigenvalues a power law is fitted to."""
-
-LEAST_SPREAD = 1e-6
-"""Smallest mean of ln(eigenvalue / beginning of the tail) that is taken for a spread."""
-
-Matrix = NDArray[np.float64]
+PIECE = 1 << 15
+"""Entries summed at a time: they stay in the processor's cache, and rounding does not grow with the matrix."""
 
 
 class ControlsProbe(Probe, frozen=True, tag="controls"):
@@ -31,92 +28,158 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
 
     Over the network norms and distances combine as of one long vector, ``spectral_norm`` and ``max_abs`` are the
     largest, the rest are means over layers.
+
+    All in float64, a few rows of a layer in memory at a time. Of matrices of more than 2^18 entries the smallest
+    singular values are lost, below about 1e-6 of the largest (see `Spectrum`).
     """
 
+    VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"first", "previous"})
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
 
         def measure_layer(layer: Layer) -> Measurement:
-            W = _matrix(layer)
-            statistics = weight_statistics(W)
-            for name, others in (("first", subject.first), ("previous", subject.previous)):
-                statistics |= _travelled(W, others.get(layer.name), name)
+            others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
+            earlier = {name: other for name, other in others.items() if other and other.shape == layer.shape}
+            statistics = layer_statistics(layer, earlier)
             flag = "" if statistics["max_abs"] else "degenerate"
             return Measurement(layer.name, layer.role, statistics, flag=flag)
 
         yield from each_layer(subject, measure_layer, _network)
 
 
-def weight_statistics(W: Matrix) -> dict[str, float]:
-    """Return the statistics of one matrix alone."""
-    magnitude = np.abs(W)
-    largest = float(magnitude.max())
-    unit = _unit(W)
-    sigma = np.linalg.svd(W / unit, compute_uv=False).astype(np.float64)
-    statistics = {
-        "frobenius_norm": float(np.linalg.norm(W / unit) * unit),
-        "spectral_norm": float(sigma[0] * unit),
-        "max_abs": largest,
-        "mean": float(W.mean()),
-        "std": float((W / unit).std() * unit),
-        "norm_p1": float(magnitude.sum()),
-        "norm_p4": float(((magnitude / unit) ** 4).sum() ** 0.25 * unit),
-    }
-    if largest > 0:
-        share = sigma[sigma > 0] / sigma.sum()
-        statistics["stable_rank"] = float((sigma**2).sum() / sigma[0] ** 2)
-        statistics["singular_entropy"] = float(-(share * np.log(share)).sum())
-        alpha = _power_law_exponent(sigma**2)
-        if alpha is not None:
-            statistics["alpha"] = alpha
+def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK) -> dict[str, float]:
+    """Return the statistics of one layer, read once, and of its way from earlier checkpoints.
+
+    Parameters
+    ----------
+    layer : Layer
+    earlier : mapping of str to Layer
+        Layers of the same shape, read along; what cannot be read, or is not finite, is left out.
+    block : int
+        Bytes of a block of rows in float64.
+
+    Raises
+    ------
+    ToposcopeError
+        If the layer cannot be read, or is not finite.
+    """
+    largest = cache(largest_entry)
+    unit = _unit(largest, layer)
+    entries = _Entries(unit)
+    spectrum = Spectrum(layer.shape, unit, block)
+    ways = {}
+    for name, other in earlier.items():
+        try:
+            ways[name] = _Way(other, unit, _unit(largest, layer, other))
+        except ToposcopeError:  # the earlier checkpoint's own row tells why
+            continue
+    stored, widened = Rows(layer), Widening(unit)
+    for start, stop in stored.blocks(block):
+        rows = stored.read(start, stop)
+        W = widened(rows)
+        entries.add(W)
+        spectrum.add(rows, W)
+        for name in list(ways):
+            try:
+                ways[name].add(W, start, stop)
+            except ToposcopeError:  # as above
+                del ways[name]
+    statistics = entries.statistics() | _of_spectrum(spectrum.singular_values(), unit)
+    for name, way in ways.items():
+        statistics |= way.statistics(name)
     return statistics
 
 
-def _power_law_exponent(eigenvalues: NDArray[np.float64]) -> float | None:
-    """Fit the tail by maximum likelihood, its beginning chosen by the Kolmogorov-Smirnov distance.
+class _Entries:
+    """Sums over the entries of W / unit, a few at a time."""
 
-    Clauset, Shalizi & Newman 2009, arXiv:0706.1062, equations 3.1 and 3.9.
+    def __init__(self, unit: float) -> None:
+        self._unit = unit
+        self._largest = 0.0
+        self._sums: list[list[float]] = []
+
+    def add(self, W: Matrix) -> None:
+        for w in _pieces(W):
+            size, square = np.abs(w), w * w
+            total = w.sum()
+            centred = w - total / len(w)
+            self._largest = max(self._largest, float(size.max()))
+            terms = (len(w), total, centred @ centred, size.sum(), square.sum(), square @ square)
+            self._sums.append([float(term) for term in terms])
+
+    def statistics(self) -> dict[str, float]:
+        counts, totals, spreads, p1, p2, p4 = np.array(self._sums).T
+        count = float(counts.sum())
+        mean = math.fsum(totals) / count
+        # Chan, Golub & LeVeque 1983: nothing cancels, as it does between the mean square and the squared mean.
+        between = counts * (totals / counts - mean) ** 2
+        return {
+            "frobenius_norm": math.sqrt(math.fsum(p2)) * self._unit,
+            "max_abs": self._largest * self._unit,
+            "mean": mean * self._unit,
+            "std": math.sqrt((math.fsum(spreads) + math.fsum(between)) / count) * self._unit,
+            "norm_p1": math.fsum(p1) * self._unit,
+            "norm_p4": math.fsum(p4) ** 0.25 * self._unit,
+        }
+
+
+class _Way:
+    """From an earlier layer: products of both, divided by a unit of their own, a few entries at a time."""
+
+    def __init__(self, earlier: Layer, given: float, unit: float) -> None:
+        self._stored = Rows(earlier)
+        self._widened = Widening(unit)
+        self._given = given
+        self._unit = unit
+        self._sums: list[list[float]] = []
+
+    def add(self, W: Matrix, start: int, stop: int) -> None:
+        """Take rows `start` to `stop`, divided by the unit given; those of the earlier layer are read."""
+        other = self._widened(self._stored.read(start, stop))
+        for w, b in zip(_pieces(W), _pieces(other), strict=True):
+            a = w * (self._given / self._unit)
+            way = a - b
+            self._sums.append([float(term) for term in (way @ way, a @ a, b @ b, a @ b)])
+
+    def statistics(self, name: str) -> dict[str, float]:
+        """Return distance and cosine; the latter is absent where either layer is zero."""
+        way, aa, bb, ab = (math.fsum(terms) for terms in zip(*self._sums, strict=True))
+        result = {f"distance_{name}": math.sqrt(way) * self._unit}
+        norms = math.sqrt(aa) * math.sqrt(bb)
+        if norms > 0:
+            result[f"cosine_{name}"] = max(-1.0, min(1.0, ab / norms))
+        return result
+
+
+def _pieces(W: Matrix) -> Iterator[Matrix]:
+    entries = W.reshape(-1)
+    for start in range(0, len(entries), PIECE):
+        yield entries[start : start + PIECE]
+
+
+def _unit(largest: Callable[[Layer], float], *layers: Layer) -> float:
+    """Return a power of two near the largest entry: divided by it, which changes no digit, powers stay in range.
+
+    Fourth powers of all narrower formats are in the range of float64: these need no unit, and no look at the entries.
     """
-    tail = np.sort(eigenvalues[eigenvalues > eigenvalues.max() * 1e-14])[::-1]
-    best: tuple[float, float] | None = None
-    logs = np.log(tail)
-    sums = np.cumsum(logs)
-    for k in range(LEAST_TAIL, len(tail) + 1):
-        excess = sums[k - 1] - k * logs[k - 1]
-        # Equal eigenvalues differ by rounding, which is no tail.
-        if excess <= k * LEAST_SPREAD:
-            continue
-        alpha = 1 + k / excess
-        survival = np.exp((1 - alpha) * (logs[:k] - logs[k - 1]))
-        ranks = np.arange(1, k + 1) / k
-        distance = float(np.maximum(np.abs(survival - ranks), np.abs(survival - ranks + 1 / k)).max())
-        if best is None or distance < best[0]:
-            best = (distance, float(alpha))
-    return None if best is None else best[1]
+    if all(layer.dtype != "float64" for layer in layers):
+        return 1.0
+    return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))
 
 
-def _travelled(W: Matrix, earlier: Layer | None, name: str) -> dict[str, float]:
-    """Distance and angle from an earlier checkpoint; the angle is absent where either is zero."""
-    if earlier is None or earlier.shape != W.shape:
-        return {}
-    try:
-        other = _matrix(earlier)
-    except ToposcopeError:  # the earlier checkpoint's own row tells why
-        return {}
-    unit = max(_unit(W), _unit(other))
-    a, b = W / unit, other / unit
-    result = {f"distance_{name}": float(np.linalg.norm(a - b) * unit)}
-    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if norms > 0:
-        result[f"cosine_{name}"] = float(np.clip((a * b).sum() / norms, -1, 1))
-    return result
-
-
-def _unit(W: Matrix) -> float:
-    """Return a power of two near the largest entry: divided by it, which changes no digit, powers stay in range."""
-    return float(np.ldexp(1.0, min(1023, int(np.frexp(np.abs(W).max())[1]))))
+def _of_spectrum(sigma: Values, unit: float) -> dict[str, float]:
+    """Return what the singular values, divided by the unit, tell."""
+    statistics = {"spectral_norm": float(sigma[0] * unit)}
+    if sigma[0] > 0:
+        share = sigma[sigma > 0] / sigma.sum()
+        statistics["stable_rank"] = float((sigma**2).sum() / sigma[0] ** 2)
+        statistics["singular_entropy"] = float(-(share * np.log(share)).sum())
+        alpha = power_law_exponent(sigma**2)
+        if alpha is not None:
+            statistics["alpha"] = alpha
+    return statistics
 
 
 def _network(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -130,7 +193,3 @@ def _network(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     # A distance of some layers only would pass for that of all.
     names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
     return {n: float(combine.get(n, np.mean)([row[n] for row in rows if n in row])) for n in names}
-
-
-def _matrix(layer: Layer) -> Matrix:
-    return as_float_matrix(layer.read(), f"layer {layer.name}").astype(np.float64)

@@ -8,8 +8,8 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
-from toposcope.homology.arrays import as_float_matrix
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, each_layer
+from toposcope.probes.row_blocks import largest_entry
 
 
 class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
@@ -33,12 +33,16 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
         if not 1 <= self.p < np.inf:
             raise ValueError(f"p is {self.p}; it must be a number of at least 1")
 
+    def by_layer(self) -> bool:
+        """Tell whether a layer's scale is its own."""
+        return self.scale == "layer"
+
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
             try:
-                scale = max((_largest(layer) for layer in subject.layers), default=0.0)
+                scale = max((largest_entry(layer) for layer in subject.layers), default=0.0)
             except ToposcopeError as error:
                 covered = self.covers([layer.name for layer in subject.layers])
                 yield from (Failure(n, f"no network scale: {error}") for n in covered if n in subject.wanted)
@@ -57,10 +61,6 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
             )
 
         yield from each_layer(subject, measure_layer, _network)
-
-
-def _largest(layer: Layer) -> float:
-    return float(np.abs(as_float_matrix(layer.read(), f"layer {layer.name}")).max())
 
 
 def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:

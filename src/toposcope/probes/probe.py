@@ -111,6 +111,10 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the layers and pseudo-layers this probe reports on, of a checkpoint with these analysed layers."""
         return [*layers, NETWORK]
 
+    def by_layer(self) -> bool:
+        """Tell whether each layer can be measured without the others at hand."""
+        return "gradients" not in self.NEEDS
+
     def label(self) -> str:
         """Return name and options that differ from their defaults, as the command line takes them."""
         defaults = msgspec.to_builtins(type(self)())
@@ -134,22 +138,20 @@ def each_layer(
 ) -> Iterator[Measurement | Failure]:
     """Measure wanted layers one at a time, then the network from all of them; a failed layer stops no other."""
     statistics = dict(subject.known)
-    failed = []
     for layer in subject.layers:
         if layer.name not in subject.wanted:
             continue
         result = guarded(layer.name, lambda layer=layer: measure_layer(layer))  # type: ignore[misc]
-        if isinstance(result, Failure):
-            failed.append(layer.name)
-        else:
+        if isinstance(result, Measurement):
             statistics[layer.name] = result.statistics
         yield result
     if NETWORK not in subject.wanted:
         return
+    failed = [layer.name for layer in subject.layers if layer.name not in statistics]
     if failed:
         yield Failure(NETWORK, f"not taken over the network, because {len(failed)} of its layers failed ({failed[0]})")
         return
-    ordered = [statistics[layer.name] for layer in subject.layers if layer.name in statistics]
+    ordered = [statistics[layer.name] for layer in subject.layers]
     if ordered:
         yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, measure_network(ordered)))
 

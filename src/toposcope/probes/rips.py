@@ -45,6 +45,10 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         """Return every layer and the network, or the pooled cloud alone."""
         return [POOLED] if self.pooled else [*layers, NETWORK]
 
+    def by_layer(self) -> bool:
+        """Tell whether each layer is a cloud of its own."""
+        return not self.pooled
+
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
         if self.pooled:
