@@ -28,6 +28,8 @@ COMMANDS = [
     [],
     ["demo"],
     ["train"],
+    ["layers"],
+    ["doctor"],
     ["measure"],
     ["study"],
     ["study", "run"],
@@ -192,7 +194,7 @@ def test_progress_without_a_terminal_is_a_line_as_each_thing_begins_and_ends(tra
         "corpus: done",
         "tiny-3k: begun, 30 to do",
         "tiny-3k: done",
-        "read: begun, 4 to do",
+        "read: begun, 63.4 kB to do",
         "read: done",
     ]
 
@@ -480,7 +482,7 @@ def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple
 
 def test_export(trained: Path, tmp_path: Path) -> None:
     printed = succeed("export", trained, "--out", tmp_path / "csv", "--format", "csv")
-    names = ["features", "log", "checkpoints", "runs", "errors"]
+    names = ["features", "log", "checkpoints", "runs", "errors", "findings"]
     assert [line.split(" ")[0] for line in printed.splitlines()] == [str(tmp_path / "csv" / f"{n}.csv") for n in names]
     with (tmp_path / "csv" / "log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

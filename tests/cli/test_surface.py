@@ -13,9 +13,18 @@ COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
     "toposcope demo": ["--help", "--out", "--workers", "-h"],
     "toposcope train": ["--corpus", "--help", "--out", "--set", "--workers", "-h", "SIZES"],
-    "toposcope measure": ["--help", "--json", "--out", "--probe", "--workers", "-h", "SERIES"],
+    "toposcope layers": [
+        *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
+    ],
+    "toposcope doctor": [
+        *("--deep", "--help", "--json", "--keep", "--offline", "--role", "--step-pattern", "-h", "SPEC"),
+    ],
+    "toposcope measure": [
+        *("--engine", "--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--out", "--probe"),
+        *("--role", "--step-pattern", "--steps", "--workers", "-h", "SERIES"),
+    ],
     "toposcope study": ["--help", "-h"],
-    "toposcope study run": ["--help", "--out", "--workers", "-h", "FILE"],
+    "toposcope study run": ["--engine", "--help", "--keep", "--offline", "--out", "--workers", "-h", "FILE"],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--help", "-h", "DIRECTORY"],
     "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],

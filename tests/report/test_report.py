@@ -89,7 +89,7 @@ def test_the_verdict_comes_first(folder: Path) -> None:
     text = (folder / "report" / "index.html").read_text()
     study = Study.load(folder)
     analysis = analyse(study.frame(), study.labels(), study.log(), study.runs())
-    said = sentences(analysis, study.runs(), 0)
+    said = sentences(analysis, study.runs(), 0, study.findings())
     assert text.index(said[0]) < text.index("<h2>")
     assert said[0].startswith(("Topology adds nothing", "Undecided"))
     assert "b diverged at step" in " ".join(said)

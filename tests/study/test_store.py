@@ -21,6 +21,8 @@ SCHEMA = {
     "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
+    "evidence": ["run", "step", "content"],
+    "findings": ["run", "position", "check_name", "severity", "steps", "layer", "message"],
     "measurements": ["id", "run", "step", "layer", "role", "probe", "options", "key", "flag", "diagrams"],
     "features": ["measurement", "statistic", "value"],
     "errors": ["run", "step", "layer", "probe", "options", "message"],
@@ -104,11 +106,11 @@ def test_meta_and_status(store: Store) -> None:
     store.set_meta("a", "1")
     store.set_meta("a", "2")
     assert store.meta("a") == "2"
-    store.put_run("run", 0, "family", 2936, Path("/runs/run"))
+    store.put_run("run", 0, "family", 2936, "/runs/run")
     assert query(store, "SELECT * FROM runs") == [("run", 0, "family", 2936, "running", None, "/runs/run")]
     store.set_status("run", "complete", 40)
     # Declared again at another place in the order, it is still complete.
-    store.put_run("run", 3, "family", 2936, Path("/runs/run"))
+    store.put_run("run", 3, "family", 2936, "/runs/run")
     assert query(store, "SELECT position, status, last_step FROM runs") == [(3, "complete", 40)]
 
 

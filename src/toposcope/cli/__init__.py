@@ -5,7 +5,9 @@ import sys
 import click
 
 from toposcope.cli.demo import demo
+from toposcope.cli.doctor import doctor
 from toposcope.cli.export import export
+from toposcope.cli.layers import layers
 from toposcope.cli.measure import measure
 from toposcope.cli.report import report
 from toposcope.cli.study import study
@@ -22,7 +24,7 @@ def toposcope() -> None:
     """An instrument for the topology of language-model training: exact, fast, and honest about drift."""
 
 
-for _command in (demo, train, measure, study, report, export):
+for _command in (demo, train, doctor, layers, measure, study, report, export):
     toposcope.add_command(_command)
 
 

@@ -10,7 +10,7 @@ import click
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; DIRECTORY/export if left out.")
 @click.option("--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
 def export(directory: Path, out: Path | None, kind: str) -> None:
-    """Write a study's tables (features, log, checkpoints, runs, errors) for other tools.
+    """Write a study's tables (features, log, checkpoints, runs, errors, findings) for other tools.
 
     \b
     Example:
@@ -18,11 +18,14 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
     """
     from toposcope.files import write_whole
     from toposcope.study import Study
+    from toposcope.study.study import with_flat_steps
 
     study = Study.load(directory)
     folder = out or directory / "export"
-    for name in ("frame", "log", "checkpoints", "runs", "errors"):
+    for name in ("frame", "log", "checkpoints", "runs", "errors", "findings"):
         frame = getattr(study, name)()
+        if name == "findings" and kind == "csv":
+            frame = with_flat_steps(frame)
         path = folder / f"{'features' if name == 'frame' else name}.{kind}"
         write_whole(path, frame.write_parquet if kind == "parquet" else frame.write_csv)
         click.echo(f"{path} ({len(frame)} rows)")

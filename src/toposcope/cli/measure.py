@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.shared import bad_use, parse_options, print_table, progress_bars, tell_errors, workers_option
+from toposcope.cli.shared import (
+    Opening,
+    bad_use,
+    engine_option,
+    parse_options,
+    print_table,
+    progress_bars,
+    refuse_absent,
+    selection_options,
+    tell_errors,
+    workers_option,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,7 +33,7 @@ SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
 
 
 @click.command()
-@click.argument("series", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("series", nargs=-1, required=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Table to write: .csv or .parquet. Makes the work resumable."
 )
@@ -30,13 +41,22 @@ SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
     "--probe", "probes", multiple=True, metavar="NAME[:OPTION=VALUE,...]", help="Instead of the default probes."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
+@selection_options
+@engine_option
 @workers_option
 def measure(
-    series: tuple[Path, ...], out: Path | None, probes: tuple[str, ...], as_json: bool, workers: int | None
+    series: tuple[str, ...],
+    out: Path | None,
+    probes: tuple[str, ...],
+    as_json: bool,
+    opening: Opening,
+    engine: str,
+    workers: int | None,
 ) -> None:
     """Measure checkpoints, as a table: run, step, layer, role, probe, options, statistic, value, flag.
 
-    A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), or one checkpoint.
+    A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), one checkpoint, a
+    URL, or revisions of a model on the Hugging Face hub.
     The layer "network" holds what a probe says of the whole checkpoint. With --out, what was measured when the work
     was stopped or failed is kept in OUT.partial, and the same command goes on from there.
 
@@ -44,12 +64,13 @@ def measure(
     Example:
       toposcope measure checkpoints/ --out features.csv
       toposcope measure checkpoints/ --probe neural_persistence --probe rips:pooled=true,threshold=2.0
+      toposcope measure 'hf:EleutherAI/pythia-14m@step*' --log-spaced 20 --out pythia.csv
     """
     from toposcope.study.declaration import DEFAULT_PROBES
     from toposcope.study.measuring import measure_series
 
     with bad_use():
-        declared = _named(series)
+        declared = _named(series, opening)
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
@@ -62,7 +83,15 @@ def measure(
     errors: dict[Unit, str] = {}
     try:
         with progress_bars() as progress:
-            study, errors = measure_series(declared, directory, wanted, workers=workers, progress=progress)
+            study, errors = measure_series(
+                declared,
+                directory,
+                wanted,
+                workers=workers,
+                engine=engine,
+                access=opening.access,
+                progress=progress,
+            )
         frame = study.frame()
         if out is not None:
             _write(frame, out)
@@ -82,19 +111,22 @@ def _probe(text: str) -> dict[str, Any]:
     return {"name": name, **parse_options(options, f"--probe {name}")}
 
 
-def _named(paths: tuple[Path, ...]) -> list[DeclaredSeries]:
-    """Name each series by the end of its path, with as many parts as tell them apart."""
-    from toposcope.study.declaration import DeclaredSeries
+def _named(specs: tuple[str, ...], opening: Opening) -> list[DeclaredSeries]:
+    """Name each series by the end of what names it, with as many parts as tell them apart."""
+    from toposcope.checkpoints.sources import is_remote
 
-    resolved = [path.resolve() for path in paths]
-    longest = max(len(path.parts) for path in resolved)
+    for spec in specs:
+        refuse_absent(spec)
+    absolute = [spec if is_remote(spec) else str(Path(spec).expanduser().resolve()) for spec in specs]
+    parts = [[part for part in spec.replace("*", "").split("/") if part] for spec in absolute]
+    longest = max(map(len, parts))
     for depth in range(1, longest + 1):
-        names = ["-".join(path.parts[-depth:]).replace("/", "") for path in resolved]
+        names = ["-".join(found[-depth:]).replace(":", "-") or "root" for found in parts]
         if len(set(names)) == len(names):
             break
     else:
         raise click.BadParameter("the same series is named twice")
-    return [DeclaredSeries(name=name, path=str(path)) for name, path in zip(names, resolved, strict=True)]
+    return [opening.declared(spec, name) for name, spec in zip(names, absolute, strict=True)]
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:

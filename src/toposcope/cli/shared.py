@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +14,147 @@ import click
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
+    from toposcope.checkpoints import Access, Series
     from toposcope.progress import Progress
+    from toposcope.study.declaration import DeclaredSeries
     from toposcope.study.store import Unit
 
 workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes; all processors if left out. Results do not depend on it."
 )
+engine_option = click.option(
+    "--engine",
+    default="pool",
+    show_default=True,
+    metavar="pool|ray|ray://ADDRESS",
+    help="Processes here, or a Ray cluster.",
+)
+IN_BYTES = ("read", "measure", "examine")
+"""Stages whose progress is told in bytes."""
 FIRST_ERRORS = 10
 WIDE = 200
 """Columns of a table that goes to a file or another program."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the series that a command names are opened."""
+
+    step_pattern: str
+    roles: dict[str, str]
+    access: Access
+    steps: list[int] = field(default_factory=list)
+    every: int = 0
+    log_spaced: int = 0
+
+    def declared(self, spec: str, name: str) -> DeclaredSeries:
+        """Return a series as a study declares it."""
+        from toposcope.study.declaration import DeclaredSeries
+
+        return DeclaredSeries(
+            path=spec,
+            name=name,
+            steps=self.steps,
+            every=self.every,
+            log_spaced=self.log_spaced,
+            step_pattern=self.step_pattern,
+            roles=self.roles,
+        )
+
+    def open(self, spec: str) -> Series:
+        """Open a series; what the user named wrongly is bad use."""
+        with bad_use():
+            refuse_absent(spec)
+            declared = self.declared(spec, "")
+        return declared.open(self.access)
+
+
+def refuse_absent(spec: str) -> None:
+    """Refuse a path that is not there."""
+    from toposcope.checkpoints.sources import is_remote
+
+    if not is_remote(spec) and not Path(spec).expanduser().exists():
+        raise BadUse(f"{spec}: no such file or folder")
+
+
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--keep`` and ``--offline``; the command takes them as ``access``."""
+
+    @click.option(
+        "--keep",
+        default="lru:10GB",
+        show_default=True,
+        metavar="none|lru:SIZE|all",
+        help="What is kept of fetched bytes, for the next time.",
+    )
+    @click.option("--offline", is_flag=True, help="Only what was kept; the network is not touched.")
+    @functools.wraps(command)
+    def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
+        from toposcope.checkpoints.sources import Access
+        from toposcope.checkpoints.sources.kept import keep_from_text
+
+        with bad_use():
+            access = Access(keep=keep_from_text(keep), offline=offline)
+        command(*arguments, access=access, **options)
+
+    return with_access
+
+
+def series_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what any series may need to be opened; the command takes it as ``opening``."""
+
+    @click.option(
+        "--step-pattern", default="", metavar="REGEX", help="Where a name tells its step: one group of digits."
+    )
+    @click.option(
+        "--role",
+        "roles",
+        multiple=True,
+        metavar="REGEX=ROLE",
+        help="Role of the tensors whose names match; repeatable.",
+    )
+    @access_options
+    @functools.wraps(command)
+    def with_opening(
+        *arguments: Any, step_pattern: str, roles: tuple[str, ...], access: Access, **options: Any
+    ) -> None:
+        from toposcope.checkpoints.roles import checked
+        from toposcope.checkpoints.steps import step_pattern as compiled
+
+        pairs = [text.rpartition("=") for text in roles]
+        for text, (pattern, _, _) in zip(roles, pairs, strict=True):
+            if not pattern:
+                raise BadUse(f"--role {text}: expected REGEX=ROLE, such as 'mixer.*weight=mlp.in'")
+        roles_by_pattern = {pattern: role for pattern, _, role in pairs}
+        with bad_use():
+            checked(roles_by_pattern)
+            if step_pattern:
+                compiled(step_pattern)
+        command(*arguments, opening=Opening(step_pattern, roles_by_pattern, access), **options)
+
+    return with_opening
+
+
+def selection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add which checkpoints are wanted, to a command that has `series_options` below."""
+
+    @click.option("--steps", default="", metavar="STEP,...", help="Only these checkpoints.")
+    @click.option("--every", type=click.IntRange(min=1), help="Only steps that are multiples of it.")
+    @click.option(
+        "--log-spaced", type=click.IntRange(min=1), metavar="N", help="Only N of them, evenly spaced in log(step)."
+    )
+    @functools.wraps(command)
+    def with_selection(
+        *arguments: Any, opening: Opening, steps: str, every: int | None, log_spaced: int | None, **options: Any
+    ) -> None:
+        try:
+            wanted = [int(step) for step in steps.split(",") if step.strip()]
+        except ValueError as error:
+            raise BadUse(f"--steps {steps}: expected whole numbers, such as 0,100,1000") from error
+        chosen = replace(opening, steps=wanted, every=every or 0, log_spaced=log_spaced or 0)
+        command(*arguments, opening=chosen, **options)
+
+    return series_options(with_selection)
 
 
 class BadUse(click.ClickException):
@@ -44,7 +178,6 @@ def progress_bars() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
@@ -55,7 +188,7 @@ def progress_bars() -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description:>12}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]:>17}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -69,11 +202,12 @@ def progress_bars() -> Iterator[Progress]:
                 # A later stage of the same name (a second wave of measuring) begins anew.
                 if what in tasks:
                     display.remove_task(tasks[what])
-                tasks[what], totals[what] = display.add_task(what, total=total), total
+                tasks[what], totals[what] = display.add_task(what, total=total, told=""), total
                 begun.add(what)
                 if not console.is_terminal:
-                    click.echo(f"{what}: begun, {total} to do", err=True)
-            display.update(tasks[what], completed=done)
+                    click.echo(f"{what}: begun, {_amount(what, total)} to do", err=True)
+            told = f"{_amount(what, done)}/{_amount(what, total)}"
+            display.update(tasks[what], completed=done, told=told)
             if done == total and not console.is_terminal and what in begun:
                 begun.remove(what)
                 click.echo(f"{what}: done", err=True)
@@ -81,14 +215,21 @@ def progress_bars() -> Iterator[Progress]:
         yield progress
 
 
+def _amount(what: str, n: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(n) if what in IN_BYTES else str(n)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
     """Print a table; numbers to six digits, what is absent as nothing."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    # Names come from outside: what looks like markup in them is not.
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=WIDE)
+        console = Console(width=WIDE, markup=False, emoji=False)
     table = Table(*columns, title=title)
     for row in rows:
         table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import bad_use, print_table, progress_bars, tell_errors, workers_option
+from toposcope.cli.shared import (
+    access_options,
+    bad_use,
+    engine_option,
+    print_table,
+    progress_bars,
+    tell_errors,
+    workers_option,
+)
 
 if TYPE_CHECKING:
+    from toposcope.checkpoints import Access
     from toposcope.study import Declaration
 
 
@@ -22,8 +31,10 @@ def study() -> None:
 @study.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; named after the study if left out.")
+@access_options
+@engine_option
 @workers_option
-def run(file: Path, out: Path | None, workers: int | None) -> None:
+def run(file: Path, out: Path | None, access: Access, engine: str, workers: int | None) -> None:
     """Train, measure, analyse and report what a TOML file declares; run again to resume.
 
     \b
@@ -34,16 +45,23 @@ def run(file: Path, out: Path | None, workers: int | None) -> None:
 
     with bad_use():
         declaration = load_declaration(file)
-    run_and_report(declaration, out or Path(declaration.name), workers)
+    run_and_report(declaration, out or Path(declaration.name), workers, engine=engine, access=access)
 
 
-def run_and_report(declaration: Declaration, directory: Path, workers: int | None) -> None:
+def run_and_report(
+    declaration: Declaration,
+    directory: Path,
+    workers: int | None,
+    *,
+    engine: str = "pool",
+    access: Access | None = None,
+) -> None:
     """Run a study, write its report, and tell where it is and what it says."""
     from toposcope.cli.report import write_and_tell
     from toposcope.study import Study, run_study
 
     with progress_bars() as progress:
-        errors = run_study(declaration, directory, workers=workers, progress=progress)
+        errors = run_study(declaration, directory, workers=workers, engine=engine, access=access, progress=progress)
     write_and_tell(directory)
     for note in Study.load(directory).notes():
         click.echo(f"note: {note}", err=True)

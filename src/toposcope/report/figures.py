@@ -22,6 +22,7 @@ from toposcope.report.verdict import primary
 # Okabe & Ito 2008, in an order that keeps neighbours apart; markers tell runs apart without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SUSPECT = "#B00020"
 STYLE: dict[Any, Any] = {
     "font.size": 10.5,
     "axes.spines.top": False,
@@ -46,10 +47,16 @@ class Drawn:
     figure: Figure
 
 
-def draw(analysis: Analysis, log: pl.DataFrame, runs: pl.DataFrame) -> list[Drawn]:
+def draw(analysis: Analysis, log: pl.DataFrame, runs: pl.DataFrame, findings: pl.DataFrame) -> list[Drawn]:
     """Draw every figure the study has data for."""
     with mpl.rc_context(STYLE):
-        makers = (_losses(analysis, log), _topology(analysis), _association(analysis), _scaling(analysis, runs))
+        suspects = _suspects(findings)
+        makers = (
+            _losses(analysis, log, suspects),
+            _topology(analysis, suspects),
+            _association(analysis),
+            _scaling(analysis, runs),
+        )
         return [drawn for drawn in makers if drawn is not None]
 
 
@@ -57,7 +64,31 @@ def _looks() -> Iterator[tuple[str, str]]:
     return iter(zip(cycle(COLOURS), cycle(MARKERS), strict=False))
 
 
-def _losses(analysis: Analysis, log: pl.DataFrame) -> Drawn | None:
+def _suspects(findings: pl.DataFrame) -> list[int]:
+    """Return the steps of checkpoints that the doctor found at fault, in any run."""
+    steps = findings.filter(severity="fault").get_column("steps").explode().drop_nulls()
+    return sorted(set(steps.to_list()))
+
+
+def _mark(axes: Axes, suspects: list[int]) -> str:
+    """Mark suspect steps on the axis; return what the caption says of the marks."""
+    if not suspects:
+        return ""
+    axes.plot(
+        suspects,
+        [0] * len(suspects),
+        transform=axes.get_xaxis_transform(),
+        linestyle="none",
+        marker="^",
+        color=SUSPECT,
+        markersize=9,
+        clip_on=False,
+        zorder=5,
+    )
+    return " Triangles on the axis: checkpoints that are not what they claim to be (see what the doctor found)."
+
+
+def _losses(analysis: Analysis, log: pl.DataFrame, suspects: list[int]) -> Drawn | None:
     with_loss = [t for t in analysis.trajectories if t.targets]
     if not with_loss:
         return None
@@ -73,9 +104,11 @@ def _losses(analysis: Analysis, log: pl.DataFrame) -> Drawn | None:
     names = sorted({TARGETS[next(iter(t.targets))] for t in with_loss})
     axes.set(xlabel="training step", ylabel="loss (nats per token)")
     figure.legend(loc="outside upper center", ncols=min(5, len(with_loss)))
+    marks = _mark(axes, suspects)
     return Drawn(
         "losses",
-        f"How did the runs train? Points: {' or '.join(names)} at each checkpoint; faint line: every training batch.",
+        f"How did the runs train? Points: {' or '.join(names)} at each checkpoint; faint line: every training batch."
+        + marks,
         "Loss against training step, one line a run. " + _final_values(with_loss),
         figure,
     )
@@ -86,7 +119,7 @@ def _final_values(found: list[Trajectory]) -> str:
     return "; ".join(parts) + "."
 
 
-def _topology(analysis: Analysis) -> Drawn | None:
+def _topology(analysis: Analysis, suspects: list[int]) -> Drawn | None:
     shown = [h for h in TRAJECTORIES if any(h.feature in t.features for t in analysis.trajectories)]
     if not shown:
         return None
@@ -99,11 +132,13 @@ def _topology(analysis: Analysis) -> Drawn | None:
                 axes.plot(trajectory.steps, values, color=colour, marker=marker, markersize=3.5, label=trajectory.run)
         axes.set_ylabel(headline.axis.replace(" (", "\n("))
     panels[-1].set_xlabel("training step")
+    marks = _mark(panels[-1], suspects)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
     return Drawn(
         "topology",
-        "How does topology move during training? Exact, on every weight; totals are sums over the analysed layers.",
+        "How does topology move during training? Exact, on every weight; totals are sums over the analysed layers."
+        + marks,
         f"{', '.join(h.name for h in shown)} against training step, one line a run.",
         figure,
     )

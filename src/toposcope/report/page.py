@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 
 from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import RULE
+from toposcope.checkpoints.doctor.finding import short_steps
 from toposcope.files import write_bytes, write_text, write_whole
 from toposcope.progress import Progress, silent
 from toposcope.report.figures import STYLE, Drawn, draw
 from toposcope.report.headline import HEADLINES, TARGETS
 from toposcope.report.verdict import primary, sentences
 from toposcope.study import Study
+from toposcope.study.study import with_flat_steps
 
 PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars")
 SHOWN_ERRORS = 100
@@ -43,10 +45,11 @@ def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[
     runs, log, errors = study.runs(), study.log(), study.errors()
     analysis = analyse(study.frame(), study.labels(), log, runs)
     progress("report", 1, 3)
-    verdict = sentences(analysis, runs, len(errors))
-    drawn = draw(analysis, log, runs)
+    findings = study.findings()
+    verdict = sentences(analysis, runs, len(errors), findings)
+    drawn = draw(analysis, log, runs, findings)
     folder = study.directory / "report"
-    _write_tables(folder / "tables", analysis, runs, errors)
+    _write_tables(folder / "tables", analysis, runs, errors, findings)
     _write_figures(folder / "figures", drawn)
     progress("report", 2, 3)
     environment = jinja2.Environment(loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True)
@@ -63,6 +66,7 @@ def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[
         scaling=_scaling_rows(analysis),
         errors=errors.head(SHOWN_ERRORS).to_dicts(),
         n_errors=len(errors),
+        findings=[{**row, "told": short_steps(row["steps"])} for row in findings.to_dicts()],
         notes=study.notes(),
         rule=RULE,
         declaration=study.declaration.to_toml(),
@@ -74,13 +78,16 @@ def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[
     return folder / "index.html", verdict
 
 
-def _write_tables(folder: Path, analysis: Analysis, runs: pl.DataFrame, errors: pl.DataFrame) -> None:
+def _write_tables(
+    folder: Path, analysis: Analysis, runs: pl.DataFrame, errors: pl.DataFrame, findings: pl.DataFrame
+) -> None:
     tables = {
         "association": analysis.association,
         "phases": analysis.phases,
         "scaling": analysis.scaling,
         "runs": runs,
         "errors": errors,
+        "findings": with_flat_steps(findings),
     }
     for name, table in tables.items():
         write_whole(folder / f"{name}.csv", table.write_csv)

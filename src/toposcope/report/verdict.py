@@ -15,7 +15,7 @@ def primary(analysis: Analysis) -> pl.DataFrame:
     return analysis.association.join(rows, on=["run", "target"], how="semi", maintain_order="left")
 
 
-def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str]:
+def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int, findings: pl.DataFrame) -> list[str]:
     """Return the verdict and what stands beside it."""
     rows = primary(analysis)
     topology = rows.filter(~pl.col("feature").str.contains(CONTROLS), ~pl.col("verdict").is_in(["constant", "too few"]))
@@ -24,6 +24,7 @@ def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int) -> list[str
         found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]
     found += _scaling(analysis, rows)
     found += _troubles(runs, n_errors)
+    found += _doubts(findings)
     return found
 
 
@@ -89,6 +90,22 @@ def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
     caution = " That is too few sizes for a p-value below .05." if n < 6 else ""
     text = f"The final {TARGETS[rows.item(0, 'target')]} goes as N^{exponent:.3f} over {n} sizes (R² {r_squared:.3f})."
     return [text.replace("^-", "^−") + caution]
+
+
+def _doubts(findings: pl.DataFrame) -> list[str]:
+    """Say of which runs the checkpoints are not what they claim to be."""
+    found = []
+    faults = findings.filter(severity="fault")
+    for run in faults.get_column("run").unique(maintain_order=True):
+        mine = faults.filter(run=run)
+        first = mine.row(0, named=True)
+        more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
+        message = str(first["message"]).rstrip(".")
+        found.append(
+            f"The checkpoints of {run} are not what they claim to be: {message}{more}. "
+            "What is said of this run rests on them."
+        )
+    return found
 
 
 def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:

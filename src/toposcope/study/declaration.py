@@ -9,6 +9,10 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from toposcope.checkpoints import Access, Series, series
+from toposcope.checkpoints.roles import checked
+from toposcope.checkpoints.sources import is_remote
+from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, Size, Training
 from toposcope.family.corpus import CHARACTERS
@@ -50,16 +54,50 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     Attributes
     ----------
     path : str
-        A relative one starts at the TOML file.
+        A path, of which a relative one starts at the TOML file; ``hf:owner/name@revisions``; or a URL.
     name : str
         The last part of the path if left out.
     steps : list of int
         Only these; all if empty.
+    every : int
+        Only steps that are multiples of it.
+    log_spaced : int
+        Only so many, evenly spaced in the logarithm of the step.
+    step_pattern : str
+        A regular expression whose one group is the step.
+    roles : dict of str
+        Regular expressions of tensor names and their roles, before the built-in ones.
     """
 
     path: str
     name: str = ""
     steps: list[int] = []
+    every: int = 0
+    log_spaced: int = 0
+    step_pattern: str = ""
+    roles: dict[str, str] = {}
+
+    def called(self) -> str:
+        """Return the name."""
+        if self.name:
+            return self.name
+        return self.path.partition("@")[0].rpartition("/")[2] if self.path.startswith("hf:") else Path(self.path).name
+
+    def is_selection(self) -> bool:
+        """Tell whether only some of the checkpoints are wanted."""
+        return bool(self.steps or self.every or self.log_spaced)
+
+    def open(self, access: Access) -> Series:
+        """Open the series."""
+        return series(
+            self.path,
+            steps=self.steps,
+            every=self.every,
+            log_spaced=self.log_spaced,
+            pattern=self.step_pattern,
+            roles=self.roles,
+            access=access,
+        )
 
 
 class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,7 +135,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def named_series(self) -> dict[str, DeclaredSeries]:
         """Return the series by name."""
-        return {s.name or Path(s.path).name: s for s in self.series}
+        return {s.called(): s for s in self.series}
 
     def to_toml(self) -> str:
         """Return the declaration with every default written out."""
@@ -150,9 +188,7 @@ def load_declaration(path: str | Path) -> Declaration:
 def check(declaration: Declaration) -> None:
     """Refuse what cannot be run: wrong options, equal or unsafe names, nothing to do."""
     declaration.resolved_probes()
-    names = [run.name for run in declaration.resolved_runs()] + [
-        s.name or Path(s.path).name for s in declaration.series
-    ]
+    names = [run.name for run in declaration.resolved_runs()] + [s.called() for s in declaration.series]
     if not names:
         raise ToposcopeError("neither [[runs]] nor [[series]]: there is nothing to measure")
     for name, count in Counter(names).items():
@@ -163,6 +199,10 @@ def check(declaration: Declaration) -> None:
             raise ToposcopeError(
                 f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
             )
+    for found in declaration.series:
+        checked(found.roles)
+        if found.step_pattern:
+            step_pattern(found.step_pattern)
     for name in declaration.named_series():  # taken from folders that exist
         if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
             raise ToposcopeError(f"the name {name!r} of a series cannot be a folder's; give it another name")
@@ -170,7 +210,10 @@ def check(declaration: Declaration) -> None:
 
 def _anchored(declaration: Declaration, folder: Path) -> Declaration:
     """Make paths absolute, starting at the TOML file."""
-    series = [msgspec.structs.replace(s, path=str(folder / Path(s.path).expanduser())) for s in declaration.series]
+    series = [
+        s if is_remote(s.path) else msgspec.structs.replace(s, path=str(folder / Path(s.path).expanduser()))
+        for s in declaration.series
+    ]
     corpus = declaration.corpus
     if corpus.source != "python-docs" and not corpus.source.startswith("hf:"):
         corpus = msgspec.structs.replace(corpus, source=str(folder / Path(corpus.source).expanduser()))

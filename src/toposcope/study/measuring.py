@@ -1,13 +1,14 @@
 """Measuring checkpoints without declaring a study."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from toposcope.checkpoints import Series, series
+from toposcope.checkpoints import Access, Series, series
 from toposcope.errors import ToposcopeError
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
@@ -52,11 +53,17 @@ def measure(
             subject = series(subject)
         if isinstance(subject, Series) and not len(subject):
             return pl.DataFrame(schema=FRAME_SCHEMA)
-        if isinstance(subject, Series):
-            declared = DeclaredSeries(name=subject.name, path=str(subject.path.resolve()), steps=subject.steps)
-        else:
-            declared = DeclaredSeries(name=type(subject).__name__, path=str(_save(subject, Path(folder))))
-        study, errors = measure_series([declared], Path(folder) / "study", probes, workers=workers, progress=progress)
+        if not isinstance(subject, Series):
+            subject = replace(series(_save(subject, Path(folder))), name=type(subject).__name__)
+        declared = DeclaredSeries(name=subject.name, path=subject.spec, steps=subject.steps)
+        study, errors = measure_series(
+            [declared],
+            Path(folder) / "study",
+            probes,
+            workers=workers,
+            opened={subject.name: subject},
+            progress=progress,
+        )
         if errors:
             unit, message = next(iter(errors.items()))
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -70,11 +77,16 @@ def measure_series(
     probes: Sequence[dict[str, Any]],
     *,
     workers: int | None,
+    engine: str = "pool",
+    access: Access | None = None,
+    opened: Mapping[str, Series] | None = None,
     progress: Progress,
 ) -> tuple[Study, dict[Unit, str]]:
-    """Measure series in a study of their own; return it with what failed."""
+    """Measure series in a study of their own; return it with what failed (see `run_study`)."""
     declaration = Declaration(name="measure", series=declared, probes=list(probes))
-    errors = run_study(declaration, directory, workers=workers, progress=progress)
+    errors = run_study(
+        declaration, directory, workers=workers, engine=engine, access=access, opened=opened, progress=progress
+    )
     return Study.load(directory), errors
 
 

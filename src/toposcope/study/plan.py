@@ -1,7 +1,7 @@
 """What of a study is still to be measured: every unit has a key of all that its numbers depend on."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ class Planned:
 
     Attributes
     ----------
+    fingerprint : str
+        Of the checkpoint when it was hashed.
     first, previous : int or None
         Steps of the checkpoints before it, where they can be read.
     wanted : dict
@@ -29,6 +31,7 @@ class Planned:
 
     probe: Probe
     step: int
+    fingerprint: str
     first: int | None
     previous: int | None
     wanted: dict[str, str]
@@ -39,6 +42,7 @@ class Planned:
 def plan(
     checkpoints: Mapping[int, CheckpointRow],
     steps: Sequence[int],
+    only: Collection[int],
     probe: Probe,
     source: Probe | None,
     measured: Mapping[Unit, tuple[str, str]],
@@ -54,6 +58,8 @@ def plan(
     steps : sequence of int
         Of all checkpoints, ascending. What is unreadable is nobody's first or previous checkpoint, and nothing further
         away takes its place.
+    only : collection of int
+        The steps that are planned for.
     probe, source : Probe
         `source` is the probe whose diagrams `probe` reads.
     measured : mapping
@@ -62,14 +68,15 @@ def plan(
         The study's.
     corpus_sha256 : str
     """
-    readable = {file: is_readable(directory / file) for file in {file for _, file in measured.values()} if file}
-    mine: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints}
+    mine: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
     for unit in measured:
         if (unit.probe, unit.options) == (probe.name(), probe.options()) and unit.step in mine:
             mine[unit.step][unit.layer] = unit
+    files = {measured[unit][1] for units in mine.values() for unit in units.values()}
+    readable = {file: is_readable(directory / file) for file in files if file}
     first = checkpoints.get(steps[0]) if steps else None
     for before, step in zip([None, *steps], steps, strict=False):
-        if step not in checkpoints:
+        if step not in mine:
             continue
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
@@ -86,6 +93,7 @@ def plan(
             yield Planned(
                 probe,
                 step,
+                row.fingerprint,
                 first.step if first else None,
                 previous.step if previous else None,
                 wanted,

@@ -1,37 +1,44 @@
 """Running a study: train, read, measure; only what is missing, and nothing that fails stops the rest."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from toposcope.checkpoints import Checkpoint, Series, series
-from toposcope.checkpoints.logs import read_log
+from toposcope.checkpoints import Access, Checkpoint, Series, series
+from toposcope.checkpoints.doctor import judge
+from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_text
-from toposcope.probes import Failure, Measurement, Probe
-from toposcope.probes.probe import Need
 from toposcope.progress import Progress, silent
-from toposcope.study.declaration import Declaration, check, load_declaration
-from toposcope.study.diagrams import diagram_file, write_diagrams
-from toposcope.study.plan import Planned, plan
-from toposcope.study.pool import Workers
-from toposcope.study.store import CheckpointRow, Store, Unit
-from toposcope.study.tasks import Failed, MeasureTask, ReadTask, TrainTask, measure_task, read_task, train_task
+from toposcope.study.cluster import engine_named
+from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
+from toposcope.study.pool import Engine, Failed, Workers
+from toposcope.study.store import Store, Unit
+from toposcope.study.survey import Survey
+from toposcope.study.tasks import TrainTask, train_task
 from toposcope.version import __version__
 
+GRID_CHECKS = ("missing steps", "extra steps")
 WHOLE_RUN = -1
 """The step under which an error of a whole run is kept."""
 
 
 def run_study(
-    declaration: Declaration, directory: str | Path, *, workers: int | None = None, progress: Progress = silent
+    declaration: Declaration,
+    directory: str | Path,
+    *,
+    workers: int | None = None,
+    engine: str = "pool",
+    access: Access | None = None,
+    opened: Mapping[str, Series] | None = None,
+    progress: Progress = silent,
 ) -> dict[Unit, str]:
     """Run a study in a directory, or go on with it.
 
@@ -42,8 +49,15 @@ def run_study(
         Made if absent. A rerun does only what is missing.
     workers : int, optional
         Processes; all processors if left out. Results do not depend on it.
+    engine : str
+        ``pool``: processes on this machine. ``ray`` or ``ray://address``: checkpoints are read and measured on a Ray
+        cluster, whose nodes must see the same paths; training and what compares diagrams stay here.
+    access : Access, optional
+        How remote bytes are come by, and what of them is kept.
+    opened : mapping, optional
+        Series, by the name they are declared under, that need not be opened.
     progress : callable
-        Called with the name of a run, ``read`` or ``measure``.
+        Called with the name of a run or ``compare`` (counts), ``read`` or ``measure`` (bytes).
 
     Returns
     -------
@@ -62,21 +76,12 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with Workers(workers or _processors()) as pool:
-                return _Runner(declaration, directory, store, pool, progress).go()
+            with Workers(workers or _processors()) as pool, engine_named(engine, pool) as chosen:
+                return _Runner(
+                    declaration, directory, store, pool, chosen, access or Access(), opened or {}, progress
+                ).go()
         finally:
             store.close()
-
-
-def _selected(found: Series, steps: list[int]) -> Series:
-    """Keep the steps a declaration names."""
-    missing = sorted(set(steps) - set(found.steps))
-    if missing:
-        raise ToposcopeError(
-            f"{found.path}: no checkpoint at step {missing[0]}; it has {found.steps[0]} to {found.steps[-1]}"
-        )
-    kept = tuple(c for c in found if not steps or c.step in set(steps))
-    return replace(found, checkpoints=kept)
 
 
 def _processors() -> int:
@@ -125,9 +130,13 @@ class _Runner:
     directory: Path
     store: Store
     pool: Workers
+    engine: Engine
+    access: Access
+    opened: Mapping[str, Series]
     progress: Progress
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
+    logs: dict[str, TrainingLog | None] = field(default_factory=dict)
     corpus_sha256: str = ""
 
     @property
@@ -139,17 +148,14 @@ class _Runner:
         self.store.set_meta("toposcope", __version__)
         self._train()
         self._find_series()
-        self._read()
-        probes = self.declaration.resolved_probes()
-        sources = {probe: probe.source(probes) for probe in probes}
-        self._measure({p: s for p, s in sources.items() if s is None})
-        self._measure({p: s for p, s in sources.items() if s is not None})
+        self._survey()
+        self._examine()
         return self.errors
 
     def _train(self) -> None:
         runs = self.declaration.resolved_runs()
         for position, run in enumerate(runs):
-            self.store.put_run(run.name, position, "family", run.size.n_parameters, self.run_directory(run.name))
+            self.store.put_run(run.name, position, "family", run.size.n_parameters, str(self.run_directory(run.name)))
         if not runs:
             return
         try:
@@ -199,123 +205,71 @@ class _Runner:
         """List the checkpoints of every run, and keep its training log."""
         runs = [run.name for run in self.declaration.resolved_runs()]
         declared = self.declaration.named_series()
-        places = {name: self.run_directory(name) for name in runs} | {n: Path(s.path) for n, s in declared.items()}
-        for position, (name, path) in enumerate(places.items()):
+        specs = {name: str(self.run_directory(name)) for name in runs} | {n: s.path for n, s in declared.items()}
+        for position, (name, spec) in enumerate(specs.items()):
             if name in declared:
-                self.store.put_run(name, position, "series", None, path)
-            if name in runs and not (path / "checkpoints").is_dir():
+                self.store.put_run(name, position, "series", None, spec)
+            elif not (self.run_directory(name) / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
             try:
-                found = _selected(series(path), declared[name].steps if name in declared else [])
+                found = self._open(declared[name]) if name in declared else series(spec)
             except (ToposcopeError, OSError) as error:
                 self.store.put_log(name, None)
                 self._fail_run(name, "read", str(error))
                 continue
-            self._keep_log(name, path)
+            self._keep_log(name, found)
             self.checkpoints[name] = {c.step: c for c in found}
-            self.store.set_meta(f"ignored {name}", ", ".join(path.name for path in found.ignored))
+            self.store.set_meta(f"ignored {name}", ", ".join(found.ignored))
             if name in declared:
                 self._keep_size(name, position, found)
                 self.store.set_status(name, "complete", found.steps[-1])
 
+    def _open(self, declared: DeclaredSeries) -> Series:
+        return self.opened.get(declared.called()) or declared.open(self.access)
+
     def _keep_size(self, name: str, position: int, found: Series) -> None:
         """Keep how many parameters a series has, by its last checkpoint; one that cannot be read is told when it is."""
         try:
-            self.store.put_run(name, position, "series", found[-1].n_parameters(), found.path)
+            n_parameters: int | None = found[-1].n_parameters()
         except ToposcopeError:
-            self.store.put_run(name, position, "series", None, found.path)
+            n_parameters = None
+        self.store.put_run(name, position, "series", n_parameters, found.spec)
 
-    def _keep_log(self, name: str, path: Path) -> None:
+    def _keep_log(self, name: str, found: Series) -> None:
         """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
         try:
-            self.store.put_log(name, read_log(path))
+            self.logs[name] = read_log(found.source) if found.source else None
         except ToposcopeError as error:
-            self.store.put_log(name, None)
+            self.logs[name] = None
             self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
+        self.store.put_log(name, self.logs[name])
 
-    def _read(self) -> None:
-        """Hash the layers of every checkpoint that is new or has changed."""
-        tasks = []
-        for name, checkpoints in self.checkpoints.items():
-            known = self.store.checkpoints(name)
-            evaluable = self._evaluable(name)
-            self.store.drop_checkpoints(name, sorted(set(known) - set(checkpoints)))
-            for step, checkpoint in checkpoints.items():
-                row = known.get(step)
-                if row is None or row.fingerprint != checkpoint.fingerprint() or row.path != str(checkpoint.path):
-                    tasks.append(ReadTask(name, checkpoint, evaluable))
-        for done, (task, result) in enumerate(self.pool.run(read_task, tasks, self.progress), 1):
-            if isinstance(result, CheckpointRow):
-                self.store.put_checkpoint(result)
-            else:
-                self.store.drop_checkpoints(task.run, [task.checkpoint.step])
-                self._fail({Unit(task.run, task.checkpoint.step, "", "read", ""): result.message})
-            self.progress("read", done, len(tasks))
-
-    def _evaluable(self, name: str) -> bool:
-        return name not in self.declaration.named_series()
-
-    def _measure(self, sources: dict[Probe, Probe | None]) -> None:
-        """Measure what is missing with some probes."""
-        tasks = []
-        for name in self.checkpoints:
-            rows = self.store.checkpoints(name)
-            steps = sorted(self.checkpoints[name])
-            measured = self.store.measured(name)
-            for probe, source in sources.items():
-                for planned in plan(rows, steps, probe, source, measured, self.directory, self.corpus_sha256):
-                    self.store.drop_measurements(planned.stale)
-                    if planned.wanted:
-                        tasks.append(self._task(name, planned, source))
-        for done, (task, results) in enumerate(self.pool.run(measure_task, tasks, self.progress), 1):
-            self._keep(task, results)
-            self.progress("measure", done, len(tasks))
-
-    def _task(self, name: str, planned: Planned, source: Probe | None) -> MeasureTask:
-        checkpoints, probe = self.checkpoints[name], planned.probe
-
-        def needed(need: Need, step: int | None) -> Checkpoint | None:
-            return checkpoints[step] if need in probe.NEEDS and step is not None else None
-
-        def diagrams(step: int | None) -> Path | None:
-            return None if source is None or step is None else self.directory / diagram_file(name, step, source)
-
-        return MeasureTask(
-            run=name,
-            checkpoint=checkpoints[planned.step],
-            probe=probe,
-            wanted=planned.wanted,
-            current=planned.current,
-            known=self._known(name, planned),
-            first=needed("first", planned.first),
-            previous=needed("previous", planned.previous),
-            diagrams=diagrams(planned.step),
-            previous_diagrams=diagrams(planned.previous),
-            run_directory=self.run_directory(name) if "gradients" in probe.NEEDS else None,
+    def _survey(self) -> None:
+        """Read and measure what is missing."""
+        probes = self.declaration.resolved_probes()
+        survey = Survey(
+            store=self.store,
+            directory=self.directory,
+            checkpoints=self.checkpoints,
+            sources={probe: probe.source(probes) for probe in probes},
+            engine=self.engine,
+            here=self.pool,
+            keep=self.access.keep,
+            evaluable=frozenset(run.name for run in self.declaration.resolved_runs()),
             corpus=self.corpus_path,
+            corpus_sha256=self.corpus_sha256,
+            progress=self.progress,
         )
+        self.errors.update(survey.go())
 
-    def _known(self, name: str, planned: Planned) -> dict[str, dict[str, float]]:
-        """Return the statistics of layers that stand, for what is said of the network."""
-        if not planned.current:
-            return {}
-        return self.store.statistics(name, planned.step, planned.probe.name(), planned.probe.options())
-
-    def _keep(self, task: MeasureTask, results: list[Measurement | Failure]) -> None:
-        """Write diagrams, then the rows that point to them."""
-        probe, step = task.probe, task.checkpoint.step
-
-        def unit(layer: str) -> Unit:
-            return Unit(task.run, step, layer, probe.name(), probe.options())
-
-        found = [r for r in results if isinstance(r, Measurement)]
-        file = diagram_file(task.run, step, probe)
-        diagrams = {r.layer: r.diagrams for r in found if r.diagrams}
-        if diagrams or (self.directory / file).exists():
-            # Also without new ones: diagrams of a layer that now fails must go.
-            write_diagrams(self.directory / file, diagrams, task.current)
-        self.store.put_measurements((unit(r.layer), task.wanted[r.layer], r, file if r.diagrams else "") for r in found)
-        self._fail({unit(r.layer): r.message for r in results if isinstance(r, Failure)})
+    def _examine(self) -> None:
+        """Judge each series by what was seen while it was read; steps that were not chosen are not missing."""
+        declared = self.declaration.named_series()
+        for name in self.checkpoints:
+            found = judge(list(self.store.evidence(name).values()), self.logs[name])
+            if name in declared and declared[name].is_selection():
+                found = [finding for finding in found if finding.check not in GRID_CHECKS]
+            self.store.put_findings(name, found)
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)

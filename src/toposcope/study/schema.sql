@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS runs (
     n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
     status       TEXT NOT NULL,            -- running, complete, diverged, failed
     last_step    INTEGER,
-    source       TEXT NOT NULL             -- folder
+    source       TEXT NOT NULL             -- folder, hf:owner/name@revisions, or URL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,
-    path         TEXT NOT NULL,
-    fingerprint  TEXT NOT NULL,            -- names, sizes and times of its files when it was read
+    path         TEXT NOT NULL,            -- or hf:owner/name@revision, or a URL
+    fingerprint  TEXT NOT NULL,            -- digest of names, sizes and versions of its files
     weights_hash TEXT NOT NULL,            -- of every tensor, for runs that can be evaluated; else empty
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
@@ -47,6 +47,24 @@ CREATE TABLE IF NOT EXISTS layers (        -- analysed layers
     dtype        TEXT NOT NULL,
     content_hash TEXT NOT NULL,            -- SHA-256 of dtype, shape and bytes
     PRIMARY KEY (run, step, layer)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS evidence (      -- what the doctor asks of a checkpoint, taken while it was read
+    run     TEXT NOT NULL,
+    step    INTEGER NOT NULL,
+    content BLOB NOT NULL,                 -- MessagePack: see toposcope.checkpoints.doctor.Evidence
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS findings (      -- what the doctor found when the study was last run
+    run        TEXT NOT NULL,
+    position   INTEGER NOT NULL,
+    check_name TEXT NOT NULL,
+    severity   TEXT NOT NULL,              -- fault or note
+    steps      TEXT NOT NULL,              -- JSON list
+    layer      TEXT NOT NULL,              -- empty: the checkpoint as a whole
+    message    TEXT NOT NULL,
+    PRIMARY KEY (run, position)
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS measurements (

@@ -3,13 +3,16 @@
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from toposcope.checkpoints.doctor import Evidence, Finding
 from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Measurement
@@ -94,14 +97,14 @@ class Store:
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: Path) -> None:
+    def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
         with self._transaction() as c:
             c.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE SET "
                 "position = excluded.position, kind = excluded.kind, n_parameters = excluded.n_parameters, "
                 "source = excluded.source",
-                (run, position, kind, n_parameters, str(source)),
+                (run, position, kind, n_parameters, source),
             )
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
@@ -154,6 +157,25 @@ class Store:
                     for i, r in enumerate(row.layers)
                 ],
             )
+
+    def evidence(self, run: str) -> dict[int, Evidence]:
+        """Return what the doctor knows of the checkpoints of a run, by step."""
+        rows = self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run)
+        return {step: msgspec.msgpack.decode(content, type=Evidence) for step, content in rows}
+
+    def put_evidence(self, run: str, step: int, evidence: Evidence) -> None:
+        """Keep what the doctor asks of a checkpoint."""
+        with self._transaction() as c:
+            c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
+
+    def put_findings(self, run: str, findings: Sequence[Finding]) -> None:
+        """Replace what the doctor found in a run."""
+        rows = [
+            (run, i, f.check, f.severity, json.dumps(list(f.steps)), f.layer, f.message) for i, f in enumerate(findings)
+        ]
+        with self._transaction() as c:
+            c.execute("DELETE FROM findings WHERE run = ?", (run,))
+            c.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
         """Forget checkpoints that are gone or cannot be read, with all that was measured on them."""
@@ -245,6 +267,7 @@ class Store:
 def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
     c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
     c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
+    c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
 
 
 def _or_null(value: float) -> float | None:

@@ -1,7 +1,9 @@
 """What a study's directory holds, as frames."""
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -130,15 +132,40 @@ class Study:
             {"run": pl.String, "step": pl.Int64, "layer": pl.String, "probe": pl.String, "message": pl.String},
         )
 
+    def findings(self) -> pl.DataFrame:
+        """Return what the doctor found when the study was last run; an empty layer is the checkpoint as a whole."""
+        schema: dict[str, Any] = {
+            **dict.fromkeys(("run", "check", "severity"), pl.String),
+            "steps": pl.List(pl.Int64),
+            **dict.fromkeys(("layer", "message"), pl.String),
+        }
+        if not len(self._query("SELECT name FROM sqlite_master WHERE name = 'findings'", {"name": pl.String})):
+            return pl.DataFrame(schema=schema)  # measured before there was a doctor
+        rows = self._query(
+            "SELECT f.run, check_name, severity, steps, layer, message FROM findings f JOIN runs r ON r.run = f.run "
+            "ORDER BY r.position, f.position",
+            dict.fromkeys(schema, pl.String),
+        )
+        rows = rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
+        return rows.filter(pl.col("run").is_in(self._run_names()))
+
     def notes(self) -> list[str]:
         """Return what was left out of the study without being an error, a sentence each."""
         series = list(self.declaration.named_series())
         found = [f"{name}: {files}: left out, no step in the name" for name in series if (files := self._ignored(name))]
         needing = [probe.label() for probe in self.declaration.resolved_probes() if "gradients" in probe.NEEDS]
+        found += [
+            f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
+            for name in self._runs_of_8_bits()
+        ]
         if series:
             which = ", ".join(series)
             found += [f"{p} does not apply to {which}: only runs trained here can be evaluated" for p in needing]
         return found
+
+    def _runs_of_8_bits(self) -> list[str]:
+        rows = self._query("SELECT DISTINCT run FROM layers WHERE dtype LIKE 'float8%'", {"run": pl.String})
+        return rows.filter(pl.col("run").is_in(self._run_names())).get_column("run").sort().to_list()
 
     def _ignored(self, name: str) -> str:
         return self.meta(f"ignored {name}")
@@ -172,7 +199,7 @@ class Study:
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.directory / "study.db", timeout=30)
 
-    def _query(self, query: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    def _query(self, query: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         try:
             connection = self._connect()
             try:
@@ -183,4 +210,9 @@ class Study:
             raise ToposcopeError(
                 f"{self.directory / 'study.db'}: {error}; delete it and run the study again"
             ) from error
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        return pl.DataFrame(rows, schema=dict(schema), orient="row")
+
+
+def with_flat_steps(findings: pl.DataFrame) -> pl.DataFrame:
+    """Return findings with their steps as text, for tables that hold no lists."""
+    return findings.with_columns(pl.col("steps").cast(pl.List(pl.String)).list.join(" "))

@@ -2,28 +2,24 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.doctor import Evidence, gather
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.probe import Diagrams
-from toposcope.study.diagrams import read_diagrams
-from toposcope.study.pool import report
+from toposcope.study.pool import Failed, report
 from toposcope.study.store import CheckpointRow, LayerRow
 
-
-@dataclass(frozen=True)
-class Failed:
-    """A task that could not be done, and why in one line."""
-
-    message: str
+BYTES = "bytes"
+"""What tasks report as ``report(BYTES, n, 0)``: so many more bytes were read."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """List and hash the analysed layers of one checkpoint; of all tensors too, if the run can be evaluated."""
+    """Read one checkpoint once, tensor by tensor: hashes, and what a doctor asks of the numbers."""
 
     run: str
     checkpoint: Checkpoint
@@ -45,21 +41,34 @@ class ReadTask:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What reading a checkpoint gave; `row` is None where its evidence tells of an error."""
+
+    row: CheckpointRow | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
 class MeasureTask:
-    """Measure wanted layers of one checkpoint with one probe; paths are those of what the probe needs, if there."""
+    """Measure wanted layers of one checkpoint with one probe.
+
+    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` are those the probe compares.
+    """
 
     run: str
     checkpoint: Checkpoint
+    fingerprint: str
     probe: Probe
     wanted: dict[str, str]
-    current: list[str]
     known: dict[str, dict[str, float]]
-    first: Checkpoint | None
-    previous: Checkpoint | None
-    diagrams: Path | None
-    previous_diagrams: Path | None
-    run_directory: Path | None
-    corpus: Path
+    first: Checkpoint | None = None
+    previous: Checkpoint | None = None
+    diagrams: dict[str, Diagrams] = field(default_factory=dict)
+    previous_diagrams: dict[str, Diagrams] = field(default_factory=dict)
+    run_directory: Path | None = None
+    corpus: Path | None = None
+    n_bytes: int = 0
+    largest: int = 0
 
 
 def train_task(task: TrainTask) -> Outcome | Failed:
@@ -70,18 +79,29 @@ def train_task(task: TrainTask) -> Outcome | Failed:
         return Failed(_one_line(error))
 
 
-def read_task(task: ReadTask) -> CheckpointRow | Failed:
+def read_task(task: ReadTask) -> Read | Failed:
     """Read one checkpoint."""
     checkpoint = task.checkpoint
     try:
+        fingerprint = checkpoint.fingerprint()
+        evidence = gather(checkpoint, deep=True, passed=lambda n: report(BYTES, n, 0))
+        if evidence.error:
+            return Read(None, evidence)
         layers = tuple(
-            LayerRow(layer.name, layer.role, layer.shape[0], layer.shape[1], layer.dtype, layer.content_hash())
+            LayerRow(
+                layer.name,
+                layer.role,
+                layer.shape[0],
+                layer.shape[1],
+                layer.dtype,
+                evidence.tensors[layer.name].content_hash,
+            )
             for layer in checkpoint.analysed()
         )
-        weights_hash = _hash_all(checkpoint.tensors()) if task.evaluable else ""
-        return CheckpointRow(
-            task.run, checkpoint.step, str(checkpoint.path), checkpoint.fingerprint(), weights_hash, layers
-        )
+        weights_hash = _hash_all(evidence) if task.evaluable else ""
+        _check_unchanged(checkpoint, fingerprint)
+        row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, layers)
+        return Read(row, evidence)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
         return Failed(_one_line(error))
 
@@ -89,17 +109,26 @@ def read_task(task: ReadTask) -> CheckpointRow | Failed:
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
     """Measure one checkpoint with one probe."""
     try:
-        return [_checked(result) for result in task.probe.measure(_subject(task))]
+        results = [_checked(result) for result in task.probe.measure(_subject(task))]
+        _check_unchanged(task.checkpoint, task.fingerprint)
+        return results
     except Exception as error:  # noqa: BLE001 - kept as rows of the study
         return [Failure(layer, _one_line(error)) for layer in task.wanted]
 
 
+def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
+    """Refuse numbers of a file that was written while it was read."""
+    if checkpoint.fingerprint() != fingerprint:
+        raise ToposcopeError(f"{checkpoint.location}: changed while it was read; run the same command again")
+
+
 def _subject(task: MeasureTask) -> Subject:
-    run_directory = task.run_directory
+    run_directory, corpus = task.run_directory, task.corpus
 
     def gradients() -> dict[str, Tensor]:
         assert run_directory is not None  # the plan gives such tasks to trained runs alone
-        return loss_gradients(run_directory, task.corpus, task.checkpoint.tensors())
+        assert corpus is not None
+        return loss_gradients(run_directory, corpus, task.checkpoint.tensors())
 
     return Subject(
         layers=task.checkpoint.analysed(),
@@ -108,17 +137,13 @@ def _subject(task: MeasureTask) -> Subject:
         first=_layers(task.first),
         previous=_layers(task.previous),
         gradients=gradients if run_directory else None,
-        diagrams=_diagrams(task.diagrams),
-        previous_diagrams=_diagrams(task.previous_diagrams),
+        diagrams=task.diagrams,
+        previous_diagrams=task.previous_diagrams,
     )
 
 
 def _layers(checkpoint: Checkpoint | None) -> dict[str, Layer]:
     return {layer.name: layer for layer in checkpoint.analysed()} if checkpoint else {}
-
-
-def _diagrams(path: Path | None) -> dict[str, Diagrams]:
-    return dict(read_diagrams(path)) if path and path.exists() else {}
 
 
 def _checked(result: Measurement | Failure) -> Measurement | Failure:
@@ -130,12 +155,9 @@ def _checked(result: Measurement | Failure) -> Measurement | Failure:
     return result
 
 
-def _hash_all(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].contiguous().numpy().tobytes())
-    return digest.hexdigest()
+def _hash_all(evidence: Evidence) -> str:
+    told = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _one_line(error: Exception) -> str:

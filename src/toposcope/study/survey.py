@@ -1,0 +1,348 @@
+"""Reading and measuring checkpoints: by bytes in flight, a window at a time, only what is missing."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.sources import is_remote
+from toposcope.errors import ToposcopeError
+from toposcope.probes import Failure, Measurement, Probe
+from toposcope.probes.probe import NETWORK, Diagrams
+from toposcope.progress import Progress, silent
+from toposcope.study.diagrams import diagram_file, read_diagrams, write_diagrams
+from toposcope.study.plan import Planned, plan
+from toposcope.study.pool import Engine, Failed
+from toposcope.study.store import CheckpointRow, Store, Unit
+from toposcope.study.tasks import BYTES, MeasureTask, Read, ReadTask, measure_task, read_task
+
+BATCH = 64 * 10**6
+"""Bytes of layers that make one task; a larger layer is a task of its own."""
+OPENED_AT_ONCE = 8
+"""Remote checkpoints whose headers are fetched side by side."""
+
+Place = tuple[str, int]
+"""A run and a step."""
+
+
+@dataclass
+class Survey:
+    """Reads and measures the checkpoints of a study.
+
+    Attributes
+    ----------
+    store : Store
+    directory : Path
+        The study's.
+    checkpoints : mapping
+        By run, then by step.
+    sources : mapping
+        Every probe, with the probe whose diagrams it compares.
+    engine, here : Engine
+        What reads and measures checkpoints, and what does the work that needs this machine's files.
+    keep : int or None
+        Bytes of fetched checkpoints that may lie on this disk (see `Access`).
+    evaluable : frozenset of str
+        Runs trained here.
+    corpus : Path
+    corpus_sha256 : str
+    """
+
+    store: Store
+    directory: Path
+    checkpoints: Mapping[str, Mapping[int, Checkpoint]]
+    sources: Mapping[Probe, Probe | None]
+    engine: Engine
+    here: Engine
+    keep: int | None
+    evaluable: frozenset[str]
+    corpus: Path
+    corpus_sha256: str
+    progress: Progress = silent
+    errors: dict[Unit, str] = field(default_factory=dict)
+
+    def go(self) -> dict[Unit, str]:
+        """Read and measure what is missing; return what failed."""
+        stale = self._stale()
+        sizes = self._sizes()
+        reading = _Tally("read", sum(sizes[place].stored for place in stale), self.progress)
+        alone = [probe for probe, source in self.sources.items() if source is None]
+        measuring = _Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
+        fetched = {place for place in sizes if is_remote(self.checkpoints[place[0]][place[1]].location)}
+        for window in _windows(
+            self._places(), {p: s.stored if p in fetched else 0 for p, s in sizes.items()}, self.keep
+        ):
+            self._read([place for place in window if place in stale], sizes, reading)
+            self._measure(window, alone, sizes, measuring)
+        self._compare()
+        return self.errors
+
+    def _places(self) -> list[Place]:
+        return [(run, step) for run, found in self.checkpoints.items() for step in sorted(found)]
+
+    def _is_remote(self, place: Place) -> bool:
+        run, step = place
+        return is_remote(self.checkpoints[run][step].location)
+
+    def _stale(self) -> set[Place]:
+        """Return the checkpoints that are new or have changed; what is gone is forgotten."""
+        stale = set()
+        for run, found in self.checkpoints.items():
+            known, told = self.store.checkpoints(run), self.store.evidence(run)
+            self.store.drop_checkpoints(run, sorted((set(known) | set(told)) - set(found)))
+            for step, checkpoint in found.items():
+                row = known.get(step)
+                if row is None or step not in told or _is_changed(checkpoint, row):
+                    stale.add((run, step))
+        return stale
+
+    def _sizes(self) -> dict[Place, "_Size"]:
+        """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
+        places = self._places()
+        found = [self.checkpoints[run][step] for run, step in places]
+        if not any(is_remote(checkpoint.location) for checkpoint in found):
+            return dict(zip(places, map(_size, found), strict=True))
+        sizes: dict[Place, _Size] = {}
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+            for place, size in zip(places, threads.map(_size, found), strict=True):
+                sizes[place] = size
+                self.progress("open", len(sizes), len(places))
+        return sizes
+
+    def _read(self, window: Sequence[Place], sizes: Mapping[Place, "_Size"], tally: "_Tally") -> None:
+        """Read and hash checkpoints."""
+        tasks = [ReadTask(run, self.checkpoints[run][step], run in self.evaluable) for run, step in window]
+        for task, result in self.engine.run(read_task, tasks, tally.partly):
+            run, step = task.run, task.checkpoint.step
+            tally.add(sizes[run, step].stored)
+            if isinstance(result, Read) and result.row is not None:
+                self.store.put_checkpoint(result.row)
+            else:
+                self.store.drop_checkpoints(run, [step])
+                message = result.message if isinstance(result, Failed) else result.evidence.error
+                self._fail({Unit(run, step, "", "read", ""): message})
+            if isinstance(result, Read):
+                self.store.put_evidence(run, step, result.evidence)
+
+    def _measure(
+        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, "_Size"], tally: "_Tally"
+    ) -> None:
+        """Measure what is missing with probes that look at checkpoints alone."""
+        tasks: list[MeasureTask] = []
+        pending: dict[tuple[Place, Probe], _Pending] = {}
+        for run, planned in self._planned(window, dict.fromkeys(probes)):
+            place = run, planned.step
+            made = list(self._tasks(run, planned))
+            pending[place, planned.probe] = _Pending(planned, len(made))
+            tasks += made
+        planned_bytes = sum(task.n_bytes for task in tasks)
+        tally.add(len(probes) * sum(sizes[place].analysed for place in window) - planned_bytes)
+        here = [task for task in tasks if task.run_directory]
+        anywhere = [task for task in tasks if not task.run_directory]
+        for engine, mine in ((self.engine, anywhere), (self.here, here)):
+            for task, result in engine.run(measure_task, mine, cost=lambda task: task.largest):
+                tally.add(task.n_bytes)
+                self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe])
+
+    def _compare(self) -> None:
+        """Measure with probes that compare the diagrams of others."""
+        window = self._places()
+        compared = {probe: source for probe, source in self.sources.items() if source is not None}
+        planned = list(self._planned(window, compared))
+
+        def tasks() -> Iterator[MeasureTask]:
+            for run, found in planned:
+                source = compared[found.probe]
+                assert source is not None
+                (task,) = self._tasks(run, found)
+                yield replace(
+                    task,
+                    diagrams=self._diagrams(run, found.step, source),
+                    previous_diagrams=self._diagrams(run, found.previous, source),
+                )
+
+        pending = {(run, found.step, found.probe): _Pending(found, 1) for run, found in planned}
+        for done, (task, result) in enumerate(self.here.run(measure_task, tasks()), 1):
+            self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe])
+            self.progress("compare", done, len(planned))
+
+    def _planned(self, window: Iterable[Place], probes: Mapping[Probe, Probe | None]) -> Iterator[tuple[str, Planned]]:
+        """Yield what is missing, and forget what no longer stands."""
+        steps_of: dict[str, set[int]] = {}
+        for run, step in window:
+            steps_of.setdefault(run, set()).add(step)
+        for run, only in steps_of.items():
+            rows, measured = self.store.checkpoints(run), self.store.measured(run)
+            steps = sorted(self.checkpoints[run])
+            for probe, source in probes.items():
+                for planned in plan(rows, steps, only, probe, source, measured, self.directory, self.corpus_sha256):
+                    self.store.drop_measurements(planned.stale)
+                    if planned.wanted:
+                        yield run, planned
+
+    def _tasks(self, run: str, planned: Planned) -> Iterator[MeasureTask]:
+        """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
+        checkpoints, probe = self.checkpoints[run], planned.probe
+        whole = MeasureTask(
+            run=run,
+            checkpoint=checkpoints[planned.step],
+            fingerprint=planned.fingerprint,
+            probe=probe,
+            wanted=planned.wanted,
+            known=self._known(run, planned) if planned.current else {},
+            first=checkpoints[planned.first] if "first" in probe.NEEDS and planned.first is not None else None,
+            previous=checkpoints[planned.previous]
+            if "previous" in probe.NEEDS and planned.previous is not None
+            else None,
+            run_directory=self.directory / "runs" / run if "gradients" in probe.NEEDS else None,
+            corpus=self.corpus,
+        )
+        if "diagrams" in probe.NEEDS:
+            yield whole
+            return
+        sizes = {layer.name: layer.n_bytes for layer in whole.checkpoint.analysed()}
+        if not probe.by_layer():
+            yield replace(whole, n_bytes=sum(sizes.values()), largest=sum(sizes.values()))
+            return
+        batches = list(_batches({name: sizes[name] for name in planned.wanted if name != NETWORK}))
+        for names in batches if len(batches) > 1 else [list(planned.wanted)]:
+            mine = [sizes.get(name, 0) for name in names]
+            wanted = {name: planned.wanted[name] for name in names}
+            yield replace(whole, wanted=wanted, n_bytes=sum(mine), largest=max(mine))
+
+    def _known(self, run: str, planned: Planned) -> dict[str, dict[str, float]]:
+        """Return the statistics of layers that stand, for what is said of the network."""
+        return self.store.statistics(run, planned.step, planned.probe.name(), planned.probe.options())
+
+    def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
+        """Read the diagrams a probe found; a damaged file has none, and was told where it was found so."""
+        path = self.directory / diagram_file(run, step, source) if step is not None else None
+        if path is None or not path.exists():
+            return {}
+        try:
+            return dict(read_diagrams(path))
+        except ToposcopeError:
+            return {}
+
+    def _keep(self, task: MeasureTask, result: list[Measurement | Failure] | Failed, pending: "_Pending") -> None:
+        """Write diagrams, then the rows that point to them; when all layers are there, what is said of the network."""
+        if isinstance(result, Failed):
+            result = [Failure(name, result.message) for name in task.wanted]
+        self._store(task, result, pending)
+        pending.remaining -= 1
+        if pending.remaining == 0 and NETWORK in pending.planned.wanted and NETWORK not in task.wanted:
+            known = self._known(task.run, pending.planned)
+            wanted = {NETWORK: pending.planned.wanted[NETWORK]}
+            closing = replace(task, wanted=wanted, known=known, first=None, previous=None)
+            self._store(closing, measure_task(closing), pending)
+
+    def _store(self, task: MeasureTask, results: Sequence[Measurement | Failure], pending: "_Pending") -> None:
+        probe, step = task.probe, task.checkpoint.step
+
+        def unit(layer: str) -> Unit:
+            return Unit(task.run, step, layer, probe.name(), probe.options())
+
+        found = [r for r in results if isinstance(r, Measurement)]
+        file = diagram_file(task.run, step, probe)
+        diagrams = {r.layer: r.diagrams for r in found if r.diagrams}
+        if diagrams or (self.directory / file).exists():
+            # Also without new ones: diagrams of a layer that now fails must go.
+            write_diagrams(self.directory / file, diagrams, sorted(pending.current))
+        self.store.put_measurements((unit(r.layer), task.wanted[r.layer], r, file if r.diagrams else "") for r in found)
+        pending.current |= {r.layer for r in found}
+        self._fail({unit(r.layer): r.message for r in results if isinstance(r, Failure)})
+
+    def _fail(self, errors: dict[Unit, str]) -> None:
+        self.errors.update(errors)
+        self.store.put_errors(errors)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of a checkpoint: of all its tensors, and of the analysed layers."""
+
+    stored: int = 0
+    analysed: int = 0
+
+
+def _size(checkpoint: Checkpoint) -> _Size:
+    try:
+        analysed = sum(layer.n_bytes for layer in checkpoint.analysed())
+        return _Size(sum(entry.n_bytes for entry in checkpoint.entries), analysed)
+    except ToposcopeError:
+        return _Size()
+
+
+def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
+    try:
+        return row.path != checkpoint.location or checkpoint.fingerprint() != row.fingerprint
+    except ToposcopeError:  # told when it is read
+        return True
+
+
+@dataclass
+class _Pending:
+    """One checkpoint and probe under way: tasks that are still out, and layers whose rows stand."""
+
+    planned: Planned
+    remaining: int
+    current: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.current = set(self.planned.current)
+
+
+@dataclass
+class _Tally:
+    """Bytes done of bytes to do, told as they grow."""
+
+    stage: str
+    total: int
+    progress: Progress
+    done: int = 0
+    ahead: int = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Count finished work; what was told of it while it was under way counts once."""
+        self.done += n_bytes
+        self.ahead = max(0, self.ahead - n_bytes)
+        self._tell()
+
+    def partly(self, what: str, n_bytes: int, _: int) -> None:
+        """Count work under way."""
+        if what == BYTES:
+            self.ahead += n_bytes
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.total:
+            self.progress(self.stage, min(self.total, self.done + self.ahead), self.total)
+
+
+def _windows(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:
+    """Group checkpoints so that what is fetched of a group still lies on this disk when it is measured."""
+    window: list[Place] = []
+    held = 0
+    for place in places:
+        if window and keep is not None and held + fetched[place] > keep // 2:
+            yield window
+            window, held = [], 0
+        window.append(place)
+        held += fetched[place]
+    if window:
+        yield window
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Group layers to about `BATCH` bytes."""
+    batch: list[str] = []
+    held = 0
+    for name, n_bytes in sizes.items():
+        if batch and held + n_bytes > BATCH:
+            yield batch
+            batch, held = [], 0
+        batch.append(name)
+        held += n_bytes
+    if batch:
+        yield batch

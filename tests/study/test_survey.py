@@ -1,0 +1,117 @@
+"""Reading and measuring in parts: layer by layer, window by window, over files that change meanwhile."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from small_studies import (
+    ALL_PROBES,
+    CONTROLS,
+    NEURAL_PERSISTENCE,
+    RIPS,
+    WEIGHT_PROBES,
+    assert_same_study,
+    checkpoint_file,
+    family_study,
+    frame,
+    measurement_ids,
+    series_study,
+    some_weights,
+    write_series,
+    write_weights,
+)
+
+from toposcope.study import Study, run_study, survey
+from toposcope.study.survey import _batches, _Size, _windows
+from toposcope.study.tasks import MeasureTask, measure_task
+
+
+def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = write_series(tmp_path / "found", [0, 5, 20])
+    declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
+    assert run_study(declaration, tmp_path / "together", workers=1) == {}
+    monkeypatch.setattr(survey, "BATCH", 1)
+    assert run_study(declaration, tmp_path / "apart", workers=1) == {}
+    assert_same_study(tmp_path / "together", tmp_path / "apart")
+
+
+def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+    weights = some_weights(5)
+    weights["layers.0.mlp.fc1.weight"][0, 0] = float("nan")
+    write_weights(checkpoint_file(found, 5), weights)
+    declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
+    together = run_study(declaration, tmp_path / "together", workers=1)
+    monkeypatch.setattr(survey, "BATCH", 1)
+    assert run_study(declaration, tmp_path / "apart", workers=1) == together
+    assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
+    assert_same_study(tmp_path / "together", tmp_path / "apart")
+    # Mended, only what is missing is measured.
+    write_weights(checkpoint_file(found, 5), some_weights(5))
+    assert run_study(declaration, tmp_path / "apart", workers=1) == {}
+    assert set(frame(tmp_path / "apart").filter(step=5)["layer"]) >= {"layers.0.mlp.fc1.weight", "network"}
+
+
+def test_a_checkpoint_that_changes_while_it_is_measured_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+
+    def measure_while_written(task: MeasureTask) -> object:
+        if task.checkpoint.step == 5:
+            path = checkpoint_file(found, 5)
+            os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+        return measure_task(task)
+
+    monkeypatch.setattr(survey, "measure_task", measure_while_written)
+    declaration = series_study(found, [NEURAL_PERSISTENCE])
+    errors = run_study(declaration, tmp_path / "study", workers=1)
+    assert {unit.step for unit in errors} == {5}
+    assert all("changed while" in message for message in errors.values())
+    monkeypatch.setattr(survey, "measure_task", measure_task)
+    assert run_study(declaration, tmp_path / "study", workers=1) == {}
+    assert set(frame(tmp_path / "study")["step"]) == {0, 5}
+
+
+def test_batches_hold_every_layer_once() -> None:
+    sizes = {str(i): n for i, n in enumerate([5, 70 * 10**6, 10, 30 * 10**6, 40 * 10**6, 0])}
+    batches = list(_batches(sizes))
+    assert [name for batch in batches for name in batch] == list(sizes)
+    assert batches == [["0"], ["1"], ["2", "3"], ["4", "5"]]
+
+
+def test_windows_hold_what_may_lie_on_the_disk() -> None:
+    places = [("a", step) for step in range(6)]
+    fetched = dict(zip(places, [0, 30, 30, 30, 200, 10], strict=True))
+    assert list(_windows(places, fetched, None)) == [places]
+    windows = list(_windows(places, fetched, 140))
+    assert [place for window in windows for place in window] == places
+    assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in windows)
+    assert _Size() == _Size(0, 0)
+
+
+def test_what_the_doctor_found_stands_in_the_study(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 100, 200, 300, 400])
+    write_weights(checkpoint_file(found, 100), some_weights(400))
+    assert run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1) == {}
+    faults = Study.load(tmp_path / "study").findings().filter(severity="fault")
+    assert faults.select("run", "check", "steps").rows() == [("found", "final weights", [100])]
+    # Mended, it is found no more.
+    write_weights(checkpoint_file(found, 100), some_weights(100))
+    run_study(series_study(found, WEIGHT_PROBES), tmp_path / "study", workers=1)
+    assert "final weights" not in set(Study.load(tmp_path / "study").findings()["check"])
+
+
+def test_a_store_from_before_there_was_a_doctor_can_be_read(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 100])
+    run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1)
+    connection = sqlite3.connect(tmp_path / "study" / "study.db")
+    connection.executescript("DROP TABLE findings; DROP TABLE evidence;")
+    connection.close()
+    before = measurement_ids(tmp_path / "study")
+    assert Study.load(tmp_path / "study").findings().is_empty()
+    # Run again, it is examined; what was measured stands.
+    assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1) == {}
+    assert measurement_ids(tmp_path / "study") == before
+    assert not Study.load(tmp_path / "study").findings().is_empty()
