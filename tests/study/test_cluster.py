@@ -3,7 +3,10 @@
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,11 @@ def test_every_task_has_its_result(cluster: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_task_larger_than_any_node_still_runs(cluster: Any) -> None:
+    assert sorted(Cluster().run(square, [1, 2, 3], cost=lambda _: 10**15)) == [(1, 1), (2, 4), (3, 9)]
+
+
+@pytest.mark.slow
 def test_two_nodes_give_the_same_study_as_the_pool(cluster: Any, tmp_path: Path) -> None:
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], WEIGHT_PROBES, [found])
@@ -56,28 +64,29 @@ def test_two_nodes_give_the_same_study_as_the_pool(cluster: Any, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_worker_killed_half_way_changes_nothing(cluster: Any, tmp_path: Path) -> None:
-    found = write_series(tmp_path / "found", list(range(0, 200, 10)))
+    found = write_series(tmp_path / "found", list(range(0, 400, 10)))
     declaration = series_study(found, WEIGHT_PROBES)
     assert run_study(declaration, tmp_path / "pool", workers=1) == {}
     killed: list[int] = []
+    hunter = threading.Thread(target=kill_at_work, args=(killed,))
 
-    def kill_once(what: str, done: int, total: int) -> None:
-        if what == "measure" and not killed and 3 * done > total:
-            killed.append(worker_at_work())
-            os.kill(killed[0], signal.SIGKILL)
+    def half_way(what: str, done: int, total: int) -> None:
+        if what == "measure" and 3 * done > total and not hunter.ident:
+            hunter.start()
 
-    assert run_study(declaration, tmp_path / "ray", workers=1, engine="ray", progress=kill_once) == {}
+    assert run_study(declaration, tmp_path / "ray", workers=1, engine="ray", progress=half_way) == {}
+    hunter.join()
     assert killed
     assert_same_study(tmp_path / "pool", tmp_path / "ray")
 
 
-def worker_at_work() -> int:
-    """The process of a worker of the cluster that runs a task."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            title = path.read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::_alone"):
-            return int(path.parent.name)
-    raise AssertionError("no worker of the cluster is at work")
+def kill_at_work(killed: list[int]) -> None:
+    """Kill the first worker of the cluster that is seen at work on a task."""
+    end = time.monotonic() + 60
+    while not killed and time.monotonic() < end:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if path.read_bytes().startswith(b"ray::_alone"):
+                    killed.append(int(path.parent.name))
+                    os.kill(killed[0], signal.SIGKILL)
+                    return

@@ -80,7 +80,7 @@ def test_a_store_opens_again_with_what_it_held(tmp_path: Path, store: Store) -> 
     store.put_measurements([row(unit("a"))])
     store.close()
     again = Store(tmp_path / "study.db")
-    assert again.measured("run") == {unit("a"): ("key", "diagrams/file")}
+    assert again.measured("run", range(100)) == {unit("a"): ("key", "diagrams/file")}
     again.close()
 
 
@@ -126,7 +126,7 @@ def test_measurements_come_back_as_they_were_put(store: Store) -> None:
     store.put_measurements(
         [row(unit("a"), {"H0.total": 1 / 3, "H0.count": 4}), row(unit("network"), {"mean": math.pi})]
     )
-    assert store.measured("run") == dict.fromkeys((unit("a"), unit("network")), ("key", "diagrams/file"))
+    assert store.measured("run", range(100)) == dict.fromkeys((unit("a"), unit("network")), ("key", "diagrams/file"))
     # Not a digit is lost.
     assert store.statistics("run", 10, "rips", "{}") == {
         "a": {"H0.total": 1 / 3, "H0.count": 4},
@@ -137,14 +137,14 @@ def test_measurements_come_back_as_they_were_put(store: Store) -> None:
 def test_a_measurement_replaces_the_older_one_whole(store: Store) -> None:
     store.put_measurements([row(unit("a"), {"total": 1.0, "gone": 2.0}, key="old")])
     store.put_measurements([row(unit("a"), {"total": 3.0}, key="new")])
-    assert store.measured("run") == {unit("a"): ("new", "diagrams/file")}
+    assert store.measured("run", range(100)) == {unit("a"): ("new", "diagrams/file")}
     assert query(store, "SELECT statistic, value FROM features") == [("total", 3.0)]
 
 
 def test_other_options_and_probes_are_other_rows(store: Store) -> None:
     units = [unit("a"), unit("a", options='{"p":1}'), unit("a", probe="controls"), unit("a", step=20)]
     store.put_measurements([row(u, {"total": float(i)}) for i, u in enumerate(units)])
-    assert set(store.measured("run")) == set(units)
+    assert set(store.measured("run", range(100))) == set(units)
     assert store.statistics("run", 10, "rips", '{"p":1}') == {"a": {"total": 1.0}}
 
 
@@ -153,7 +153,7 @@ def test_a_changed_checkpoint_forgets_what_it_no_longer_has(store: Store) -> Non
     store.put_measurements([row(unit(name)) for name in ("a", "b", "network", "pooled")])
     store.put_checkpoint(checkpoint(layer("a"), layer("c"), fingerprint="now"))
     # Rows of the whole checkpoint go by their key, which the plan compares.
-    assert {u.layer for u in store.measured("run")} == {"a", "network", "pooled"}
+    assert {u.layer for u in store.measured("run", range(100))} == {"a", "network", "pooled"}
     assert [r.layer for r in store.checkpoints("run")[10].layers] == ["a", "c"]
 
 
@@ -162,7 +162,7 @@ def test_a_dropped_checkpoint_takes_everything_with_it(store: Store) -> None:
         store.put_checkpoint(checkpoint(layer("a"), step=step))
         store.put_measurements([row(unit(name, step=step)) for name in ("a", "network")])
     store.drop_checkpoints("run", [10])
-    assert {u.step for u in store.measured("run")} == {20}
+    assert {u.step for u in store.measured("run", range(100))} == {20}
     assert list(store.checkpoints("run")) == [20]
     # No feature is left behind without its measurement.
     assert query(store, "SELECT COUNT(*) FROM features") == [(2,)]
@@ -172,7 +172,7 @@ def test_a_dropped_checkpoint_takes_everything_with_it(store: Store) -> None:
 def test_dropped_measurements_take_their_features_with_them(store: Store) -> None:
     store.put_measurements([row(unit("a")), row(unit("b"))])
     store.drop_measurements([unit("a"), unit("never measured")])
-    assert set(store.measured("run")) == {unit("b")}
+    assert set(store.measured("run", range(100))) == {unit("b")}
     assert query(store, "SELECT COUNT(*) FROM features") == [(1,)]
 
 
@@ -186,11 +186,11 @@ def test_a_transaction_that_fails_changes_nothing(store: Store) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         store.put_measurements(rows())
-    assert store.measured("run") == {unit("a"): ("old", "diagrams/file")}
+    assert store.measured("run", range(100)) == {unit("a"): ("old", "diagrams/file")}
     assert store.statistics("run", 10, "rips", "{}") == {"a": {"total": 1.0}}
     # The store is fit for use afterwards.
     store.put_measurements([row(unit("b"))])
-    assert set(store.measured("run")) == {unit("a"), unit("b")}
+    assert set(store.measured("run", range(100))) == {unit("a"), unit("b")}
 
 
 def test_a_reader_sees_a_transaction_whole_or_not_at_all(store: Store) -> None:

@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from small_studies import (
     ALL_PROBES,
     CONTROLS,
@@ -22,7 +23,8 @@ from small_studies import (
     write_weights,
 )
 
-from toposcope.study import Study, run_study, survey
+from toposcope.study import Declaration, Study, run_study, survey
+from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.survey import _batches, _Size, _windows
 from toposcope.study.tasks import MeasureTask, measure_task
 
@@ -72,6 +74,31 @@ def test_a_checkpoint_that_changes_while_it_is_measured_is_told(
     monkeypatch.setattr(survey, "measure_task", measure_task)
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     assert set(frame(tmp_path / "study")["step"]) == {0, 5}
+
+
+def test_another_role_is_heeded_by_what_was_measured_before(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+    declaration = series_study(found, [NEURAL_PERSISTENCE])
+    assert run_study(declaration, tmp_path / "study", workers=1) == {}
+    roles = {r"fc1\.weight$": "attn.q", r"token_emb\.weight$": "other"}
+    (declared,) = declaration.series
+    other = replace(declaration, series=[replace(declared, roles=roles)])
+    for directory in (tmp_path / "study", tmp_path / "fresh"):
+        assert run_study(other, directory, workers=1) == {}
+    assert_same_study(tmp_path / "study", tmp_path / "fresh")
+    known = frame(tmp_path / "study").select("layer", "role").unique().rows()
+    assert ("layers.0.mlp.fc1.weight", "attn.q") in known
+    assert ("token_emb.weight", "other") in known
+
+
+def test_a_series_that_cannot_be_opened_was_not_examined(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 100])
+    (tmp_path / "empty").mkdir()
+    series = [DeclaredSeries(path=str(found)), DeclaredSeries(path=str(tmp_path / "empty"))]
+    run_study(Declaration(name="two", series=series, probes=[CONTROLS]), tmp_path / "study", workers=1)
+    study = Study.load(tmp_path / "study")
+    assert study.examined() == ["found"]
+    assert study.runs().filter(run="found")["n_parameters"].to_list() == [20 * 6 + 2 * 14 * 6 + 6]
 
 
 def test_batches_hold_every_layer_once() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -117,8 +119,9 @@ def _named(specs: tuple[str, ...], opening: Opening) -> list[DeclaredSeries]:
 
     for spec in specs:
         refuse_absent(spec)
-    absolute = [spec if is_remote(spec) else str(Path(spec).expanduser().resolve()) for spec in specs]
-    parts = [[part for part in spec.replace("*", "").split("/") if part] for spec in absolute]
+    # A link goes by its own name, not by its target's.
+    absolute = [spec if is_remote(spec) else os.path.abspath(Path(spec).expanduser()) for spec in specs]  # noqa: PTH100
+    parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
     longest = max(map(len, parts))
     for depth in range(1, longest + 1):
         names = ["-".join(found[-depth:]).replace(":", "-") or "root" for found in parts]

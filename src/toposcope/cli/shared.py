@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,15 +23,25 @@ if TYPE_CHECKING:
 workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes; all processors if left out. Results do not depend on it."
 )
+
+
+def _engine(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    if name not in ("pool", "ray") and not name.startswith("ray://"):
+        raise click.BadParameter(f"{name!r}: choose pool, ray or ray://ADDRESS")
+    return name
+
+
 engine_option = click.option(
     "--engine",
     default="pool",
     show_default=True,
+    callback=_engine,
     metavar="pool|ray|ray://ADDRESS",
     help="Processes here, or a Ray cluster.",
 )
 IN_BYTES = ("read", "measure", "examine")
 """Stages whose progress is told in bytes."""
+SECONDS_BETWEEN_LINES = 30
 FIRST_ERRORS = 10
 WIDE = 200
 """Columns of a table that goes to a file or another program."""
@@ -174,7 +185,10 @@ def bad_use() -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show a bar for each thing under way, on standard error; without a terminal, a line as it begins and ends."""
+    """Show a bar for each thing under way, on standard error; without a terminal, a line as it begins and ends.
+
+    Without a terminal what takes long is told of every half minute.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -196,8 +210,10 @@ def progress_bars() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
         totals: dict[str, int] = {}
         begun: set[str] = set()
+        last = monotonic()
 
         def progress(what: str, done: int, total: int) -> None:
+            nonlocal last
             if totals.get(what) != total:
                 # A later stage of the same name (a second wave of measuring) begins anew.
                 if what in tasks:
@@ -208,6 +224,9 @@ def progress_bars() -> Iterator[Progress]:
                     click.echo(f"{what}: begun, {_amount(what, total)} to do", err=True)
             told = f"{_amount(what, done)}/{_amount(what, total)}"
             display.update(tasks[what], completed=done, told=told)
+            if not console.is_terminal and done < total and monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = monotonic()
+                click.echo(f"{what}: {told}", err=True)
             if done == total and not console.is_terminal and what in begun:
                 begun.remove(what)
                 click.echo(f"{what}: done", err=True)

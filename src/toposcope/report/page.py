@@ -66,6 +66,7 @@ def write_report(study: Study, progress: Progress = silent) -> tuple[Path, list[
         scaling=_scaling_rows(analysis),
         errors=errors.head(SHOWN_ERRORS).to_dicts(),
         n_errors=len(errors),
+        examined=study.examined(),
         findings=[{**row, "told": short_steps(row["steps"])} for row in findings.to_dicts()],
         notes=study.notes(),
         rule=RULE,

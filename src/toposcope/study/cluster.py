@@ -72,13 +72,15 @@ class Cluster:
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=TRIES)(_alone)
+        largest = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
         waiting = iter(tasks)
         running: dict[ray.ObjectRef[Any], Task] = {}
         while True:
             room = QUEUED * max(1, int(ray.cluster_resources().get("CPU", 1)))
             while len(running) < room and (task := next(waiting, None)) is not None:
-                # What a task holds is asked of its node, so that a node is not given more than it has.
-                running[remote.options(memory=cost(task)).remote(function, task)] = task
+                # What a task holds is asked of its node, so that a node is not given more than it has; one that no
+                # node has room for has a node to itself.
+                running[remote.options(memory=min(cost(task), int(largest))).remote(function, task)] = task
             if not running:
                 return
             done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)

@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.checkpoints.doctor import judge
+from toposcope.checkpoints.doctor.evidence import n_parameters
 from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
@@ -221,19 +222,10 @@ class _Runner:
             self.checkpoints[name] = {c.step: c for c in found}
             self.store.set_meta(f"ignored {name}", ", ".join(found.ignored))
             if name in declared:
-                self._keep_size(name, position, found)
                 self.store.set_status(name, "complete", found.steps[-1])
 
     def _open(self, declared: DeclaredSeries) -> Series:
         return self.opened.get(declared.called()) or declared.open(self.access)
-
-    def _keep_size(self, name: str, position: int, found: Series) -> None:
-        """Keep how many parameters a series has, by its last checkpoint; one that cannot be read is told when it is."""
-        try:
-            n_parameters: int | None = found[-1].n_parameters()
-        except ToposcopeError:
-            n_parameters = None
-        self.store.put_run(name, position, "series", n_parameters, found.spec)
 
     def _keep_log(self, name: str, found: Series) -> None:
         """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
@@ -266,7 +258,11 @@ class _Runner:
         """Judge each series by what was seen while it was read; steps that were not chosen are not missing."""
         declared = self.declaration.named_series()
         for name in self.checkpoints:
-            found = judge(list(self.store.evidence(name).values()), self.logs[name])
+            evidence = self.store.evidence(name)
+            if name in declared and evidence:
+                self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
+            found = judge(list(evidence.values()), self.logs[name])
+            self.store.set_meta(f"examined {name}", str(len(evidence)))
             if name in declared and declared[name].is_selection():
                 found = [finding for finding in found if finding.check not in GRID_CHECKS]
             self.store.put_findings(name, found)

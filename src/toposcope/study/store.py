@@ -107,6 +107,11 @@ class Store:
                 (run, position, kind, n_parameters, source),
             )
 
+    def set_n_parameters(self, run: str, n_parameters: int) -> None:
+        """Tell how large the model of a run is."""
+        with self._transaction() as c:
+            c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
+
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Tell where a run stands."""
         with self._transaction() as c:
@@ -157,6 +162,10 @@ class Store:
                     for i, r in enumerate(row.layers)
                 ],
             )
+            c.executemany(
+                "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
+                [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
+            )
 
     def evidence(self, run: str) -> dict[int, Evidence]:
         """Return what the doctor knows of the checkpoints of a run, by step."""
@@ -184,9 +193,14 @@ class Store:
                 _forget(c, run, step)
                 c.execute("DELETE FROM measurements WHERE run = ? AND step = ?", (run, step))
 
-    def measured(self, run: str) -> dict[Unit, tuple[str, str]]:
-        """Return key and diagram file of everything measured on a run."""
-        rows = self._rows("SELECT step, layer, probe, options, key, diagrams FROM measurements WHERE run = ?", run)
+    def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
+        """Return key and diagram file of everything measured on a run at some steps."""
+        rows = self._rows(
+            "SELECT step, layer, probe, options, key, diagrams FROM measurements "
+            "WHERE run = ? AND step IN (SELECT value FROM json_each(?))",
+            run,
+            json.dumps(sorted(steps)),
+        )
         return {Unit(run, *row[:4]): (row[4], row[5]) for row in rows}
 
     def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:

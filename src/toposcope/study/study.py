@@ -99,7 +99,12 @@ class Study:
 
     def progress(self) -> pl.DataFrame:
         """Return `runs` with how many checkpoints carry a measurement, and how many errors there are, by run."""
-        measured = self.frame().group_by("run").agg(measured=pl.col("step").n_unique())
+        done = self._query(
+            "SELECT DISTINCT run, step, probe, options FROM measurements",
+            {"run": pl.String, "step": pl.Int64, "probe": pl.String, "options": pl.String},
+        )
+        declared = done.join(self.labels(), on=["probe", "options"], how="semi")
+        measured = declared.group_by("run").agg(measured=pl.col("step").n_unique())
         failed = self.errors().group_by("run").agg(errors=pl.len())
         return (
             self.runs()
@@ -148,6 +153,10 @@ class Study:
         )
         rows = rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
         return rows.filter(pl.col("run").is_in(self._run_names()))
+
+    def examined(self) -> list[str]:
+        """Return the runs whose checkpoints the doctor examined when the study was last run."""
+        return [run for run in self._run_names() if int(self.meta(f"examined {run}") or 0)]
 
     def notes(self) -> list[str]:
         """Return what was left out of the study without being an error, a sentence each."""

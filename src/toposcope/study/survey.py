@@ -15,7 +15,7 @@ from toposcope.study.diagrams import diagram_file, read_diagrams, write_diagrams
 from toposcope.study.plan import Planned, plan
 from toposcope.study.pool import Engine, Failed
 from toposcope.study.store import CheckpointRow, Store, Unit
-from toposcope.study.tasks import BYTES, MeasureTask, Read, ReadTask, measure_task, read_task
+from toposcope.study.tasks import BYTES, Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
 
 BATCH = 64 * 10**6
 """Bytes of layers that make one task; a larger layer is a task of its own."""
@@ -61,18 +61,18 @@ class Survey:
     corpus_sha256: str
     progress: Progress = silent
     errors: dict[Unit, str] = field(default_factory=dict)
+    rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
+    """Checkpoints that could be read, as the store has them, by run and step."""
 
     def go(self) -> dict[Unit, str]:
         """Read and measure what is missing; return what failed."""
-        stale = self._stale()
         sizes = self._sizes()
+        stale = self._stale()
         reading = _Tally("read", sum(sizes[place].stored for place in stale), self.progress)
         alone = [probe for probe, source in self.sources.items() if source is None]
         measuring = _Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
-        fetched = {place for place in sizes if is_remote(self.checkpoints[place[0]][place[1]].location)}
-        for window in _windows(
-            self._places(), {p: s.stored if p in fetched else 0 for p, s in sizes.items()}, self.keep
-        ):
+        fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
+        for window in _windows(self._places(), fetched, self.keep):
             self._read([place for place in window if place in stale], sizes, reading)
             self._measure(window, alone, sizes, measuring)
         self._compare()
@@ -89,8 +89,9 @@ class Survey:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
         for run, found in self.checkpoints.items():
-            known, told = self.store.checkpoints(run), self.store.evidence(run)
-            self.store.drop_checkpoints(run, sorted((set(known) | set(told)) - set(found)))
+            known, told = self.store.checkpoints(run), set(self.store.evidence(run))
+            self.store.drop_checkpoints(run, sorted((set(known) | told) - set(found)))
+            self.rows[run] = {step: row for step, row in known.items() if step in found}
             for step, checkpoint in found.items():
                 row = known.get(step)
                 if row is None or step not in told or _is_changed(checkpoint, row):
@@ -118,8 +119,10 @@ class Survey:
             tally.add(sizes[run, step].stored)
             if isinstance(result, Read) and result.row is not None:
                 self.store.put_checkpoint(result.row)
+                self.rows[run][step] = result.row
             else:
                 self.store.drop_checkpoints(run, [step])
+                self.rows[run].pop(step, None)
                 message = result.message if isinstance(result, Failed) else result.evidence.error
                 self._fail({Unit(run, step, "", "read", ""): message})
             if isinstance(result, Read):
@@ -173,7 +176,7 @@ class Survey:
         for run, step in window:
             steps_of.setdefault(run, set()).add(step)
         for run, only in steps_of.items():
-            rows, measured = self.store.checkpoints(run), self.store.measured(run)
+            rows, measured = self.rows[run], self.store.measured(run, only)
             steps = sorted(self.checkpoints[run])
             for probe, source in probes.items():
                 for planned in plan(rows, steps, only, probe, source, measured, self.directory, self.corpus_sha256):
@@ -191,10 +194,8 @@ class Survey:
             probe=probe,
             wanted=planned.wanted,
             known=self._known(run, planned) if planned.current else {},
-            first=checkpoints[planned.first] if "first" in probe.NEEDS and planned.first is not None else None,
-            previous=checkpoints[planned.previous]
-            if "previous" in probe.NEEDS and planned.previous is not None
-            else None,
+            first=self._hashed(run, planned.first) if "first" in probe.NEEDS else None,
+            previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
             run_directory=self.directory / "runs" / run if "gradients" in probe.NEEDS else None,
             corpus=self.corpus,
         )
@@ -210,6 +211,9 @@ class Survey:
             mine = [sizes.get(name, 0) for name in names]
             wanted = {name: planned.wanted[name] for name in names}
             yield replace(whole, wanted=wanted, n_bytes=sum(mine), largest=max(mine))
+
+    def _hashed(self, run: str, step: int | None) -> Hashed | None:
+        return None if step is None else Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)
 
     def _known(self, run: str, planned: Planned) -> dict[str, dict[str, float]]:
         """Return the statistics of layers that stand, for what is said of the network."""
@@ -275,8 +279,11 @@ def _size(checkpoint: Checkpoint) -> _Size:
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
+    """Tell whether a checkpoint is another than the store knows, or its layers are seen in other roles."""
     try:
-        return row.path != checkpoint.location or checkpoint.fingerprint() != row.fingerprint
+        roles = [(layer.name, layer.role) for layer in checkpoint.analysed()]
+        known = [(layer.layer, layer.role) for layer in row.layers]
+        return (row.path, known, row.fingerprint) != (checkpoint.location, roles, checkpoint.fingerprint())
     except ToposcopeError:  # told when it is read
         return True
 

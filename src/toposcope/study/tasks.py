@@ -3,7 +3,9 @@
 import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,6 +22,9 @@ from toposcope.study.store import CheckpointRow, LayerRow
 
 BYTES = "bytes"
 """What tasks report as ``report(BYTES, n, 0)``: so many more bytes were read."""
+
+OPENED = 8
+"""Checkpoints a process keeps open, as far as their headers."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,13 @@ class Read:
     evidence: Evidence
 
 
+class Hashed(NamedTuple):
+    """A checkpoint, and its fingerprint when it was hashed."""
+
+    checkpoint: Checkpoint
+    fingerprint: str
+
+
 @dataclass(frozen=True)
 class MeasureTask:
     """Measure wanted layers of one checkpoint with one probe.
@@ -61,8 +73,8 @@ class MeasureTask:
     probe: Probe
     wanted: dict[str, str]
     known: dict[str, dict[str, float]]
-    first: Checkpoint | None = None
-    previous: Checkpoint | None = None
+    first: Hashed | None = None
+    previous: Hashed | None = None
     diagrams: dict[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: dict[str, Diagrams] = field(default_factory=dict)
     run_directory: Path | None = None
@@ -131,7 +143,7 @@ def _subject(task: MeasureTask) -> Subject:
         return loss_gradients(run_directory, corpus, task.checkpoint.tensors())
 
     return Subject(
-        layers=task.checkpoint.analysed(),
+        layers=_opened(task.checkpoint, task.checkpoint.roles, task.fingerprint).analysed(),
         wanted=frozenset(task.wanted),
         known=task.known,
         first=_layers(task.first),
@@ -142,8 +154,17 @@ def _subject(task: MeasureTask) -> Subject:
     )
 
 
-def _layers(checkpoint: Checkpoint | None) -> dict[str, Layer]:
-    return {layer.name: layer for layer in checkpoint.analysed()} if checkpoint else {}
+def _layers(hashed: Hashed | None) -> dict[str, Layer]:
+    if hashed is None:
+        return {}
+    opened = _opened(hashed.checkpoint, hashed.checkpoint.roles, hashed.fingerprint)
+    return {layer.name: layer for layer in opened.analysed()}
+
+
+@lru_cache(OPENED)
+def _opened(checkpoint: Checkpoint, roles: tuple[tuple[str, str], ...], fingerprint: str) -> Checkpoint:
+    """Return a checkpoint as this process opened it, if it is still the same: its header is not read for each batch."""
+    return checkpoint
 
 
 def _checked(result: Measurement | Failure) -> Measurement | Failure:
