@@ -369,6 +369,22 @@ def test_a_torch_file_without_weights_is_refused(content: object, tmp_path: Path
         Checkpoint(path, 1).layers()
 
 
+@pytest.mark.parametrize("beside", [{}, {"epoch": 3, "loss": torch.tensor(1.5), "optimizer": {"a": torch.ones(2, 2)}}])
+@pytest.mark.parametrize("key", ["net", "weights", "model_ema"])
+def test_the_one_dictionary_of_tensors_is_the_model(key: str, beside: dict[str, object], tmp_path: Path) -> None:
+    torch.save({**beside, key: family_weights()}, tmp_path / "step_1.pt")
+    found = Checkpoint(tmp_path / "step_1.pt", 1).tensors()
+    assert found.keys() == family_weights().keys()
+
+
+@pytest.mark.parametrize("beside", [{}, {"loss": torch.tensor(1.5)}])
+def test_which_of_two_models_is_meant_is_not_guessed(beside: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    torch.save({**beside, "generator": family_weights(), "discriminator": family_weights()}, path)
+    with refused(path, "no tensors", "'generator', 'discriminator'", "state_dict"):
+        Checkpoint(path, 1).layers()
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "config.json", "step_1", "step_1.npz", "step_1.pt.tmp", "folder"])
 def test_other_files_and_folders_are_no_checkpoints(name: str, tmp_path: Path) -> None:
     path = tmp_path / name

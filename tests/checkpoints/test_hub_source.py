@@ -78,6 +78,14 @@ def test_published_hashes_need_no_download(model: Hub, access: Access) -> None:
     assert not any("resolve" in request for request in model.requests)
 
 
+def test_the_published_hash_is_of_the_weights_alone(model: Hub, access: Access) -> None:
+    for branch, seed in (("step1000", 1), ("step2000", 2)):
+        torch.save(family_weights(seed), model.folder / branch / "optimizer.pt")
+        save_file(family_weights(7), model.folder / branch / "model.safetensors")
+    first, second = series("hf:owner/name@step?000", access=access)
+    assert first.published_hash() == second.published_hash() != ""
+
+
 def test_tags_folders_commits_and_patterns(model: Hub, access: Access) -> None:
     model.tags = {"stage1-step7-tokens4B": "step1000", "stage1-step9-tokens6B": "step2000", "v1.0": "main"}
     opened = series("hf:owner/name@stage1-step*-tokens*B", access=access)
@@ -107,6 +115,24 @@ def test_a_series_of_folders_in_one_revision_is_listed_once(model: Hub, access: 
     assert len(model.requests) == before
     assert opened[1].location == "hf:owner/name@main/checkpoint-200"
     assert opened[1].content_hash() == series(model.folder / "main" / "checkpoint-200")[0].content_hash()
+
+
+def test_what_lies_beside_a_file_and_three_folders_down(model: Hub, access: Access) -> None:
+    folder = model.folder / "main"
+    save_file(
+        {"embed_in.weight": torch.ones(9, 4), "l.0.mlp.fc1.weight": torch.ones(8, 4)}, folder / "step_7.safetensors"
+    )
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").write_text('{"tie_word_embeddings": false}')
+    (folder / "a" / "b" / "c" / "d").mkdir(parents=True)
+    for name in ("a/b/c/seen.txt", "a/b/c/d/unseen.txt"):
+        (folder / name).write_text("")
+    for spec in ("hf:owner/name", "hf:owner/name@main/step_7.safetensors"):
+        (checkpoint,) = series(spec, access=access)
+        assert (checkpoint.step, [layer.role for layer in checkpoint.analysed()]) == (7, ["mlp.in"])
+    source = series("hf:owner/name", access=access).source
+    assert source is not None
+    assert {"a/b/c/seen.txt"} == {name for name in source.files() if name.startswith("a/")}
 
 
 def test_one_tensor_moves_little_more_than_itself(model: Hub, access: Access) -> None:

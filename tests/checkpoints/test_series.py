@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from small_checkpoints import ANALYSED, WRITERS, Writer, every_format, family_we
 from small_checkpoints import safetensors_file as write_safetensors
 
 from toposcope.checkpoints import Checkpoint, Series, series
+from toposcope.checkpoints.sources import LocalSource
+from toposcope.errors import ToposcopeError
 
 STEPS = [0, 5, 40, 300, 1000, 20000]
 """Sorted as text, 1000 would come before 300."""
@@ -111,7 +114,7 @@ def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
     touch(tmp_path / "runs" / "Jan01", "events.out")
     found = series(tmp_path)
     assert found.steps == [500, 1000]
-    assert list(found.ignored) == ["model.safetensors", "training_args.bin"]
+    assert list(found.ignored) == ["model.safetensors"]
 
 
 def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
@@ -121,7 +124,9 @@ def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
     for path in final.iterdir():
         path.rename(tmp_path / path.name)
     final.rmdir()
-    assert series(tmp_path).steps == [500, 1000]
+    found = series(tmp_path)
+    assert found.steps == [500, 1000]
+    assert found.ignored == ("model.safetensors.index.json",)
 
 
 # One checkpoint
@@ -160,10 +165,28 @@ def test_a_folder_tells_the_step_of_the_one_file_in_it(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    torch.save(family_weights(), tmp_path / os.fsdecode(b"step_1\xff.pt"))
-    (checkpoint,) = series(tmp_path)
-    assert len(checkpoint.fingerprint()) == 64
-    assert checkpoint.layers()
+    touch(tmp_path, os.fsdecode(b"step_1\xff.pt"), os.fsdecode(b"notes\xff.txt"), "config.json")
+    with refused(tmp_path, "no checkpoints that can be read", r"step_1\udcff.pt"):
+        series(tmp_path)
+    touch(tmp_path, "step_2.pt", "best.pt")
+    touch(tmp_path / os.fsdecode(b"step_3\xff"), "model.safetensors")
+    found = series(tmp_path)
+    assert found.steps == [2]
+    assert found.ignored == ("best.pt", r"step_1\udcff.pt", r"step_3\udcff")
+    for path in (tmp_path / os.fsdecode(b"step_1\xff.pt"), os.fsdecode(b"\xff/gone")):
+        with pytest.raises(ToposcopeError, match="not UTF-8; rename it"):
+            series(path)
+
+
+def test_names_that_are_none(tmp_path: Path) -> None:
+    for spec, words in (
+        ("~nobody-of-that-name/x", "home folder"),
+        ("x" * 300, "too long"),
+        (str(tmp_path / "a\0b"), "no such file"),
+    ):
+        with pytest.raises(ToposcopeError, match=words) as caught:
+            series(spec)
+        assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("name", ["safetensors", "nanoGPT", "OLMo-core"])
@@ -183,6 +206,125 @@ def test_a_model_folder_with_what_a_trainer_leaves_beside_it(tmp_path: Path) -> 
     touch(folder, "rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer_state.json")
     assert series(folder).steps == [500]
     assert series(folder)[0].location == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("folder", "names", "weights"),
+    [
+        ("step-000100", ["lit_model.pth", "model_config.yaml", "hyperparameters.yaml"], "lit_model.pth"),
+        ("step100-unsharded", ["model.pt", "optim.pt", "train.pt", "config.yaml"], "model.pt"),
+        (
+            "global_step100",
+            ["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"],
+            "mp_rank_00_model_states.pt",
+        ),
+        ("step100", ["weights.safetensors", "config.json", "logs/a.pt"], "weights.safetensors"),
+        (
+            "checkpoint-100",
+            ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "training_args.bin"],
+            "adapter_model.safetensors",
+        ),
+    ],
+)
+def test_a_folder_that_holds_one_file_of_weights(folder: str, names: list[str], weights: str, tmp_path: Path) -> None:
+    where = tmp_path / "run" / folder
+    for name in names:
+        touch((where / name).parent, Path(name).name)
+    (save_file if weights.endswith(".safetensors") else torch.save)(family_weights(), where / weights)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    for spec in (where, where.parent):
+        (checkpoint,) = series(spec)
+        assert (checkpoint.step, checkpoint.location) == (100, str(where))
+        if not (where / "config.json").exists():
+            assert [layer.name for layer in checkpoint.analysed()] == ANALYSED
+
+
+@pytest.mark.parametrize("names", [["a.pt", "b.pt"], ["optim.pt", "train.pt"], ["w-00001-of-00002.pt", "c.json"]])
+def test_a_folder_of_several_files_of_weights_or_none_is_no_checkpoint(names: list[str], tmp_path: Path) -> None:
+    touch(tmp_path / "step_1", *names)
+    with refused(tmp_path, "no checkpoints"):
+        series(tmp_path)
+
+
+# Links
+
+
+def test_a_link_is_known_by_its_own_name(tmp_path: Path) -> None:
+    """As the cache of the hub has it: a snapshot of links to files that are called by their hashes."""
+    blob, snapshot = tmp_path / "blobs" / "deadbeef", tmp_path / "snapshots" / "abc"
+    for folder in (blob.parent, snapshot):
+        folder.mkdir(parents=True)
+    save_file(family_weights(), blob)
+    (snapshot / "model.safetensors").symlink_to("../../blobs/deadbeef")
+    (tmp_path / "step77.safetensors").symlink_to(blob)
+    (tmp_path / "step_500").symlink_to(snapshot)
+    for name, step in (("snapshots/abc/model.safetensors", 0), ("step77.safetensors", 77), ("step_500", 500)):
+        for spec in (str(tmp_path / name), f"file://{tmp_path / name}"):
+            found = series(spec)
+            assert (found.name, found.steps) == (Path(name).name, [step])
+            assert [layer.name for layer in found[0].analysed()] == ANALYSED
+
+
+def test_links_in_circles_and_to_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_run(folder)
+    (folder / "self").symlink_to("self")
+    (folder / "up").symlink_to("..")
+    for name in ("step_7.pt", "best.pt", "notes.txt"):
+        (folder / name).symlink_to("nowhere")
+    found = series(folder)
+    assert_is_the_run(found)
+    assert found.ignored == ("best.pt", "step_7.pt")
+    listed = LocalSource(folder).files()
+    assert [name for name in listed if not name.startswith("step_0")] == [
+        "best.pt/",
+        "notes.txt/",
+        "self/",
+        "step_7.pt/",
+    ]
+    with refused(folder / "best.pt", "No such file"):
+        listed["best.pt/"].read(0, 0)
+
+
+def test_a_folder_that_may_not_be_read_spares_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scandir(path: Path) -> object:
+        if Path(path).name in ("step_7", "private"):
+            raise PermissionError(13, "Permission denied")
+        return listing(path)
+
+    listing = os.scandir
+    touch(tmp_path / "step_7", "model.safetensors")
+    touch(tmp_path / "private", "notes.txt")
+    write_run(tmp_path)
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = series(tmp_path)
+    assert_is_the_run(found)
+    assert found.ignored == ("step_7",)
+
+
+# Where a run keeps its checkpoints
+
+
+@pytest.mark.parametrize(
+    ("names", "steps", "ignored"),
+    [
+        (["model.safetensors", "checkpoint/readme.txt"], [0], []),
+        (["step_1.pt", "checkpoints/notes.txt"], [1], []),
+        (["step_1.pt", "best.pt", "checkpoints/step_2.pt", "checkpoints/step_3.pt"], [1], ["best.pt", "checkpoints"]),
+        (["final.pt", "state.pt", "checkpoints/step_2.pt", "checkpoints/last.pt"], [2], ["last.pt", "final.pt"]),
+        (["checkpoints/step_2.pt", "checkpoint/step_3.pt"], [2], ["checkpoint"]),
+        (["model.safetensors.index.json", "checkpoints/step_2.pt"], [2], ["model.safetensors.index.json"]),
+        (["last.pt", "checkpoint/model.safetensors", "checkpoint/config.json"], [0], ["last.pt"]),
+    ],
+)
+def test_what_lies_beside_a_folder_of_checkpoints(
+    names: list[str], steps: list[int], ignored: list[str], tmp_path: Path
+) -> None:
+    for name in names:
+        touch((tmp_path / name).parent, Path(name).name)
+    found = series(tmp_path)
+    assert found.steps == steps
+    assert list(found.ignored) == ignored
 
 
 # Paths
@@ -258,7 +400,6 @@ def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:
         ("step_1.pt", "step_000001.pt"),
         ("step_1.pt", "step_1.safetensors"),
         ("checkpoint-1.pt", "step1.pt"),
-        ("optimizer_step_1.pt", "step_1.pt"),
     ],
 )
 def test_two_checkpoints_of_one_step_are_refused(first: str, second: str, tmp_path: Path) -> None:
@@ -322,7 +463,21 @@ def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: P
     assert [layer.name for layer in copied.layers()] == names
 
 
+@every_format
+def test_a_layer_goes_to_another_process(write: Writer, tmp_path: Path) -> None:
+    layer = Checkpoint(write(tmp_path, 1, family_weights()), 1).layers()[0]
+    copied = pickle.loads(pickle.dumps(layer))  # noqa: S301 - our own bytes
+    assert torch.equal(copied.read(), layer.read())
+
+
 def test_a_head_of_another_dtype_is_not_tied(tmp_path: Path) -> None:
     tensors = {"embed_in.weight": torch.zeros(4, 3), "embed_out.weight": torch.zeros(4, 3, dtype=torch.bfloat16)}
     save_file(tensors, tmp_path / "step_1.safetensors")
     assert series(tmp_path)[0].n_parameters() == 4 * 3 * 2
+
+
+@pytest.mark.parametrize("steps", ["0,10", []], ids=str)
+def test_a_choice_that_is_none_is_refused(steps: Any, tmp_path: Path) -> None:
+    touch(tmp_path, "step_1.pt", "step_2.pt")
+    with pytest.raises(ToposcopeError, match="steps is"):
+        series(tmp_path, steps=steps)

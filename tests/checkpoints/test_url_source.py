@@ -1,8 +1,10 @@
 """Checkpoints of an HTTP server and of any URL fsspec reads: the same as on this machine, and little is moved."""
 
 import hashlib
+import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -111,12 +113,12 @@ def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -
     (folder / ".hidden").mkdir(parents=True)
     for where in (folder, server.folder, folder / ".hidden"):
         WRITERS["safetensors"](where, 1, family_weights())
-    deep = folder / "a" / "b" / "c"
+    deep = folder / "a" / "b" / "c" / "d"
     deep.mkdir(parents=True)
     (deep.parent / "seen.txt").write_text("seen")
     (deep / "unseen.txt").write_text("unseen")
     ((_, root),) = roots(f"{server.url}/series/", access)
-    assert sorted(root.files()) == ["a/b/seen.txt", "step_000001.safetensors"]
+    assert sorted(root.files()) == ["a/b/c/seen.txt", "step_000001.safetensors"]
     assert all(request.startswith("GET /series/") for request in server.requests)
 
 
@@ -256,6 +258,46 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert series(f"file://{path}")[0] == series(path)[0]
     with pytest.raises(ToposcopeError, match="no such file or folder"):
         series(f"file://{tmp_path}/nothing")
+
+
+def test_a_study_of_one_run_is_found_everywhere(server: RangeServer, access: Access, bucket: str) -> None:
+    """Every source looks three folders deep, and no deeper."""
+    study = server.folder / "study"
+    run = study / "runs" / "small-1"
+    (run / "checkpoints" / "deeper").mkdir(parents=True)
+    for name in ("../../study.toml", "checkpoints/deeper/unseen.txt"):
+        (run / name).write_text("")
+    WRITERS["safetensors"](run / "checkpoints", 3, family_weights())
+    upload(study, bucket)
+    for spec in (str(study), f"{server.url}/study/", bucket):
+        assert series(spec, access=access).steps == [3]
+        ((_, root),) = roots(spec, access)
+        assert sorted(root.files()) == ["runs/small-1/checkpoints/step_000003.safetensors", "study.toml"]
+    again = study / "runs" / "small-2" / "checkpoints"
+    again.mkdir(parents=True)
+    WRITERS["safetensors"](again, 3, family_weights())
+    with pytest.raises(ToposcopeError, match=r"name one: http://[^/]+/study/runs/NAME"):
+        series(f"{server.url}/study/", access=access)
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("tied", [True, False, None])
+def test_a_configuration_beside_a_file_is_heeded_everywhere(
+    tied: bool | None, head: bool, server: RangeServer, access: Access, bucket: str
+) -> None:
+    server.conduct.head = head
+    weights = {"embed_in.weight": torch.ones(9, 4), "l.0.mlp.fc1.weight": torch.ones(8, 4)}
+    WRITERS["safetensors"](server.folder, 1, weights)
+    if tied is not None:
+        (server.folder / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+    upload(server.folder, bucket)
+    roles = ["mlp.in"] if tied is False else ["head", "mlp.in"]
+    for spec in (str(server.folder), f"{server.url}/", bucket):
+        for where in (spec, f"{spec.rstrip('/')}/step_000001.safetensors"):
+            for opened in (access, replace(access, offline=True)):
+                (checkpoint,) = series(where, access=opened)
+                copied = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301 - our own bytes
+                assert [layer.role for layer in copied.analysed()] == roles
 
 
 def test_a_series_in_many_folders_is_listed_in_few_requests(server: RangeServer, access: Access) -> None:

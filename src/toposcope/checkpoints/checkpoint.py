@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
 from toposcope.errors import ToposcopeError
@@ -138,7 +139,7 @@ class Checkpoint:
         It tells two checkpoints of one source apart without reading them; files of another format, or with other
         metadata, hash otherwise.
         """
-        weights = {n: f for n, f in self.files.items() if n.endswith((".safetensors", ".distcp", *_TORCH_ENDINGS))}
+        weights = of_weights(self.files)
         if not weights or not all(file.sha256 for file in weights.values()):
             return ""
         return hashlib.sha256("\x1f".join(f"{n}:{f.sha256}" for n, f in sorted(weights.items())).encode()).hexdigest()
@@ -159,8 +160,9 @@ class Checkpoint:
 
     def _may_be_tied(self) -> bool:
         config = self.files.get("config.json")
-        if config is None and isinstance(self.source, LocalSource) and not self.source.path.is_dir():
-            config = LocalSource(self.source.path.parent / "config.json").file()
+        # Of a checkpoint that is a single file.
+        if config is None and any(file.location == self.location for file in self.files.values()):
+            config = self.source.beside("config.json")
         if config is None:
             return True
         try:
@@ -170,9 +172,6 @@ class Checkpoint:
             raise ToposcopeError(
                 f"{config.location}: not a model configuration ({error}); fetch it again, or remove it"
             ) from error
-
-
-_TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
 
 def _is_matrix(entry: formats.Entry) -> bool:

@@ -16,7 +16,11 @@ from toposcope.checkpoints.sources import LocalSource, Source
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
-_OTHERS = (AttributeError, OSError, csv.Error)
+_NO_LOG = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
+    csv.Error,
+)
+"""What making sense of a file that is no training log may raise."""
 COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 _OTHER_NAMES = {"lr": "learning_rate", "eval_loss": "validation_loss", "val_loss": "validation_loss"}
 
@@ -64,7 +68,7 @@ def read_log(place: Source | Path) -> TrainingLog | None:
         content = file.read(0, file.size).tobytes()
         try:
             return _table(rows(content))
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, *_OTHERS) as error:
+        except _NO_LOG as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
             raise ToposcopeError(f"{file.location}: not a training log ({reason}); mend it or move it away") from error
     return None

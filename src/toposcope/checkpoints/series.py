@@ -8,17 +8,18 @@ from typing import overload
 
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import is_checkpoint
+from toposcope.checkpoints.formats import is_checkpoint, model_folder
+from toposcope.checkpoints.formats.weight_names import SHARD
 from toposcope.checkpoints.selection import Selection
-from toposcope.checkpoints.sources import Access, Source, is_remote, roots
+from toposcope.checkpoints.sources import Access, Files, Source, is_remote, roots
+from toposcope.checkpoints.sources.local import escaped, local_path
 from toposcope.checkpoints.steps import step_of, step_pattern, tokens_of
 from toposcope.errors import ToposcopeError
 
-_SHARD = re.compile(r"-\d+-of-\d+$")
 _KEEPERS = ("checkpoints", "checkpoint")
 """Folders in which a run keeps its checkpoints: ours, Lightning; torchtitan."""
-
-Rules = tuple[tuple[str, str], ...]
+_STATE = "state.pt"
+"""What a run of ours goes on from lies beside its checkpoints, and is none."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Series(Sequence[Checkpoint]):
         What names it: a path, ``hf:owner/name@revisions``, or a URL.
     checkpoints : tuple of Checkpoint
     ignored : tuple of str
-        Checkpoints that tell no step, beside others that do.
+        What was left out: checkpoints that tell no step or lie in another folder, beside those of the series; names
+        that are not UTF-8; links that lead nowhere and folders that may not be read.
     source : Source or None
         What `spec` names, where that is one place; a training log would lie there.
     """
@@ -79,7 +81,7 @@ class Series(Sequence[Checkpoint]):
 def series(
     spec: str | Path,
     *,
-    steps: Sequence[int] = (),
+    steps: Sequence[int] | None = None,
     every: int = 0,
     log_spaced: int = 0,
     pattern: str = "",
@@ -96,7 +98,7 @@ def series(
         under a URL that fsspec reads (``s3://``, ``gs://``, ``https://``); or revisions of a model on the Hugging Face
         hub, ``hf:owner/name@step*``.
     steps, every, log_spaced
-        Which checkpoints; see `Selection`.
+        Which checkpoints; see `Selection`. None is all.
     pattern : str
         A regular expression whose one group is the step, for names the built-in rules do not know.
     roles : mapping of str to str, optional
@@ -122,11 +124,20 @@ def series(
         opened = _in_one_place(name, root, own, rules)
     else:
         opened = _of_places(spec, found, own, rules)
-    opened = opened if is_remote(spec) else replace(opened, spec=str(Path(spec).expanduser()))
-    return opened.select(Selection(steps=list(steps), every=every, log_spaced=log_spaced))
+    opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
+    return opened.select(Selection(steps=_wanted(steps), every=every, log_spaced=log_spaced))
 
 
-def _of_places(spec: str, found: list[tuple[str, Source]], own: re.Pattern[str] | None, rules: Rules) -> Series:
+def _wanted(steps: Sequence[int] | None) -> list[int]:
+    """Refuse what was meant as a choice of steps and is none."""
+    if isinstance(steps, str) or (steps is not None and not len(steps)):
+        raise ToposcopeError(f"steps is {steps!r}; name whole numbers, such as [0, 100], or leave it out for all")
+    return [] if steps is None else [int(step) for step in steps]
+
+
+def _of_places(
+    spec: str, found: list[tuple[str, Source]], own: re.Pattern[str] | None, rules: role_table.Rules
+) -> Series:
     """Return a series of several places, each of them one checkpoint."""
     named = {source.spec: (source, step_of(name, own), tokens_of(name)) for name, source in found}
     stepped = [Checkpoint(s, step, tokens, rules) for s, step, tokens in named.values() if step is not None]
@@ -136,10 +147,10 @@ def _of_places(spec: str, found: list[tuple[str, Source]], own: re.Pattern[str] 
     return Series(_last_part(spec), spec, _in_order(spec, stepped), ignored)
 
 
-def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: Rules) -> Series:
+def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: role_table.Rules) -> Series:
     """Return the series of what lies in one place: files or folders that tell steps, or a single checkpoint."""
-    names = list(root.files())
-    folder, names = _checkpoint_folder(root, names)
+    listed, unusable = _usable(root.files(), own)
+    folder, names, left = _checkpoint_folder(root, listed, own)
     candidates = _candidates(names)
     steps = {part: step_of(stem, own) for part, stem in candidates.items()}
     stepped = [
@@ -148,9 +159,29 @@ def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: R
         if step is not None
     ]
     if stepped and names != [name]:
-        ignored = tuple(part for part, step in steps.items() if step is None)
-        return Series(name, root.spec, _in_order(folder.spec, stepped), ignored, root)
-    return _single(name, root, folder, names, candidates, own, rules)
+        sharded = (part for part in [*names, *listed] if part in model_folder.NAMES and part.endswith(".json"))
+        ignored = *(part for part, step in steps.items() if step is None), *sharded, *left, *unusable
+        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root)
+    if unusable and not candidates and not is_checkpoint(names):
+        raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
+    single = _single(name, root, folder, names, candidates, own, rules)
+    return replace(single, ignored=(*left, *unusable))
+
+
+def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of files, and what would be a checkpoint if its name were text or it could be looked at."""
+    names: list[str] = []
+    unusable: dict[str, None] = {}
+    for name in files:
+        if escaped(name) == name and not name.endswith("/"):
+            names.append(name)
+            continue
+        whole = name.rstrip("/")
+        first = whole.partition("/")[0]
+        part = first if escaped(first) != first else whole
+        if is_checkpoint([whole]) or (part == first and step_of(_stem(first), own) is not None):
+            unusable[escaped(part)] = None
+    return names, tuple(unusable)
 
 
 def _single(
@@ -160,7 +191,7 @@ def _single(
     names: list[str],
     candidates: dict[str, str],
     own: re.Pattern[str] | None,
-    rules: Rules,
+    rules: role_table.Rules,
 ) -> Series:
     """Return a series of one checkpoint, which need not tell its step."""
     if names == [name] and is_checkpoint(names):
@@ -184,24 +215,38 @@ def _single(
     return Series(name, root.spec, (Checkpoint(where, step_of(stem, own) or 0, tokens_of(stem), rules),), (), root)
 
 
-def _checkpoint_folder(root: Source, names: list[str]) -> tuple[Source, list[str]]:
-    """Go down to where a run keeps its checkpoints."""
+def _checkpoint_folder(
+    root: Source, names: list[str], own: re.Pattern[str] | None
+) -> tuple[Source, list[str], tuple[str, ...]]:
+    """Go down to where a run keeps its checkpoints; the last of what is returned are checkpoints left out by that."""
     if "study.toml" in names:
         runs = sorted({p[1] for n in names if len(p := n.split("/")) > 3 and p[0] == "runs" and p[2] == "checkpoints"})
         if len(runs) != 1:
             told = ", ".join(runs) or "none yet"
             raise ToposcopeError(
-                f"{root.spec}: a study with {len(runs)} runs ({told}); name one: {root.spec}/runs/NAME"
+                f"{root.spec}: a study with {len(runs)} runs ({told}); name one: {root.spec.rstrip('/')}/runs/NAME"
             )
-        return _below(root, names, f"runs/{runs[0]}/checkpoints/")
-    for keeper in _KEEPERS:
-        if any(name.startswith(f"{keeper}/") for name in names):
-            return _below(root, names, f"{keeper}/")
-    return root, names
+        return *_below(root, names, f"runs/{runs[0]}/checkpoints/"), ()
+    keepers = [keeper for keeper in _KEEPERS if _keeps(_inside(names, f"{keeper}/"))]
+    if not keepers:
+        return root, names, ()
+    beside = {part: stem for part, stem in _candidates(names).items() if part not in _KEEPERS}
+    if any(step_of(stem, own) is not None for stem in beside.values()):
+        return root, names, tuple(keepers)
+    chosen, *others = keepers
+    return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part != _STATE)
+
+
+def _keeps(names: list[str]) -> bool:
+    return bool(names) and (is_checkpoint(names) or bool(_candidates(names)))
 
 
 def _below(root: Source, names: list[str], prefix: str) -> tuple[Source, list[str]]:
-    return root.child(prefix.removesuffix("/")), [n.removeprefix(prefix) for n in names if n.startswith(prefix)]
+    return root.child(prefix.removesuffix("/")), _inside(names, prefix)
+
+
+def _inside(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _candidates(names: list[str]) -> dict[str, str]:
@@ -215,7 +260,7 @@ def _candidates(names: list[str]) -> dict[str, str]:
         is_file = within == [""]
         stem = _stem(first) if is_file else first
         # The 00001 of a shard is no step.
-        if not first.startswith(".") and not _SHARD.search(stem) and is_checkpoint([first] if is_file else within):
+        if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
             found[first] = stem
     return found
 

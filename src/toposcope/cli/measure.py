@@ -115,12 +115,12 @@ def _probe(text: str) -> dict[str, Any]:
 
 def _named(specs: tuple[str, ...], opening: Opening) -> list[DeclaredSeries]:
     """Name each series by the end of what names it, with as many parts as tell them apart."""
-    from toposcope.checkpoints.sources import is_remote
+    from toposcope.checkpoints.sources import is_remote, local_path
 
     for spec in specs:
         refuse_absent(spec)
     # A link goes by its own name, not by its target's.
-    absolute = [spec if is_remote(spec) else os.path.abspath(Path(spec).expanduser()) for spec in specs]  # noqa: PTH100
+    absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
     parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
     longest = max(map(len, parts))
     for depth in range(1, longest + 1):

@@ -82,10 +82,11 @@ class Opening:
 
 def refuse_absent(spec: str) -> None:
     """Refuse a path that is not there."""
-    from toposcope.checkpoints.sources import is_remote
+    from toposcope.checkpoints.sources import is_remote, local_path
 
-    if not is_remote(spec) and not Path(spec).expanduser().exists():
-        raise BadUse(f"{spec}: no such file or folder")
+    with bad_use():
+        if not is_remote(spec) and not local_path(spec).exists():
+            raise BadUse(f"{spec}: no such file or folder")
 
 
 def access_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -83,8 +83,8 @@ def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> A
 def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> ToposcopeError:
     """Return the error for a matrix with NaN or infinities."""
     return ToposcopeError(
-        f"{name}: {count} of {size} entries are NaN or infinite, shape {tuple(shape)}; persistence is defined for "
-        "finite entries only"
+        f"{name}: {count} of {size} entries are NaN or infinite, shape {tuple(shape)}; what is measured is "
+        "defined for finite entries only"
     )
 
 

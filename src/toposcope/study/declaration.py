@@ -11,7 +11,7 @@ import tomli_w
 
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
-from toposcope.checkpoints.sources import is_remote
+from toposcope.checkpoints.sources import is_remote, local_path
 from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, Size, Training
@@ -91,7 +91,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Open the series."""
         return series(
             self.path,
-            steps=self.steps,
+            steps=self.steps or None,
             every=self.every,
             log_spaced=self.log_spaced,
             pattern=self.step_pattern,
@@ -211,7 +211,7 @@ def check(declaration: Declaration) -> None:
 def _anchored(declaration: Declaration, folder: Path) -> Declaration:
     """Make paths absolute, starting at the TOML file."""
     series = [
-        s if is_remote(s.path) else msgspec.structs.replace(s, path=str(folder / Path(s.path).expanduser()))
+        s if is_remote(s.path) else msgspec.structs.replace(s, path=str(folder / local_path(s.path)))
         for s in declaration.series
     ]
     corpus = declaration.corpus

@@ -161,7 +161,11 @@ class Study:
     def notes(self) -> list[str]:
         """Return what was left out of the study without being an error, a sentence each."""
         series = list(self.declaration.named_series())
-        found = [f"{name}: {files}: left out, no step in the name" for name in series if (files := self._ignored(name))]
+        found = [
+            f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
+            for name in series
+            if (files := self._ignored(name))
+        ]
         needing = [probe.label() for probe in self.declaration.resolved_probes() if "gradients" in probe.NEEDS]
         found += [
             f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"

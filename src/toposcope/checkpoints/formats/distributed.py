@@ -253,7 +253,7 @@ class _Stored:
 
     def _shard(self, name: Any) -> StoredFile:
         """Return the file of a name that comes from outside, and may only mean a file in the folder."""
-        if not isinstance(name, str) or not model_folder.is_plain_name(name):
+        if not isinstance(name, str) or not model_folder.is_file_name(name):
             told = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
             raise CheckpointError(f"{self._file.location}: names a file outside its folder, or none: {told}", "unsafe")
         if name not in self._files:

@@ -83,13 +83,13 @@ def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:
     """Return a tensor whose bytes lie in a file, one row after another, from `offset` on."""
+    return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset))
 
-    def read(start: int, stop: int) -> Tensor:
-        width = math.prod(shape[1:]) * itemsize(dtype)
-        stored = file.read(offset + start * width, offset + stop * width)
-        return as_tensor(stored, dtype, (stop - start, *shape[1:]) if shape else ())
 
-    return Entry(name, shape, dtype, read)
+def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> Tensor:
+    width = math.prod(shape[1:]) * itemsize(dtype)
+    stored = file.read(offset + start * width, offset + stop * width)
+    return as_tensor(stored, dtype, (stop - start, *shape[1:]) if shape else ())
 
 
 @cache

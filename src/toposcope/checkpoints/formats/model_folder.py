@@ -10,6 +10,7 @@ import msgspec
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.entry import Entry, itemsize
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.fetching import is_relative_name
 
 NAMES = (
     "model.safetensors.index.json",
@@ -32,11 +33,9 @@ def claims(names: Collection[str]) -> bool:
     return any(name in names for name in NAMES) or any(SHARD.fullmatch(name) for name in names)
 
 
-def is_plain_name(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Tell whether a name that comes from outside can only mean a file in one folder."""
-    return (
-        not set(name) & {"/", "\\"} and name not in ("", ".", "..") and name.isprintable() and len(name) <= LONGEST_NAME
-    )
+    return "/" not in name and is_relative_name(name) and len(name) <= LONGEST_NAME
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -108,7 +107,7 @@ def _index(index: StoredFile, files: Files) -> _Index:
             f"{index.location}: not a shard index (no weight_map of names); fetch it again", "damaged"
         ) from error
     for name in sorted(set(content.weight_map.values())):
-        if not is_plain_name(name):
+        if not is_file_name(name):
             raise CheckpointError(
                 f"{index.location}: names a shard outside its folder, or no file: {name[:80]!r}", "unsafe"
             )

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from toposcope.checkpoints.formats.entry import Entry, as_tensor, itemsize
+from toposcope.checkpoints.formats.weight_names import TORCH, is_other
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import LARGEST_PICKLE, TENSORS, StoredStorage, StoredTensor, Stream, load
 
-ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app")
 """Where trainers keep the weights: ours and many, Lightning, nanoGPT, DeepSpeed; Composer has state, then model; the
 recipes of torch.distributed.checkpoint app, then model."""
-NOT_WEIGHTS = ("optimizer.", "scheduler.", "rng_state")
-"""What a Trainer's files beside the weights begin with."""
 DEEPEST = 4
 """Keys one in the other; a pickle can hold a dictionary that holds itself."""
 LOCAL_HEADER = 30
@@ -32,7 +30,7 @@ MAGIC = 0x1950A86A20F9469CFC6C
 
 def claims(names: Collection[str]) -> bool:
     """By the ending of a single file, not of what belongs to the optimizer."""
-    return len(names) == 1 and (name := next(iter(names))).endswith(ENDINGS) and not name.startswith(NOT_WEIGHTS)
+    return len(names) == 1 and (name := next(iter(names))).endswith(TORCH) and not is_other(name)
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -47,12 +45,27 @@ def entries_of(file: StoredFile) -> list[Entry]:
     if not begin.startswith(tuple(SIGNATURES.values())):
         raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
     archive = Archive(file) if begin == SIGNATURES["zip"] else Legacy(file)
-    found = [archive.entry(name, tensor) for name, tensor in weights_of(archive.content).items()]
-    if not found:
-        raise CheckpointError(
-            f"{file.location}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}", "damaged"
-        )
-    return found
+    return [archive.entry(name, tensor) for name, tensor in _model(file, archive.content).items()]
+
+
+def _model(file: StoredFile, content: object) -> dict[str, StoredTensor]:
+    """Find the tensors of the model, if need be under a key of the user's own."""
+    found = weights_of(content)
+    keys: Mapping[Any, Any] = content if isinstance(content, Mapping) else {}
+    is_usual = any(key in WEIGHT_KEYS for key in keys)
+    if found and (is_usual or any(len(tensor.shape) > 1 for tensor in found.values())):
+        return found
+    own = [key for key in keys if _tensors(keys[key]) and not is_other(str(key))]
+    if len(own) == 1 and not is_usual:
+        return _tensors(keys[own[0]])
+    if found and not own:
+        return found
+    there = ", ".join(ascii(str(key)[:40]) for key in (own or [*keys])[:6]) or "no dictionary of tensors"
+    raise CheckpointError(
+        f"{file.location}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}; there is {there}. Save the "
+        "model's state_dict under one of these names",
+        "damaged",
+    )
 
 
 class Archive:
@@ -250,11 +263,12 @@ def weights_of(content: object, depth: int = DEEPEST) -> dict[str, StoredTensor]
         inner = content.get(key)
         if isinstance(inner, Mapping) and (found := weights_of(inner, depth - 1)):
             return without_attribute(found) if "pytorch-lightning_version" in content else found
-    return {
-        str(name): value
-        for name, value in content.items()
-        if isinstance(value, StoredTensor) and isinstance(name, str | int)
-    }
+    return _tensors(content)
+
+
+def _tensors(content: object) -> dict[str, StoredTensor]:
+    items = content.items() if isinstance(content, Mapping) else ()
+    return {str(name): v for name, v in items if isinstance(v, StoredTensor) and isinstance(name, str | int)}
 
 
 def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:

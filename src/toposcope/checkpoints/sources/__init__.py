@@ -10,11 +10,10 @@ A kind is a module of this package with two functions; adding a kind means addin
 import importlib
 import pkgutil
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 
 from toposcope.checkpoints.sources.kept import keep_from_text
-from toposcope.checkpoints.sources.local import LocalFile, LocalSource
+from toposcope.checkpoints.sources.local import LocalFile, LocalSource, local_path, name_of
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
 
@@ -30,6 +29,7 @@ __all__ = [
     "fingerprint",
     "is_remote",
     "keep_from_text",
+    "local_path",
     "roots",
 ]
 
@@ -57,7 +57,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
         if kind.claims(spec):
             found: list[tuple[str, Source]] = kind.roots(spec, access)
             return found
-    path = Path(spec).expanduser()
+    path = local_path(spec)
     if not path.exists():
         raise ToposcopeError(f"{path}: no such file or folder")
-    return [(path.resolve().name, LocalSource(path))]
+    return [(name_of(path), LocalSource(path))]

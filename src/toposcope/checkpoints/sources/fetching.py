@@ -174,12 +174,12 @@ def checked_name(name: str, location: str) -> str:
     CheckpointError
         If it leads elsewhere, or is no name.
     """
-    if not is_plain_name(name):
+    if not is_relative_name(name):
         raise CheckpointError(f"{location}: lists a file outside its folder, or no file: {name[:80]!r}", "unsafe")
     return name
 
 
-def is_plain_name(name: str) -> bool:
+def is_relative_name(name: str) -> bool:
     """Tell whether every part of a relative name is one, and none leads upwards."""
     plain = name.isprintable() and "\\" not in name and len(name) < 1024
     return plain and not any(part in ("", ".", "..") for part in name.split("/"))

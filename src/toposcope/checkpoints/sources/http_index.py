@@ -6,7 +6,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from toposcope.checkpoints.sources.fetching import is_plain_name
+from toposcope.checkpoints.sources.fetching import is_relative_name
 from toposcope.checkpoints.sources.http_requests import Address, opened, passing_errors, reason, refusal
 from toposcope.checkpoints.sources.patience import Patience
 from toposcope.checkpoints.sources.source import CheckpointError
@@ -89,6 +89,6 @@ def _below(folder: str, link: str) -> tuple[str, bool]:
     rest = path.removeprefix(base)
     name = rest.removesuffix("/")
     # Links for sorting have a query; those to elsewhere are not of this folder.
-    if parts.query or parts.fragment or not path.startswith(base) or "/" in name or not is_plain_name(name):
+    if parts.query or parts.fragment or not path.startswith(base) or "/" in name or not is_relative_name(name):
         return "", False
     return name, rest.endswith("/")

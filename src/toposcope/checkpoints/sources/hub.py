@@ -13,9 +13,8 @@ import msgspec
 from toposcope.checkpoints.sources.fetching import checked_name, checked_size, forget, looked_up, read_through
 from toposcope.checkpoints.sources.http_ranges import filled
 from toposcope.checkpoints.sources.http_requests import Address, passing_errors, reason
-from toposcope.checkpoints.sources.local import DEPTH
 from toposcope.checkpoints.sources.patience import Patience
-from toposcope.checkpoints.sources.source import MOST_FILES, Access, Bytes, CheckpointError, Files
+from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
@@ -155,7 +154,7 @@ class HubSource:
             name = listed.path.removeprefix(inside)
             parts = name.split("/")
             hidden = any(part.startswith(".") for part in parts[:-1])
-            if listed.path.startswith(inside) and len(parts) <= DEPTH and not hidden:
+            if listed.path.startswith(inside) and len(parts) <= DEPTH + 1 and not hidden:
                 found[name] = self._file(listed)
         if not found:
             raise ToposcopeError(f"{self.spec}: no such file or folder; look at the model's files on the hub")
@@ -165,6 +164,13 @@ class HubSource:
         """Return a file or folder below."""
         prefix = f"{self.prefix}/{name}" if self.prefix else name
         return HubSource(self.repo, self.revision, self.commit, prefix, self.access)
+
+    def beside(self, name: str) -> HubFile | None:
+        """Return a file in the folder in which this file lies."""
+        folder = self.prefix.rpartition("/")[0]
+        path = f"{folder}/{name}" if folder else name
+        tree = _tree(_endpoint(), self.repo, self.revision, self.commit, self.access)
+        return next((self._file(listed) for listed in tree if listed.path == path), None)
 
     def _file(self, listed: _Listed) -> HubFile:
         version = listed.sha256 or listed.blob

@@ -2,18 +2,20 @@
 
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from toposcope.checkpoints.sources.source import MOST_FILES, Bytes, CheckpointError, Files, check_range
+from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Bytes, CheckpointError, Files, check_range
 from toposcope.errors import ToposcopeError
 
-DEPTH = 3
 MAPPED = 1 << 16
 """Shorter ranges are copied: a map of its own costs more than they do."""
+LONGEST_SHOWN = 120
+"""Of a path that is none, in a message."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class LocalFile:
 
     @property
     def location(self) -> str:
-        """The path."""
-        return str(self.path)
+        """The path; bytes that are no UTF-8 behind a backslash."""
+        return escaped(str(self.path))
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range; a long one is a private map of the file, which is let go with the array."""
@@ -43,7 +45,7 @@ class LocalFile:
                 status = os.fstat(file.fileno())
                 if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.version):
                     raise CheckpointError(
-                        f"{self.path}: changed while it was in use; run the same command again", "changed"
+                        f"{self.location}: changed while it was in use; run the same command again", "changed"
                     )
                 if start == stop:
                     return np.empty(0, np.uint8)
@@ -53,7 +55,9 @@ class LocalFile:
                 # A private map may be written to, as torch expects of an array; the file is not.
                 view = mmap.mmap(file.fileno(), stop - begin, access=mmap.ACCESS_COPY, offset=begin)
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}", "unreachable") from error
+            raise CheckpointError(
+                f"{self.location}: cannot be read: {error.strerror or error}", "unreachable"
+            ) from error
         if hasattr(mmap, "MADV_WILLNEED"):
             view.madvise(mmap.MADV_WILLNEED)
         return np.frombuffer(view, np.uint8, stop - start, start - begin)
@@ -71,13 +75,18 @@ class LocalSource:
         return str(self.path)
 
     def files(self) -> Files:
-        """List what lies below, hidden folders left out; a file alone is listed under its own name."""
+        """List what lies below, hidden folders left out; a file alone is listed under its own name.
+
+        What cannot be looked at, a folder without permission or a link that leads nowhere, is listed under its name and
+        a slash, and refused when it is read.
+        """
         try:
             if not self.path.is_dir():
                 return {self.path.name: LocalFile.of(self.path, self.path.stat())}
             found = {}
-            for name, entry in _walk(self.path, "", DEPTH):
-                found[name] = LocalFile.of(Path(entry.path), entry.stat())
+            for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
+                path = Path(entry.path)
+                found[name] = LocalFile.of(path, status) if status else LocalFile(path, 0, "")
                 if len(found) > MOST_FILES:
                     raise ToposcopeError(f"{self.path}: more than {MOST_FILES:,} files; name the folder of a series")
             return found
@@ -92,11 +101,67 @@ class LocalSource:
         """Return a file or folder below."""
         return LocalSource(self.path / name)
 
+    def beside(self, name: str) -> LocalFile | None:
+        """Return a file in the folder in which this file lies."""
+        return LocalSource(self.path.parent / name).file()
 
-def _walk(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+
+def local_path(spec: str | Path) -> Path:
+    """Return a path on this machine, ``~`` replaced; it need not be there.
+
+    Raises
+    ------
+    ToposcopeError
+        If no file can have that name, or it may not be looked for.
+    """
+    shown = escaped(str(spec))
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+    try:
+        str(spec).encode()
+        path = Path(spec).expanduser()
+        # Fails too if the folder this runs in is gone.
+        path.exists() and name_of(path)
+    except UnicodeEncodeError as error:
+        raise ToposcopeError(f"{shown}: a name that is not UTF-8; rename it") from error
+    except RuntimeError as error:
+        raise ToposcopeError(f"{shown}: the home folder of ~ is not known; write the path out") from error
+    except OSError as error:
+        raise ToposcopeError(f"{shown}: cannot be looked for: {error.strerror or error}") from error
+    return path
+
+
+def name_of(path: Path) -> str:
+    """Return the last part of a path as it is called: of a link, the name of the link."""
+    return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119 - Path.resolve follows links
+
+
+def escaped(name: str) -> str:
+    """Return a name as text that can be shown and kept: bytes that are no UTF-8 behind a backslash."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _walk(
+    folder: Path, prefix: str, above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, "os.DirEntry[str]", os.stat_result | None]]:
+    """Yield files and their status; None, and a slash behind the name, for what cannot be looked at.
+
+    `above` is what the folders on the way here are: a link to one of them is not followed.
+    """
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            if entry.is_file():
-                yield prefix + entry.name, entry
-            elif depth and not entry.name.startswith(".") and entry.is_dir():
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", depth - 1)
+        listed = sorted(entries, key=lambda e: e.name)
+    for entry in listed:
+        name = prefix + entry.name
+        try:
+            status = entry.stat()
+            if stat.S_ISREG(status.st_mode):
+                yield name, entry, status
+            elif not stat.S_ISDIR(status.st_mode) or len(above) > DEPTH or entry.name.startswith("."):
+                continue
+            elif _identity(status) not in above:
+                yield from _walk(Path(entry.path), f"{name}/", (*above, _identity(status)))
+        except OSError:
+            yield f"{name}/", entry, None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

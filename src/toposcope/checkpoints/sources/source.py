@@ -13,8 +13,10 @@ from toposcope.errors import ToposcopeError
 
 Bytes = NDArray[np.uint8]
 
-MOST_FILES = 100_000
+MOST_FILES = 1_000_000
 """A place with more files than this is no series of checkpoints, but a disk."""
+DEPTH = 3
+"""Folders, one in the other, that are looked into below a place: those of ``runs/small-1/checkpoints/step_1.pt``."""
 
 
 class CheckpointError(ToposcopeError):
@@ -100,11 +102,15 @@ class Source(Protocol):
         ...
 
     def files(self) -> Files:
-        """List the files, at most three folders deep, without reading any."""
+        """List the files, hidden folders left out and at most `DEPTH` folders down, without reading any."""
         ...
 
     def child(self, name: str) -> "Source":
         """Return the place of a file or folder below this one."""
+        ...
+
+    def beside(self, name: str) -> StoredFile | None:
+        """Return a file in the folder in which this place, a file, lies; None if it is not there."""
         ...
 
 

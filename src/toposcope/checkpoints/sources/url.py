@@ -14,9 +14,9 @@ import numpy as np
 
 from toposcope.checkpoints.sources.fetching import PART, checked_name, checked_size, looked_up, read_through
 from toposcope.checkpoints.sources.http_ranges import changed
-from toposcope.checkpoints.sources.local import DEPTH, LocalSource
+from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
 from toposcope.checkpoints.sources.patience import Patience
-from toposcope.checkpoints.sources.source import MOST_FILES, Access, Bytes, CheckpointError, Files, Source
+from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files, Source
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
@@ -69,10 +69,10 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
             "credentials belong where the driver looks for them: its own variables or files"
         )
     if scheme == "file":
-        path = Path(unquote(rest))
+        path = local_path(Path(unquote(rest)))
         if not path.exists():
             raise ToposcopeError(f"{path}: no such file or folder")
-        return [(path.resolve().name, LocalSource(path))]
+        return [(name_of(path), LocalSource(path))]
     _filesystem(spec)
     return [(spec.rstrip("/").rpartition("/")[2], UrlSource(spec.rstrip("/"), access))]
 
@@ -146,12 +146,18 @@ class UrlSource:
         """Return a file or folder below."""
         return UrlSource(f"{self.url}/{name}", self.access)
 
+    def beside(self, name: str) -> UrlFile | None:
+        """Return a file in the folder in which this file lies."""
+        url = f"{self.url.rpartition('/')[0]}/{name}"
+        listed = looked_up(f"beside {url}", list[_Listed], url, self.access, partial(_file_at, url), lasts=False)
+        return self._file(url, listed[0]) if listed else None
+
     def _ask(self) -> list[_Listed]:
         filesystem, root = _filesystem(self.url)
 
         def find() -> dict[str, Mapping[str, Any]]:
             filesystem.invalidate_cache()
-            found = filesystem.find(root, maxdepth=DEPTH, detail=True)
+            found = filesystem.find(root, maxdepth=DEPTH + 1, detail=True)
             # Of a file alone, some drivers say nothing when they list.
             return {path: details or filesystem.info(path) for path, details in found.items()}
 
@@ -166,6 +172,25 @@ class UrlSource:
 
     def _file(self, url: str, listed: _Listed) -> UrlFile:
         return UrlFile(url, listed.path, listed.size, listed.version, self.access)
+
+
+def _file_at(url: str) -> list[_Listed]:
+    """Return the one file at an address, or none."""
+    filesystem, path = _filesystem(url)
+    patience = Patience(url)
+
+    def look() -> Mapping[str, Any]:
+        filesystem.invalidate_cache()
+        try:
+            found: Mapping[str, Any] = filesystem.info(path)
+        except (FileNotFoundError, PermissionError):  # storages that may not be listed refuse what is not there
+            return {}
+        return found
+
+    told = _patiently(url, patience, look)
+    if told.get("type") != "file":
+        return []
+    return [_Listed(path, checked_size(told.get("size"), url), _version(told))]
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

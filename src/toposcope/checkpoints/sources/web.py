@@ -15,8 +15,7 @@ from toposcope.checkpoints.sources.fetching import checked_size, looked_up, read
 from toposcope.checkpoints.sources.http_index import Listed, page_of
 from toposcope.checkpoints.sources.http_ranges import filled
 from toposcope.checkpoints.sources.http_requests import Address, opened, refusal, whole_number
-from toposcope.checkpoints.sources.local import DEPTH
-from toposcope.checkpoints.sources.source import MOST_FILES, Access, Bytes, CheckpointError, Files
+from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -33,11 +32,12 @@ _NO_HEAD = (400, 403, 405, 501)
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a server says of an address: a folder, or a file of a size and a version."""
+    """What a server says of an address: a folder, a file of a size and a version, or nothing there."""
 
     folder: bool = False
     size: int = 0
     version: str = ""
+    missing: bool = False
 
 
 def claims(spec: str) -> bool:
@@ -70,7 +70,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
             f"{plain}: holds a query or fragment, and addresses are kept in studies; give the address without what "
             "follows ? or #, and put credentials into ~/.netrc"
         )
-    return [(_last_part(spec) or host, WebSource(spec, access))]
+    return [(_name_of(spec) or host, WebSource(spec, access))]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class WebSource:
         if not self.url.endswith("/") and self.url not in _folders:
             told = _look(self.url, self.access)
             if not told.folder:
-                return {_last_part(self.url): WebFile(self.url, self.access, told)}
+                return {_name_of(self.url): WebFile(self.url, self.access, told)}
             _folders.add(self.url)
         return {name: WebFile(f"{self.url.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
 
@@ -135,11 +135,18 @@ class WebSource:
         """Return a file or folder below."""
         return WebSource(f"{self.url.rstrip('/')}/{quote(name)}", self.access)
 
+    def beside(self, name: str) -> WebFile | None:
+        """Return a file in the folder in which this file lies."""
+        url = f"{self.url.rpartition('/')[0]}/{quote(name)}"
+        ask = partial(_ask_if_there, url)
+        told = looked_up(f"beside {url}", _Told, url, self.access, ask, lasts=False)
+        return None if told.missing or told.folder else WebFile(url, self.access, told)
+
     def _names(self) -> Iterator[str]:
         """Name the files, folder by folder."""
         folders, count = [""], 0
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for depth in range(DEPTH):
+            for depth in range(DEPTH + 1):
                 below = []
                 for prefix, listed in zip(folders, pool.map(self._listed, folders), strict=True):
                     yield from (prefix + name for name in listed.files)
@@ -148,7 +155,7 @@ class WebSource:
                     count += len(listed.files) + len(listed.folders)
                     if count > MOST_FILES:
                         raise ToposcopeError(f"{self.url}: more than {MOST_FILES:,} files; name the folder of a series")
-                folders = below if depth < DEPTH - 1 else []
+                folders = below if depth < DEPTH else []
 
     def _listed(self, prefix: str) -> Listed:
         url = f"{self.url.rstrip('/')}/{quote(prefix)}"
@@ -174,6 +181,14 @@ def _ask(url: str) -> _Told:
         if status != 200 and status not in _NO_HEAD:
             raise refusal(response, address)
     return _ask_for_a_byte(address)
+
+
+def _ask_if_there(url: str) -> _Told:
+    # With GET, as some servers know no other; storages that may not be listed answer 403 of what is not there.
+    with closing(opened(Address(url, url), headers={"Range": "bytes=0-0"})) as response:
+        if response.status_code in (403, 404, 410):
+            return _Told(missing=True)
+    return _ask(url)
 
 
 def _ask_for_a_byte(address: Address) -> _Told:
@@ -209,5 +224,5 @@ def _same(version: str, response: "Response") -> bool:
     return told is None or told == value
 
 
-def _last_part(url: str) -> str:
+def _name_of(url: str) -> str:
     return unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])

@@ -1,0 +1,38 @@
+"""The format that CONTRIBUTING.md adds works as it is printed there."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from small_checkpoints import refused
+
+from toposcope.checkpoints import formats, series
+
+
+@pytest.fixture(autouse=True)
+def npy_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def claims" in c)
+    module = ModuleType("npy_file")
+    exec(code, module.__dict__)
+    known = [*formats._formats(), module]
+    monkeypatch.setattr(formats, "_formats", lambda: known)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_matrices_are_read_as_stored(dtype: str, tmp_path: Path) -> None:
+    W = np.arange(12).reshape(4, 3).astype(dtype)
+    np.save(tmp_path / "step_5.npy", W)
+    (checkpoint,) = series(tmp_path)
+    (layer,) = checkpoint.layers()
+    assert (checkpoint.step, layer.name, layer.dtype) == (5, "weight", dtype)
+    assert np.array_equal(layer.read(1, 3).numpy(), W[1:3])
+
+
+@pytest.mark.parametrize("W", [np.ones((2, 3), ">f4"), np.ones((2, 3)).T, np.array([[object()]])], ids=repr)
+def test_arrays_that_are_laid_out_otherwise_are_refused(W: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "step_5.npy", W, allow_pickle=True)
+    with refused(tmp_path / "step_5.npy", "C order"):
+        series(tmp_path)[0].layers()
