@@ -18,6 +18,7 @@ REGULAR = {
     "even, with the first step too": [1, *range(500, 20_001, 500)],
     "dense, then sparse": [*range(0, 1000, 100), *range(1000, 20_001, 1000)],
     "dense, then sparse, from a multiple on": [*range(0, 1001, 100), *range(2000, 20_001, 1000)],
+    "powers of two, then even from where the next would be": [0, *(2**k for k in range(10)), *range(1000, 20_001, 100)],
     "a few powers of two, then even": [0, 1, 2, 4, 8, 16, *range(100, 2001, 100)],
     "epochs": list(range(1, 11)),
     "powers of two": [2**k for k in range(17)],
@@ -59,7 +60,7 @@ def test_a_missing_step(missing: int) -> None:
     assert found([s for s in PYTHIA if s != missing]) == {"missing steps": (missing,)}
 
 
-@pytest.mark.parametrize("missing", [(512, 1000), (1000, 2000), tuple(range(31_000, 60_000, 1000))])
+@pytest.mark.parametrize("missing", [(512, 1000), (1000, 2000), (1000, 2000, 3000), tuple(range(31_000, 60_000, 1000))])
 def test_several_in_one_place(missing: tuple[int, ...]) -> None:
     assert found([s for s in PYTHIA if s not in missing]) == {"missing steps": missing}
 

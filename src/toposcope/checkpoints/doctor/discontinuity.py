@@ -5,7 +5,7 @@ has a unit. What a healthy run may do, and the margin each rule leaves it, stand
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -34,6 +34,12 @@ DETOUR_QUARTER = 1.4
 """The same in each quarter of the values: not the doing of a few."""
 LOST_WAY = 0.5
 """Where a matrix does not walk (see `WALKING`), so much of the neighbours' correlation must be lost besides."""
+LOUDER = 2.0
+"""Or, of a single checkpoint, the detour must be so many times all but one nearby. Noise grows louder with the learning
+rate, but that stays high for a while, or comes back to where it was again and again."""
+DETOUR_OF_VECTOR = DETOUR**2
+"""The same of a vector or two alone. It has few directions to go and may walk in a circle: the chance is a power
+of the ratio, so it is squared here."""
 DETOUR_OF_MOST = 1.25
 """The same of the median over the matrices, whose scatter is smaller."""
 LOST = 0.15
@@ -46,6 +52,9 @@ GROWN = 3.0
 """Weights that grow more than this are not another run's; they ran away."""
 LOST_SHARE = 0.2
 """Share of the matrices, and `SEVERAL` at least, that must lose it."""
+LEAP = 4.0
+"""How many times further than in any other interval as long, before or after, most matrices have to move in one. A
+learning rate that restarts moves them as it did at its peak, and goes on to do so in the intervals that follow."""
 STRETCH = 4.0
 """How many times more than nearby a checkpoint has to be a multiple of the one before. Also the stretch has to be the
 larger part of the movement, which in training is mostly across."""
@@ -60,7 +69,12 @@ LATER = 1 / 3
 """So many of the later ones, and three at least, for some of them may be wrong themselves."""
 
 
-def discontinuities(evidence: Sequence[Evidence], apart: Collection[int]) -> Iterator[Finding]:
+def discontinuities(
+    evidence: Sequence[Evidence],
+    apart: Collection[int],
+    elsewhere: Mapping[str, Collection[int]],
+    strange: Collection[int],
+) -> Iterator[Finding]:
     """Find what is out of place.
 
     Parameters
@@ -68,18 +82,32 @@ def discontinuities(evidence: Sequence[Evidence], apart: Collection[int]) -> Ite
     evidence : sequence of Evidence
     apart : collection of int
         Steps that other rules hold to be another checkpoint's.
+    elsewhere : mapping of str to collection of int
+        The same of single tensors, by name.
+    strange : collection of int
+        Steps that are wrong by their values alone. Whether these are the final weights remains to be told; nothing else
+        is compared with them.
     """
-    known = tracks(evidence, apart)
+    known = tracks(evidence, apart, elsewhere)
     if not known:
         return
     last = max(item.step for item in evidence if not item.error)
     early = _nearest_to_last(known, last)
+    if 0 in early and 0 not in strange:
+        # An initialisation to its values is no trained checkpoint: it is the run that came back to where it began.
+        every = sorted({int(step) for track in known for step in track.steps})
+        behind = next((k for k, step in enumerate(every) if step not in early), len(every))
+        early = [step for step in early if step not in every[:behind]]
     if early:
         yield final_weights(early, last, "nearly those")
-    known = _left([track.without(early) for track in known])
+    known = _left([track.without({*early, *strange}) for track in known])
     vectors = {track.name for track in known if not track.is_matrix}
-    for rule in (exchanged, _alone, _off_the_way, _stretched, _broken):
+    told = set()
+    for rule in (exchanged, _alone, _off_the_way, _stretched, _broken, _leapt):
         for suspect in rule(known):
+            if suspect.check == "break" and suspect.steps in told:
+                continue
+            told.add(suspect.steps)
             yield suspect.finding()
             if suspect.check != "break":
                 # What matrices show of a checkpoint holds for its vectors, which show less.
@@ -128,10 +156,21 @@ def _belongs_to_last(track: Track) -> list[bool]:
             end += 1
         # A stretch of them must be set apart at both ends.
         around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
-        if end > begin and NEARER * min(around) < way[begin:end].max():
+        if end > begin and (NEARER * min(around) < way[begin:end].max() or _is_between(track, begin, end)):
             found[begin:end] = [False] * (end - begin)
         begin = end + 1
     return found
+
+
+def _is_between(track: Track, begin: int, end: int) -> bool:
+    """Tell whether a stretch lies between its neighbours: where the learning rate falls, noise about a point does."""
+    if begin == 0 or end == len(track.steps):
+        return False
+    there, back, across = (
+        float(np.square(track.values[a] - track.values[b]).sum())
+        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+    )
+    return there + back < DETOUR_OF_MOST * across
 
 
 def _alone(known: Sequence[Track]) -> list[Suspect]:
@@ -144,14 +183,18 @@ def _off_the_way(known: Sequence[Track], longest: int = LONGEST) -> list[Suspect
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
+    matrices = {track.name for track in known if track.is_matrix}
     for track in known:
         for steps, ratio in _detours(track, longest):
             layers[steps].append(track.name)
             ratios[steps].append(ratio)
         if track.is_matrix:
-            walking = track.walking()
-            for k, ratio in enumerate(_detour_ratios(track, track.lagged(2), 1)[:, 0], start=1):
-                far = ratio > DETOUR_OF_MOST and _is_a_detour(track, walking, k, k + 1)
+            walking = track.two_intervals()
+            ratios_alone = _detour_ratios(track, track.lagged(2), 1)[:, 0]
+            for k, ratio in enumerate(ratios_alone, start=1):
+                far = ratio > DETOUR_OF_MOST and (
+                    _is_a_detour(track, walking, k, k + 1) or _is_louder(ratios_alone, k - 1)
+                )
                 single[int(track.steps[k])].append(float(ratio) if far else 0.0)
     for step, of_matrices in single.items():
         median = float(np.median(of_matrices))
@@ -168,6 +211,7 @@ def _off_the_way(known: Sequence[Track], longest: int = LONGEST) -> list[Suspect
             f"{_times(float(np.median(ratios[steps])))} further from those before and after than these from each other",
         )
         for steps, names in sorted(layers.items())
+        if len(names) >= SEVERAL or not matrices.isdisjoint(names) or max(ratios[steps]) > DETOUR_OF_VECTOR
     ]
 
 
@@ -193,25 +237,36 @@ def _worst_detour(track: Track, longest: int) -> tuple[tuple[int, ...], float] |
     The others are looked at again without it: a checkpoint beside one that is wrong may seem to be wrong itself.
     """
     n = len(track.steps)
-    lagged, walking = track.lagged(min(longest + 1, n - 1)), track.walking()
+    lagged, walking = track.lagged(min(longest + 1, n - 1)), track.two_intervals()
     for length in range(1, min(len(lagged), (n + 1) // 2)):
         ratios = _detour_ratios(track, lagged, length)
         candidates = np.flatnonzero((ratios[:, 0] > DETOUR) & (ratios[:, 1] > DETOUR_QUARTER))
         for k in sorted(candidates.tolist(), key=lambda k: -float(ratios[k, 0])):
-            if _is_a_detour(track, walking, k + 1, k + 1 + length):
+            alone = length == 1 and track.is_matrix and _is_louder(ratios[:, 0], k)
+            if alone or _is_a_detour(track, walking, k + 1, k + 1 + length):
                 return tuple(track.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k, 0])
     return None
 
 
-def _is_a_detour(track: Track, walking: Array, begin: int, end: int) -> bool:
+def _is_a_detour(track: Track, walking: tuple[Array, Array], begin: int, end: int) -> bool:
     """Tell a detour from noise about a fixed point that was louder for a while: the run walks, or its way is lost."""
-    near = [k for k in range(max(0, begin - NEAR - 2), min(len(walking), end + NEAR)) if k + 2 < begin or k >= end]
-    if near and np.median(walking[near]) > WALKING:
+    two, both = walking
+    around = range(max(0, begin - NEAR - 2), min(len(two), end + NEAR))
+    near = [k for k in around if k + 2 < begin or k >= end or begin <= k < end - 2]
+    # Of the sums: where noise comes and goes with the learning rate, single ratios are anything up to 1.
+    if near and two[near].sum() > WALKING * both[near].sum():
         return True
     if not track.is_matrix:
         return False
     there, back, across = (_correlation(track, a, b) for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end)))
     return across > LOST_WAY and max(there, back) < LOST_WAY * across
+
+
+def _is_louder(ratios: Array, k: int) -> bool:
+    """Tell whether one detour stands out from those around it, beside each of which another may be one."""
+    away = sorted((j for j in range(len(ratios)) if abs(j - k) > 1), key=lambda j: abs(j - k))
+    others = sorted(ratios[away[: 4 * NEAR]])
+    return len(others) > NEAR and bool(ratios[k] > LOUDER * others[-2])
 
 
 def _correlation(track: Track, a: int, b: int) -> float:
@@ -321,6 +376,29 @@ def _broken(known: Sequence[Track]) -> Iterator[Suspect]:
         else:
             reason = f"from step {step} on the weights have nothing in common with those before"
             yield Suspect((step,), layers, len(known), "break", reason)
+
+
+def _leapt(known: Sequence[Track]) -> Iterator[Suspect]:
+    """Find intervals in which the weights move further than in any other."""
+    leaps: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    matrices = [track for track in known if track.is_matrix]
+    for track in matrices:
+        way = np.sqrt(np.square(np.diff(track.values, axis=0)).sum(axis=1) + track.floor()[1:])
+        elapsed = np.diff(track.steps)
+        # Beside the beginning, where all is new, nothing is out of the ordinary.
+        for k in range(1, len(way)):
+            alike = (2 * elapsed >= elapsed[k]) & (np.arange(len(way)) != k)
+            if alike.sum() > NEAR:
+                most = np.max((way * np.maximum(1, elapsed[k] / elapsed))[alike])
+                if way[k] > LEAP * most:
+                    leaps[int(track.steps[k + 1])].append((track.name, float(way[k] / most)))
+    last = max((int(track.steps[-1]) for track in matrices), default=0)
+    for step, told in sorted(leaps.items()):
+        if 2 * len(told) > len(matrices):
+            further = f"{_times(float(np.median([r for _, r in told])))} further than in any other interval as long"
+            layers = _all_if_most([name for name, _ in told], known)
+            check = "off path" if step == last else "break"
+            yield Suspect((step,), layers, len(known), check, f"just before step {step} the weights move {further}")
 
 
 def _all_if_most(names: list[str], known: Sequence[Track]) -> list[str]:

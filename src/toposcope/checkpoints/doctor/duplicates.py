@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,10 +64,11 @@ def whole(evidence: Sequence[Evidence], log: TrainingLog | None) -> Iterator[Fin
             yield Finding("duplicate", "fault", tuple(group), "", message)
 
 
-def final_weights(early: Sequence[int], last: int, which: str) -> Finding:
-    """Return the finding that early steps serve the weights of the last."""
-    message = f"{told_steps(early)}: the weights are {which} of the last checkpoint, step {last}"
-    return Finding("final weights", "fault", tuple(early), "", message)
+def final_weights(early: Sequence[int], last: int, which: str, *, where: str = "", layer: str = "") -> Finding:
+    """Return the finding that early steps serve the weights of the last, or some of them."""
+    told_where = f"{where}: " if where else ""
+    message = f"{told_where}{told_steps(early)}: the weights are {which} of the last checkpoint, step {last}"
+    return Finding("final weights", "fault", tuple(early), layer, message)
 
 
 def _before_the_end(group: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -88,8 +90,26 @@ def _without_learning(group: Sequence[int], log: TrainingLog | None) -> bool:
     return len(rates) > 0 and bool(np.all(rates == 0))
 
 
-def parts(evidence: Sequence[Evidence], apart: Collection[int]) -> Iterator[Finding]:
-    """Find matrices, or files, that stand still while others move, and those that are frozen from first to last.
+class Standing(NamedTuple):
+    """What is the same under some steps, though it should have moved.
+
+    Attributes
+    ----------
+    final : dict of str to list of int
+        By name, early steps that have it as it is at the last; that one is right.
+    still : list of (str, tuple of int)
+        Names, and steps of which it is not known which is right.
+    frozen : list of str
+        What is the same at all steps.
+    """
+
+    final: dict[str, list[int]]
+    still: list[tuple[str, tuple[int, ...]]]
+    frozen: list[str]
+
+
+def standing(evidence: Sequence[Evidence], apart: Collection[int]) -> Standing:
+    """Find matrices that stand still while others move.
 
     Parameters
     ----------
@@ -97,31 +117,63 @@ def parts(evidence: Sequence[Evidence], apart: Collection[int]) -> Iterator[Find
     apart : collection of int
         Steps known to hold the weights of another; they are not looked at.
     """
-    looked_at = [item for item in evidence if item.step not in apart and not item.error]
-    if len(looked_at) < 2:
-        return
-    frozen: list[str] = []
-    still: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
-    n_tensors = max(len(item.tensors) for item in looked_at)
-    for name, groups in _same_tensors(looked_at).items():
+    looked_at = _looked_at(evidence, apart)
+    every = [item.step for item in looked_at]
+    same = _same_tensors(looked_at)
+    found = Standing({}, [], [])
+    for name, groups in same.items():
         if len(groups) == 1 and len(groups[0]) == len(looked_at):
-            frozen.append(name)
+            found.frozen.append(name)
             continue
         for group in groups:
             pairs = pairwise(group) if len(group) > 6 else combinations(group, 2)
             own = _own_share(name, group, looked_at)
-            stood = {item.step for a, b in pairs if _should_have_moved(name, a, b, own) for item in (a, b)}
-            if stood:
-                still[name, tuple(sorted(stood))] += stood
-    incidents = {f"{name}\x1f{k}": steps for k, ((name, _), steps) in enumerate(still.items())}
+            stood = sorted({item.step for a, b in pairs if _should_have_moved(name, a, b, own) for item in (a, b)})
+            early, late = _before_the_end(stood, every) if stood else ([], [])
+            if early and late:
+                found.final[name] = early
+                stood = late
+            if len(stood) > 1:
+                found.still.append((name, tuple(stood)))
+    # Vectors may stand still for long, but not where the matrices beside them are the final ones.
+    final = {step for steps in found.final.values() for step in steps}
+    for name in same.keys() - found.final.keys() - set(found.frozen):
+        at_the_end = next((group for group in same[name] if group[-1].step == every[-1]), [])
+        early = [item.step for item in at_the_end if item.step in final and not item.tensors[name].is_matrix]
+        if early:
+            found.final[name] = early
+    return found
+
+
+def parts(evidence: Sequence[Evidence], apart: Collection[int], found: Standing) -> Iterator[Finding]:
+    """Tell of matrices, or files, that stand still while others move, and of those that are frozen from first to last.
+
+    Parameters
+    ----------
+    evidence : sequence of Evidence
+    apart : collection of int
+        Steps known to hold the weights of another; they are not looked at.
+    found : Standing
+    """
+    looked_at = _looked_at(evidence, apart)
+    if len(looked_at) < 2:
+        return
+    last, n_tensors = looked_at[-1].step, max(len(item.tensors) for item in looked_at)
+    for steps, names in grouped(found.final):
+        yield final_weights(steps, last, "byte for byte those", where=told(names, n_tensors), layer=only(names))
+    incidents = {f"{name}\x1f{k}": steps for k, (name, steps) in enumerate(found.still)}
     for steps, keys in grouped(incidents):
         names = [key.partition("\x1f")[0] for key in keys]
         message = f"{told(names, n_tensors)}: byte for byte the same at {told_steps(steps)}, while others moved"
         yield Finding("still", "fault", steps, only(names), message)
-    if frozen and len(frozen) < n_tensors:
-        message = f"{told(frozen, n_tensors)}: the same at all {len(looked_at)} checkpoints: frozen"
-        yield Finding("frozen", "note", tuple(item.step for item in looked_at), only(frozen), message)
+    if found.frozen and len(found.frozen) < n_tensors:
+        message = f"{told(found.frozen, n_tensors)}: the same at all {len(looked_at)} checkpoints: frozen"
+        yield Finding("frozen", "note", tuple(item.step for item in looked_at), only(found.frozen), message)
     yield from _files(looked_at)
+
+
+def _looked_at(evidence: Sequence[Evidence], apart: Collection[int]) -> list[Evidence]:
+    return [item for item in evidence if item.step not in apart and not item.error]
 
 
 def _same_tensors(evidence: Sequence[Evidence]) -> dict[str, list[list[Evidence]]]:
@@ -197,7 +249,14 @@ def _files(evidence: Sequence[Evidence]) -> Iterator[Finding]:
             for name, file in item.files.items():
                 if file.identity:
                     groups[name, file.identity].append(item.step)
+    every = [item.step for item in evidence]
     for (name, _), steps in groups.items():
-        if 1 < len(steps) < len(evidence):
+        if not 1 < len(steps) < len(evidence):
+            continue
+        early, late = _before_the_end(steps, every)
+        if early and late:
+            yield final_weights(early, late[-1], "byte for byte those", where=name, layer=name)
+            steps = late
+        if len(steps) > 1:
             message = f"{name}: the same file at {told_steps(steps)}, while others differ"
             yield Finding("still", "fault", tuple(steps), name, message)

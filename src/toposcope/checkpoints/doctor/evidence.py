@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -16,7 +16,8 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.doctor.spread import Spread, SpreadTally
 from toposcope.checkpoints.formats import Entry, model_folder
 from toposcope.checkpoints.formats.entry import itemsize
-from toposcope.checkpoints.sources import CheckpointError, LocalSource, StoredFile
+from toposcope.checkpoints.formats.weight_names import of_weights
+from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
 
 SKETCHED = 256
@@ -28,8 +29,6 @@ WINDOW = 64
 LEAST_SQUARES = 1e-30
 """Below, squares of float32 may have vanished."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_WEIGHTS = ((".safetensors", ".distcp"), (".pt", ".pth", ".bin", ".ckpt"))
-_NO_WEIGHTS = re.compile(r"(^|/)(optim|scheduler|scaler|rng|random_states|training_args)[^/]*$")
 _DIGEST = re.compile(r'(?:W/)?"?[0-9a-f]{32,}(?:-\d+)?"?')
 """A version that is made from the content: an MD5 or longer, not a time."""
 
@@ -144,7 +143,7 @@ def gather(checkpoint: Checkpoint, *, deep: bool, passed: Callable[[int], None] 
     """
     found = Evidence(checkpoint.step, checkpoint.location)
     try:
-        found.files = {n: FileEvidence(f.size, f.version, f.sha256) for n, f in _weights(checkpoint.files).items()}
+        found.files = {n: FileEvidence(f.size, f.version, f.sha256) for n, f in of_weights(checkpoint.files).items()}
         found.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
         for entry in weights_of(checkpoint):
             tensor = _described(entry, roles.role_of(entry.name, checkpoint.roles))
@@ -160,17 +159,18 @@ def gather(checkpoint: Checkpoint, *, deep: bool, passed: Callable[[int], None] 
     return found
 
 
+def n_parameters(evidence: Evidence) -> int:
+    """Count the numbers of a checkpoint that was read whole, an embedding and a head that are equal once."""
+    count = sum(math.prod(tensor.shape) for tensor in evidence.tensors.values())
+    by_role = {t.role: t for t in evidence.tensors.values() if t.role in ("head", "embed") and t.is_matrix}
+    head, embedding = by_role.get("head"), by_role.get("embed")
+    tied = head and embedding and head.content_hash and head.content_hash == embedding.content_hash
+    return count - (math.prod(head.shape) if head and tied else 0)
+
+
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     """Return the stored tensors the doctor looks at."""
     return (e for e in checkpoint.entries if e.is_float and not roles.is_buffer(e.name) and 0 not in e.shape)
-
-
-def _weights(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
-    for endings in _WEIGHTS:
-        found = {n: f for n, f in files.items() if n.endswith(endings) and not _NO_WEIGHTS.search(n)}
-        if found:
-            return found
-    return {}
 
 
 def _described(entry: Entry, role: str) -> TensorEvidence:

@@ -78,7 +78,9 @@ def judge(evidence: Sequence[Evidence], log: TrainingLog | None = None) -> list[
         return []
     whole = list(duplicates.whole(evidence, log))
     apart = _apart(evidence, whole)
-    out_of_place = list(discontinuity.discontinuities(evidence, apart))
+    standing = duplicates.standing(evidence, apart)
+    strange = {0} if initialisation.by_values(evidence) else set()
+    out_of_place = list(discontinuity.discontinuities(evidence, apart, standing.final, strange))
     whole, out_of_place = _with_the_final_weights(evidence, whole, out_of_place)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     found = [
@@ -89,7 +91,7 @@ def judge(evidence: Sequence[Evidence], log: TrainingLog | None = None) -> list[
         *values.not_finite(evidence),
         *values.dead(evidence),
         *whole,
-        *duplicates.parts(evidence, apart | final),
+        *duplicates.parts(evidence, apart | final, standing),
         *out_of_place,
     ]
     if 0 not in final:

@@ -173,8 +173,12 @@ def _between(pieces: Sequence[_Piece]) -> set[int]:
     for before, after in pairwise(pieces):
         if after.spacing > before.spacing and after.start % after.spacing == 0:
             begin = (before.stop // after.spacing + 1) * after.spacing
-            found |= set(range(begin, after.start, after.spacing))
-            after_start = begin
+            lost = range(begin, after.start, after.spacing)
+            if len(lost) > PIECE and not before.spacing and after.start <= 2 * before.stop:
+                # Powers of two up to 512, then every 100 from 1000: a round number where the next power would be.
+                lost = range(after.start, after.start)
+            found |= set(lost)
+            after_start = lost.start if lost else after.start
         else:
             after_start = after.start
         if not before.spacing and 2 * before.stop < after_start <= 4 * before.stop:

@@ -37,8 +37,7 @@ def initialisation(evidence: Sequence[Evidence], apart: Collection[int]) -> Iter
     first = evidence[0]
     if first.step != 0 or first.error:
         return
-    learned = {n: t for n, t in first.tensors.items() if not _is_frozen(n, t, evidence)}
-    reasons = [*_norms(learned), *_matrices(learned)]
+    reasons = by_values(evidence)
     others = [item for item in evidence[1:] if not item.error and item.step not in apart]
     if len(others) > 1:
         reasons += _way(first, others[0], others[-1])
@@ -46,6 +45,15 @@ def initialisation(evidence: Sequence[Evidence], apart: Collection[int]) -> Iter
         yield Finding(
             "initialisation", "fault", (0,), "", f"step 0 does not look like an initialisation: {'; '.join(reasons)}"
         )
+
+
+def by_values(evidence: Sequence[Evidence]) -> list[str]:
+    """Return what speaks against step 0 as an initialisation, without comparing it with any other."""
+    first = evidence[0]
+    if first.step != 0 or first.error:
+        return []
+    learned = {n: t for n, t in first.tensors.items() if not _is_frozen(n, t, evidence)}
+    return [*_norms(learned), *_matrices(learned)]
 
 
 def _is_frozen(name: str, tensor: TensorEvidence, evidence: Sequence[Evidence]) -> bool:

@@ -1,6 +1,6 @@
 """The way a tensor takes through training, as its sketches tell it: distances, turns, stretches."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,9 +90,14 @@ class Track:
 
     def walking(self) -> Array:
         """Return the squared distance over two intervals over the sum of those over each, by its first checkpoint."""
+        two, both = self.two_intervals()
+        return np.asarray(two / both)
+
+    def two_intervals(self) -> tuple[Array, Array]:
+        """Return the squared distance over two intervals, and the sum of those over each, by its first checkpoint."""
         one, two = (np.square(self.values[lag:] - self.values[:-lag]).sum(axis=1) for lag in (1, 2))
         floor = self.floor()[2:]
-        return np.asarray((two + floor) / (one[:-1] + one[1:] + floor))
+        return two + floor, one[:-1] + one[1:] + floor
 
     def correlations(self) -> Array:
         """Return the correlation of each checkpoint with the next; 1 where one of them is constant."""
@@ -110,7 +115,9 @@ class Track:
         return factor, np.sqrt(rest / squares[:-1])
 
 
-def tracks(evidence: Sequence[Evidence], apart: Collection[int]) -> list[Track]:
+def tracks(
+    evidence: Sequence[Evidence], apart: Collection[int], elsewhere: Mapping[str, Collection[int]] | None = None
+) -> list[Track]:
     """Return the tracks of all tensors that are known at enough steps.
 
     Parameters
@@ -118,15 +125,18 @@ def tracks(evidence: Sequence[Evidence], apart: Collection[int]) -> list[Track]:
     evidence : sequence of Evidence
     apart : collection of int
         Steps to leave out.
+    elsewhere : mapping of str to collection of int, optional
+        Steps to leave out of single tensors, by name.
     """
     whole = [item for item in evidence if not item.error]
     found = []
     for name, (shape, dtype) in usual_layout(whole).items():
         steps, values = [], []
+        left_out = {*apart, *(elsewhere or {}).get(name, ())}
         for item in whole:
             tensor = item.tensors.get(name)
             usable = tensor and tensor.sketch and tensor.shape == shape and not tensor.n_not_finite
-            if tensor and usable and not tensor.is_zero and item.step not in apart:
+            if tensor and usable and not tensor.is_zero and item.step not in left_out:
                 sketch = tensor.values().astype(np.float64)
                 if sketch.any():
                     steps.append(item.step)
