@@ -30,7 +30,7 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
     \b
     Example:
       toposcope doctor checkpoints/
-      toposcope doctor hf:EleutherAI/pythia-14m@step*
+      toposcope doctor 'hf:EleutherAI/pythia-14m@step*'
       toposcope doctor checkpoints/ --deep --json
     """
     from toposcope.checkpoints.doctor import examined, judge_series

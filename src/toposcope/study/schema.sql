@@ -1,7 +1,7 @@
 -- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
 
 CREATE TABLE IF NOT EXISTS meta (
-    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, ignored RUN
+    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, ignored RUN, examined RUN
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 

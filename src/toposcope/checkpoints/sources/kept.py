@@ -123,9 +123,14 @@ class Kept:
         size = len(content) + CHECK
         if self.limit is not None and size > self.limit:
             return
+        from filelock import FileLock
+
         with self._writing():
-            self._reserve(size)
-            _write(self._range(file, start, start + len(content)), content.data, _checksum(content))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Until it is written nobody else may count what there is, and take the same room.
+            with FileLock(self.folder / "lock").acquire(poll_interval=POLL):
+                self._reserve(size)
+                _write(self._range(file, start, start + len(content)), content.data, _checksum(content))
 
     def forget(self, file: str) -> None:
         """Drop the ranges of a file."""
@@ -135,14 +140,10 @@ class Kept:
 
     def _reserve(self, size: int) -> None:
         """Count bytes that will be written, after making room for them."""
-        from filelock import FileLock
-
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / "lock").acquire(poll_interval=POLL):
-            total = self._tally()
-            if self.limit is not None and total + size > self.limit:
-                total = self._make_room(size)
-            (self.folder / "tally").write_text(f"{total + size:020d}")
+        total = self._tally()
+        if self.limit is not None and total + size > self.limit:
+            total = self._make_room(size)
+        (self.folder / "tally").write_text(f"{total + size:020d}")
 
     def _tally(self) -> int:
         """Return the bytes that were reserved; never less than there are, as a process may die before it writes."""
