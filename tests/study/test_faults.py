@@ -179,17 +179,15 @@ def test_a_study_killed_while_it_starts_leaves_no_worker(
     assert_same_study(directory, undisturbed.directory)
 
 
-def test_a_killed_worker_is_told_in_one_line(undisturbed: Undisturbed, tmp_path: Path, start: Start) -> None:
+def test_a_killed_worker_is_replaced(undisturbed: Undisturbed, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     process = start(undisturbed.command(directory))
     wait_until(lambda: n_files(directory) >= 5, process)
     children = descendants(process.pid)
     os.kill(workers_of(process.pid)[0].pid, signal.SIGKILL)
     _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert "ToposcopeError: a worker process was killed" in told.strip().splitlines()[-1]
+    assert process.returncode == 0, told
     wait_until(lambda: not any(child.is_alive() for child in children))
-    work(undisturbed.command(directory))
     assert_same_study(directory, undisturbed.directory)
 
 
