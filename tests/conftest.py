@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from toposcope.checkpoints.sources import fetching, patience
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -13,4 +15,18 @@ def published_study() -> Path:
     folder = SHARED / "published-study"
     if not folder.is_dir():
         pytest.skip("the published study's data is not beside this repository")
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for a server of a test, which is waited for shortly.
+
+    Neither what another test read nor the credentials of whoever runs the tests are seen.
+    """
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    fetching.small.clear()
+    folder = tmp_path / "served"
+    folder.mkdir()
     return folder

@@ -299,3 +299,17 @@ def test_our_own_small_run_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         )
         train(run, tokens, tmp_path / schedule)
         assert [f for f in examine(series(tmp_path / schedule), deep=True) if f.severity == "fault"] == []
+
+
+def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
+    tmp_path: Path, weights: dict[int, Weights]
+) -> None:
+    save_file({name: t.clone() for name, t in weights[STEPS[-1]].items()}, tmp_path / "final.safetensors")
+    opened = series(tmp_path / "final.safetensors")
+    assert opened.steps == [0]
+    assert examine(opened, deep=True) == []
+    # With others after it, it is.
+    (tmp_path / "two").mkdir()
+    for step, trained in ((0, STEPS[-1]), (100, STEPS[-2])):
+        safetensors_file(tmp_path / "two", step, weights[trained])
+    assert "initialisation" in {f.check for f in examine(series(tmp_path / "two"), deep=True)}

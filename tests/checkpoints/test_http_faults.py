@@ -14,7 +14,7 @@ from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import CheckpointError, StoredFile, fetching, http_requests, patience, roots
+from toposcope.checkpoints.sources import CheckpointError, StoredFile, http_requests, patience, roots
 from toposcope.errors import ToposcopeError
 
 MB = 1_000_000
@@ -23,14 +23,9 @@ CONTENT = np.random.default_rng(0).bytes(SIZE)
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    fetching.small.clear()
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(CONTENT)
-    with running(RangeServer(folder)) as server:
+def server(served: Path) -> Iterator[RangeServer]:
+    (served / "a.bin").write_bytes(CONTENT)
+    with running(RangeServer(served)) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import Bytes, StoredFile, fetching, patience, roots
+from toposcope.checkpoints.sources import Bytes, StoredFile, fetching, roots
 from toposcope.checkpoints.sources.kept import CHECK, Kept, keep_from_text
 from toposcope.errors import ToposcopeError
 
@@ -23,16 +23,11 @@ CONTENT = np.random.default_rng(0).bytes(SIZE)
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+def server(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
     monkeypatch.setattr(fetching, "SMALL", 0)
     monkeypatch.setattr(fetching, "PAGE", 1)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    fetching.small.clear()
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(CONTENT)
-    with running(RangeServer(folder)) as server:
+    (served / "a.bin").write_bytes(CONTENT)
+    with running(RangeServer(served)) as server:
         yield server
 
 

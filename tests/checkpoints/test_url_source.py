@@ -22,14 +22,8 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
-    # Neither what another test read nor the credentials of whoever runs the tests.
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    fetching.small.clear()
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with running(RangeServer(folder)) as server:
+def server(served: Path) -> Iterator[RangeServer]:
+    with running(RangeServer(served)) as server:
         yield server
 
 

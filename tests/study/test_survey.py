@@ -1,10 +1,13 @@
 """Reading and measuring in parts: layer by layer, window by window, over files that change meanwhile."""
 
 import os
+import pickle
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 from small_studies import (
     ALL_PROBES,
@@ -26,7 +29,7 @@ from small_studies import (
 from toposcope.study import Declaration, Study, run_study, survey
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.survey import _batches, _Size, _windows
-from toposcope.study.tasks import MeasureTask, measure_task
+from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, read_task
 
 
 def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +102,43 @@ def test_a_series_that_cannot_be_opened_was_not_examined(tmp_path: Path) -> None
     study = Study.load(tmp_path / "study")
     assert study.examined() == ["found"]
     assert study.runs().filter(run="found")["n_parameters"].to_list() == [20 * 6 + 2 * 14 * 6 + 6]
+
+
+def test_a_checkpoint_replaced_before_it_is_hashed_is_measured_as_it_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was listed before it was replaced, here, names other layers than what a worker hashes."""
+    found = write_series(tmp_path / "found", [0, 5])
+
+    def elsewhere(task: Any) -> Any:
+        return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own bytes
+
+    def replace_and_read(task: ReadTask) -> object:
+        if task.checkpoint.step == 5:
+            write_weights(checkpoint_file(found, 5), some_weights(5) | {"layers.1.mlp.fc1.weight": torch.ones(3, 4)})
+        return read_task(elsewhere(task))
+
+    monkeypatch.setattr(survey, "read_task", replace_and_read)
+    monkeypatch.setattr(survey, "measure_task", lambda task: measure_task(elsewhere(task)))
+    declaration = series_study(found, [NEURAL_PERSISTENCE])
+    assert run_study(declaration, tmp_path / "study", workers=1) == {}
+    assert "layers.1.mlp.fc1.weight" in set(frame(tmp_path / "study").filter(step=5)["layer"])
+
+
+def test_a_first_checkpoint_that_changed_since_is_not_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+
+    def replace_and_measure(task: MeasureTask) -> object:
+        if task.checkpoint.step == 5:
+            write_weights(checkpoint_file(found, 0), some_weights(77))
+        return measure_task(pickle.loads(pickle.dumps(task)))  # noqa: S301 - our own bytes
+
+    monkeypatch.setattr(survey, "measure_task", replace_and_measure)
+    errors = run_study(series_study(found, [CONTROLS]), tmp_path / "study", workers=1)
+    assert {unit.step for unit in errors} == {5}
+    assert all("step_000000.safetensors: changed while" in message for message in errors.values())
 
 
 def test_batches_hold_every_layer_once() -> None:

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -38,7 +37,7 @@ class Checkpoint:
     source: Source
     step: int
     tokens: int | None = None
-    roles: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    roles: tuple[tuple[str, str], ...] = ()
 
     def __init__(
         self,
@@ -109,19 +108,6 @@ class Checkpoint:
     def tensors(self) -> dict[str, Tensor]:
         """Read every tensor, matrices or not, by name."""
         return {entry.name: entry.whole() for entry in self.entries}
-
-    def n_parameters(self) -> int:
-        """Count the floating-point numbers stored, masks and rotary tables left out, a tied head once.
-
-        From the header, but for the head and the embedding where both are stored in one shape: these are compared.
-        """
-        entries = [e for e in self.entries if e.is_float and not roles.is_buffer(e.name)]
-        count = sum(math.prod(e.shape) for e in entries)
-        by_role = {layer.role: layer for layer in self._layers if layer.role in ("head", "embed")}
-        head, embedding = by_role.get("head"), by_role.get("embed")
-        if head and embedding and head.shape == embedding.shape and head.content_hash() == embedding.content_hash():
-            count -= math.prod(head.shape)
-        return count
 
     def content_hash(self) -> str:
         """Return a SHA-256 over names and hashes of all tensors: equal weights, equal hash, in every format.

@@ -1,13 +1,11 @@
 """One weight matrix of a checkpoint, read when it is asked for."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from toposcope.checkpoints.formats.entry import itemsize
 from toposcope.checkpoints.sources import CheckpointError
 from toposcope.errors import ToposcopeError
 
@@ -52,7 +50,7 @@ class Layer:
     @property
     def n_bytes(self) -> int:
         """Size of the stored data."""
-        return math.prod(self.shape) * itemsize(self.dtype)
+        return self.entry.n_bytes
 
     @property
     def note(self) -> str:

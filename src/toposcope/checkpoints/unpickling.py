@@ -243,6 +243,11 @@ class _Bounded:
 class _Unpickler(pickle._Unpickler):
     """Python's own unpickler, in Python: the one in C can be made to allocate any amount of memory by a few bytes."""
 
+    # Of the base class; its stubs leave them out.
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+
     def __init__(
         self, stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None
     ) -> None:
@@ -267,21 +272,21 @@ class _Unpickler(pickle._Unpickler):
     # What an opcode does to objects is written out where more than the stand-ins are meant to suffer could come of it.
 
     def _build(self) -> None:
-        state, built = self.stack.pop(), self.stack[-1]  # type: ignore[attr-defined]
+        state, built = self.stack.pop(), self.stack[-1]
         if not hasattr(type(built), "__setstate__"):
             raise pickle.UnpicklingError("it changes what has no state")
         built.__setstate__(state)
 
     def _set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()  # type: ignore[attr-defined]
+        value, key = self.stack.pop(), self.stack.pop()
         self._put([key, value])
 
     def _set_items(self) -> None:
-        self._put(self.pop_mark())  # type: ignore[attr-defined]
+        self._put(self.pop_mark())
 
     def _dictionary(self) -> None:
-        items = self.pop_mark()  # type: ignore[attr-defined]
-        self.append({})  # type: ignore[attr-defined]
+        items = self.pop_mark()
+        self.append({})
         self._put(items)
 
     def _put(self, items: Sequence[Any]) -> None:
@@ -290,17 +295,17 @@ class _Unpickler(pickle._Unpickler):
             # The hash of tuples in tuples may take forever, or more stack than there is.
             if type(key) is tuple and any(type(part) is tuple for part in key):
                 raise pickle.UnpicklingError("a key of tuples in tuples")
-        self.stack[-1].update(zip(keys, items[1::2], strict=True))  # type: ignore[attr-defined]
+        self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
     def _set(self) -> None:
-        self.append(Inert())  # type: ignore[attr-defined]
+        self.append(Inert())
 
     def _add_items(self) -> None:
-        self.pop_mark()  # type: ignore[attr-defined]
+        self.pop_mark()
 
     def _frozen_set(self) -> None:
-        self.pop_mark()  # type: ignore[attr-defined]
-        self.append(Inert())  # type: ignore[attr-defined]
+        self.pop_mark()
+        self.append(Inert())
 
     def _refuse(self) -> None:
         raise pickle.UnpicklingError("it uses what torch does not write")

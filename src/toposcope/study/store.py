@@ -4,7 +4,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.doctor import Evidence, Finding
+from toposcope.checkpoints.formats.entry import itemsize
 from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Measurement
@@ -30,6 +31,11 @@ class LayerRow:
     n_columns: int
     dtype: str
     content_hash: str
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the stored data."""
+        return self.n_rows * self.n_columns * itemsize(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -168,9 +174,12 @@ class Store:
             )
 
     def evidence(self, run: str) -> dict[int, Evidence]:
-        """Return what the doctor knows of the checkpoints of a run, by step."""
-        rows = self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run)
-        return {step: msgspec.msgpack.decode(content, type=Evidence) for step, content in rows}
+        """Return what the doctor knows of the checkpoints of a run, by step; what cannot be decoded is not known."""
+        found = {}
+        for step, content in self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run):
+            with suppress(msgspec.MsgspecError):  # of another version, or damaged: that checkpoint is read again
+                found[step] = msgspec.msgpack.decode(content, type=Evidence)
+        return found
 
     def put_evidence(self, run: str, step: int, evidence: Evidence) -> None:
         """Keep what the doctor asks of a checkpoint."""

@@ -202,7 +202,8 @@ class Survey:
         if "diagrams" in probe.NEEDS:
             yield whole
             return
-        sizes = {layer.name: layer.n_bytes for layer in whole.checkpoint.analysed()}
+        # By what was hashed: the header this process has seen may be that of a file that was replaced since.
+        sizes = {layer.layer: layer.n_bytes for layer in self.rows[run][planned.step].layers}
         if not probe.by_layer():
             yield replace(whole, n_bytes=sum(sizes.values()), largest=sum(sizes.values()))
             return

@@ -122,7 +122,9 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
     """Measure one checkpoint with one probe."""
     try:
         results = [_checked(result) for result in task.probe.measure(_subject(task))]
-        _check_unchanged(task.checkpoint, task.fingerprint)
+        for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
+            if seen is not None:
+                _check_unchanged(*seen)
         return results
     except Exception as error:  # noqa: BLE001 - kept as rows of the study
         return [Failure(layer, _one_line(error)) for layer in task.wanted]
@@ -143,7 +145,7 @@ def _subject(task: MeasureTask) -> Subject:
         return loss_gradients(run_directory, corpus, task.checkpoint.tensors())
 
     return Subject(
-        layers=_opened(task.checkpoint, task.checkpoint.roles, task.fingerprint).analysed(),
+        layers=_opened(task.checkpoint, task.fingerprint).analysed(),
         wanted=frozenset(task.wanted),
         known=task.known,
         first=_layers(task.first),
@@ -157,12 +159,11 @@ def _subject(task: MeasureTask) -> Subject:
 def _layers(hashed: Hashed | None) -> dict[str, Layer]:
     if hashed is None:
         return {}
-    opened = _opened(hashed.checkpoint, hashed.checkpoint.roles, hashed.fingerprint)
-    return {layer.name: layer for layer in opened.analysed()}
+    return {layer.name: layer for layer in _opened(*hashed).analysed()}
 
 
 @lru_cache(OPENED)
-def _opened(checkpoint: Checkpoint, roles: tuple[tuple[str, str], ...], fingerprint: str) -> Checkpoint:
+def _opened(checkpoint: Checkpoint, fingerprint: str) -> Checkpoint:
     """Return a checkpoint as this process opened it, if it is still the same: its header is not read for each batch."""
     return checkpoint
 

@@ -15,7 +15,7 @@ from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.doctor.spread import Spread, SpreadTally
 from toposcope.checkpoints.formats import Entry, model_folder
-from toposcope.checkpoints.formats.entry import itemsize
+from toposcope.checkpoints.formats.entry import in_row
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
@@ -174,20 +174,20 @@ def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
 
 
 def _described(entry: Entry, role: str) -> TensorEvidence:
-    return TensorEvidence(entry.shape, entry.dtype, role, math.prod(entry.shape) * itemsize(entry.dtype))
+    return TensorEvidence(entry.shape, entry.dtype, role, entry.n_bytes)
 
 
 def _read(entry: Entry, tensor: TensorEvidence, *, at_start: bool, passed: Callable[[int], None] | None) -> None:
     """Take down everything in one pass."""
-    digest = hashlib.sha256(f"{entry.dtype}{list(entry.shape)}".encode())
+    digest = entry.new_digest()
     wanted = places(math.prod(entry.shape))
     tally = SpreadTally(entry.shape) if at_start else None
     squares, seen, kept = 0.0, 0, []
     for block in entry.blocks():
-        rows = block.contiguous()
-        stored = rows.flatten().view(torch.uint8).numpy()
+        numbers = in_row(block)
+        stored = numbers.view(torch.uint8).numpy()
         digest.update(stored.data)
-        values = _widened(rows).flatten()
+        values = _widened(numbers)
         norm = _norm(values)
         squares += norm * norm
         if not math.isfinite(norm):

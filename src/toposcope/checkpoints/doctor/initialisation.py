@@ -35,7 +35,8 @@ def initialisation(evidence: Sequence[Evidence], apart: Collection[int]) -> Iter
         Steps that are not compared with, as they hold another checkpoint's weights.
     """
     first = evidence[0]
-    if first.step != 0 or first.error:
+    # A checkpoint alone need not tell its step, and is then called step 0.
+    if first.step != 0 or first.error or len(evidence) < 2:
         return
     reasons = by_values(evidence)
     others = [item for item in evidence[1:] if not item.error and item.step not in apart]

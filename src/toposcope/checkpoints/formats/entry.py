@@ -55,10 +55,14 @@ class Entry:
 
     def content_hash(self) -> str:
         """Return the SHA-256 of dtype, shape and bytes, a few rows in memory at a time."""
-        digest = hashlib.sha256(f"{self.dtype}{list(self.shape)}".encode())
+        digest = self.new_digest()
         for rows in self.blocks():
-            digest.update(_in_row(rows).view(torch.uint8).numpy().data)
+            digest.update(in_row(rows).view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    def new_digest(self) -> "hashlib._Hash":
+        """Return the SHA-256 that the bytes of the tensor, row by row, make its content hash."""
+        return hashlib.sha256(f"{self.dtype}{list(self.shape)}".encode())
 
     def blocks(self) -> Iterator[Tensor]:
         """Read the tensor in turn, as many rows at a time as make about `BLOCK` bytes."""
@@ -72,7 +76,7 @@ class Entry:
             yield read(start, min(start + step, count))
 
 
-def _in_row(tensor: Tensor) -> Tensor:
+def in_row(tensor: Tensor) -> Tensor:
     """Return all numbers one after another; a single one may have come with a stride of its own."""
     return tensor.contiguous().as_strided((tensor.numel(),), (1,))
 

@@ -1,6 +1,5 @@
 """A Hugging Face model folder: ``model.safetensors`` or ``pytorch_model.bin``, whole or sharded behind an index."""
 
-import math
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats import safetensors_file, torch_file
-from toposcope.checkpoints.formats.entry import Entry, itemsize
+from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.fetching import is_relative_name
 
@@ -88,7 +87,7 @@ def disagreement(files: Files, found: Sequence[Entry]) -> str:
     told = metadata.get("total_size") if isinstance(metadata, dict) else None
     if not isinstance(told, int | float):
         return ""
-    sizes = [math.prod(entry.shape) * itemsize(entry.dtype) for entry in found]
+    sizes = [entry.n_bytes for entry in found]
     logical = sum(size for size, entry in zip(sizes, found, strict=True) if entry.dtype == "bool")
     twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
     if any(sum(sizes) - tied - logical * 7 / 8 - 1 < told <= sum(sizes) - tied for tied in twice):

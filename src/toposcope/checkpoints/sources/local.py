@@ -50,7 +50,9 @@ class LocalFile:
                 if start == stop:
                     return np.empty(0, np.uint8)
                 if stop - start < MAPPED:
-                    return np.frombuffer(bytearray(os.pread(file.fileno(), stop - start, start)), np.uint8)
+                    content = os.pread(file.fileno(), stop - start, start)
+                    check_range(self.location, start, stop, start + len(content))
+                    return np.frombuffer(bytearray(content), np.uint8)
                 begin = start - start % mmap.ALLOCATIONGRANULARITY
                 # A private map may be written to, as torch expects of an array; the file is not.
                 view = mmap.mmap(file.fileno(), stop - begin, access=mmap.ACCESS_COPY, offset=begin)
