@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
+from toposcope.checkpoints.doctor import examine
 from toposcope.checkpoints.sources import fetching, hub, is_remote, patience
 from toposcope.errors import ToposcopeError
 
@@ -315,3 +316,12 @@ def test_nothing_heavy_is_imported_for_local_paths(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_doctor_finds_final_weights_under_an_early_name_by_published_hashes(model: Hub, access: Access) -> None:
+    """What a public series of 154 branches got wrong, seen without fetching a weight."""
+    for step, seed in (("step500", 2), ("step1500", 3)):
+        (model.folder / step).mkdir()
+        save_file(family_weights(seed), model.folder / step / "model.safetensors")
+    found = examine(series("hf:owner/name@step*", access=access))
+    assert [(f.check, f.steps) for f in found if f.severity == "fault"] == [("final weights", (500,))]
