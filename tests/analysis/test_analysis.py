@@ -26,7 +26,7 @@ def published(published_study: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.reference
 def test_h0_total_says_what_the_step_says(published: Study) -> None:
     analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
-    rows = analysis.association.filter(feature=H0_TOTAL)
+    rows = analysis.association.filter(feature=H0_TOTAL, group="network")
     assert set(rows.get_column("target")) == {"smoothed_loss", "batch_loss"}
     assert set(rows.get_column("verdict")) == {"trend only"}
     # To the last bit but one: ranks are the same, sums are not taken in the same order.
@@ -42,7 +42,7 @@ def test_h0_total_says_what_the_step_says(published: Study) -> None:
 def test_published_correlation_of_neural_persistence(published: Study, published_study: Path) -> None:
     analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
     expected = json.loads((published_study / "analysis.json").read_bytes())["correlations"]
-    rows = analysis.association.filter(feature="neural_persistence np_mean", target="batch_loss")
+    rows = analysis.association.filter(feature="neural_persistence np_mean", target="batch_loss", group="network")
     for run, rho, p in rows.select("run", "rho", "p").iter_rows():
         assert rho == pytest.approx(expected[run]["np_mean_vs_loss"]["rho"], abs=1e-9)
         assert p == pytest.approx(expected[run]["np_mean_vs_loss"]["p"], rel=1e-6)
@@ -90,7 +90,9 @@ def test_a_run_of_failures_alone_is_no_error() -> None:
 
 def test_a_sparse_validation_loss_is_not_the_target() -> None:
     features, labels, log, runs = _frames(30, loss=True)
-    sparse = log.with_columns(
+    between = log.with_columns(step=pl.col("step") + 50, loss=pl.col("loss") + 1)
+    sparse = pl.concat([log, between]).sort("step")
+    sparse = sparse.with_columns(
         validation_loss=pl.when(pl.col("step") % 500 == 0).then(pl.col("validation_loss"))  # 6 of 30
     )
     (trajectory,) = analyse(features, labels, sparse, runs).trajectories

@@ -1,123 +1,145 @@
-"""Association within a run: against SciPy, against known answers, and on series whose truth is known."""
+"""The items of an association: each against SciPy or written out by hand."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from scipy.stats.mstats import spearmanr as masked_spearmanr
 
-from toposcope.analysis.association import associate, bootstrap_interval, holm, partial_spearman, verdict
+from toposcope.analysis.adjustment import adjusted
+from toposcope.analysis.association import COLUMNS, Question, Series, associate
 
 RNG = np.random.default_rng(7)
+STEPS = np.arange(0, 4000, 100)
+N = len(STEPS)
 
 
-def test_rho_and_p_are_scipys() -> None:
-    x, y = RNG.normal(size=40), RNG.normal(size=40)
-    found = associate(x, y, {"step": np.arange(40.0)}, seed=1)
+def ask(features: np.ndarray, target: np.ndarray, seed: int = 1, **more: object) -> list[dict[str, float]]:
+    clocks = {"step": STEPS.astype(np.float64)[: features.shape[1]], **more.pop("clocks", {})}  # type: ignore[dict-item]
+    series = Series(STEPS[: features.shape[1]], features)
+    n, table = associate(Question(series, target, clocks, **more), seed)  # type: ignore[arg-type]
+    return [{"n": float(k), **dict(zip(COLUMNS, row, strict=True))} for k, row in zip(n, table, strict=True)]
+
+
+def test_rho_p_and_clocks_are_scipys() -> None:
+    x, y, clock = RNG.normal(size=(3, N))
+    (found,) = ask(x[None], y, clocks={"weight_norm": clock})
     rho, p = spearmanr(x, y)
-    assert [found.rho, found.p, found.n] == pytest.approx([rho, p, 40])
-    assert found.clocks["step"] == pytest.approx(masked_spearmanr(np.arange(40), y)[0])
+    assert [found["rho"], found["p"], found["n"]] == pytest.approx([rho, p, N])
+    assert found["rho_step"] == pytest.approx(spearmanr(STEPS, y)[0])
+    assert found["rho_with_step"] == pytest.approx(spearmanr(STEPS, x)[0])
+    assert found["rho_weight_norm"] == pytest.approx(spearmanr(clock, y)[0])
+    assert np.isnan(found["rho_cumulative_learning_rate"])
 
 
-def test_one_control_is_the_textbook_formula() -> None:
-    x, y, z = RNG.normal(size=(3, 60))
-    xy, xz, yz = (spearmanr(a, b)[0] for a, b in ((x, y), (x, z), (y, z)))
-    expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
-    assert partial_spearman(x, y, [z]).rho == pytest.approx(expected)
+def test_intervals_hold_the_point_and_repeat() -> None:
+    x = RNG.normal(size=N)
+    y = x + RNG.normal(size=N)
+    (found,), (again,), (other) = ask(x[None], y), ask(x[None], y), ask(x[None], y, seed=2)
+    for low, high in (("low", "high"), ("block_low", "block_high")):
+        assert found[low] < spearmanr(x, y)[0] < found[high]
+        assert (again[low], again[high]) == (found[low], found[high])
+        assert (other[0][low], other[0][high]) != (found[low], found[high])
+    assert found["block_length"] >= np.sqrt(N)
 
 
-def test_two_controls_are_the_inverse_correlation_matrix() -> None:
-    data = RNG.normal(size=(4, 60))
-    precision = np.linalg.inv(spearmanr(data.T)[0])
-    expected = -precision[0, 1] / np.sqrt(precision[0, 0] * precision[1, 1])
-    assert partial_spearman(data[0], data[1], [data[2], data[3]]).rho == pytest.approx(expected)
-
-
-def test_a_repeated_control_changes_nothing() -> None:
-    x, y, z = RNG.normal(size=(3, 30))
-    once, twice = partial_spearman(x, y, [z]), partial_spearman(x, y, [z, 2 * z + 1])
-    assert [twice.rho, twice.p] == pytest.approx([once.rho, once.p])
-
-
-def test_a_feature_that_is_the_clock_has_no_partial_correlation() -> None:
-    step = np.arange(30.0)
-    found = partial_spearman(np.exp(step / 10), RNG.normal(size=30), [step])
-    assert np.isnan(found.rho)
-    assert np.isnan(found.p)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(8, 40))
-@settings(max_examples=30, deadline=None)
-def test_monotone_maps_change_nothing(seed: int, n: int) -> None:
-    rng = np.random.default_rng(seed)
-    x, y, z = rng.normal(size=(3, n))
-    plain, mapped = partial_spearman(x, y, [z]), partial_spearman(np.exp(x), y**3, [2 * z])
-    assert mapped.rho == pytest.approx(plain.rho)
-
-
-@pytest.mark.parametrize(("noise", "highest"), [(1.0, 0.11), (20.0, 0.07)])
-def test_partial_p_values_without_association(noise: float, highest: float) -> None:
-    """The level is nominal where the trend is weak, and up to twice that where it is strong, as the docstring says."""
-    step = np.arange(51.0)
+def test_interval_of_single_checkpoints_is_that_of_scipys_bootstrap() -> None:
+    x = RNG.normal(size=N)
+    y = x + RNG.normal(size=N)
+    (found,) = ask(x[None], y)
     rng = np.random.default_rng(3)
-    draws = noise * rng.normal(size=(2000, 2, 51))
-    p = np.array([partial_spearman(step + a, -step + b, [step]).p for a, b in draws])
-    assert 0.03 < np.mean(p < 0.05) < highest
+    rho = [spearmanr(x[i], y[i])[0] for i in rng.integers(0, N, (2000, N))]
+    assert [found["low"], found["high"]] == pytest.approx(np.percentile(rho, [2.5, 97.5]), abs=0.05)
 
 
-def test_bootstrap_interval_holds_the_point_and_repeats() -> None:
-    x = RNG.normal(size=50)
-    y = x + RNG.normal(size=50)
-    low, high = bootstrap_interval(x, y, seed=5)
-    assert low < spearmanr(x, y)[0] < high
-    assert bootstrap_interval(x, y, seed=5) == (low, high)
-    assert bootstrap_interval(x, y, seed=6) != (low, high)
+def test_blocks_are_wider_where_neighbours_are_alike() -> None:
+    drift = RNG.normal(size=(2, N)).cumsum(axis=1)
+    (found,) = ask(drift[:1], drift[1])
+    assert found["block_high"] - found["block_low"] > found["high"] - found["low"]
+
+
+def test_shifts_are_counted() -> None:
+    x, y = RNG.normal(size=(2, N))
+    (found,) = ask(x[None], y)
+    rho = [abs(spearmanr(x, np.roll(y, k))[0]) for k in range(N)]
+    assert found["p_shift"] == pytest.approx(np.mean(np.array(rho) >= rho[0] - 1e-12))
+
+
+def test_differences_are_those_of_checkpoints() -> None:
+    x, y = RNG.normal(size=(2, N)).cumsum(axis=1)
+    (found,) = ask(x[None], y)
+    assert found["rho_differences"] == pytest.approx(spearmanr(np.diff(x), np.diff(y))[0])
+    a, b, c = (
+        spearmanr(*pair)[0] for pair in ((np.diff(x), np.diff(y)), (np.diff(x), STEPS[1:]), (np.diff(y), STEPS[1:]))
+    )
+    assert found["rho_differences_given_step"] == pytest.approx((a - b * c) / np.sqrt((1 - b**2) * (1 - c**2)))
+
+
+def test_other_runs_are_compared_on_common_steps() -> None:
+    target = RNG.normal(size=N)
+    own = (target + 0.5 * RNG.normal(size=N))[None]
+    better, worse = Series(STEPS[::2], target[::2][None]), Series(STEPS, RNG.normal(size=(1, N)))
+    elsewhere = Series(STEPS + 1, target[None])
+    (found,) = ask(own, target, others=[better, worse, elsewhere])
+    assert found["n_others"] == 2
+    assert found["share_others"] == 0.5
+    assert found["share_others_given_step"] == 0.5
+
+
+def test_noise_is_beside_the_change() -> None:
+    x, y = RNG.normal(size=(2, N))
+    (found, without) = ask(np.array([x, x]), y, noise=np.array([np.full(N, 0.2), np.full(N, np.nan)]))
+    assert found["noise"] == pytest.approx(0.2 / np.median(np.abs(np.diff(x))))
+    assert np.isnan(without["noise"])
+
+
+def test_twins_are_measured_as_features_are() -> None:
+    x, twin, y = RNG.normal(size=(3, N))
+    (found,) = ask(x[None], y, twins=twin[None])
+    (alone,) = ask(twin[None], y)
+    assert [found["rho_twin"], found["rho_twin_given_step"]] == pytest.approx([alone["rho"], alone["rho_given_step"]])
 
 
 def test_unknown_checkpoints_are_left_out() -> None:
-    x, y = RNG.normal(size=(2, 20))
+    x, y = RNG.normal(size=(2, N))
     x[3] = y[7] = np.nan
-    known = np.isfinite(x) & np.isfinite(y)
-    found = associate(x, y, {"step": np.arange(20.0), "weight_norm": np.full(20, np.nan)}, seed=0)
-    assert found.n == 18
-    assert found.rho == pytest.approx(spearmanr(x[known], y[known])[0])
-    assert set(found.clocks) == {"step"}
+    keep = np.isfinite(x) & np.isfinite(y)
+    (found,) = ask(x[None], y, clocks={"weight_norm": np.where(np.arange(N) == 3, np.nan, np.arange(N) ** 2.0)})
+    assert found["n"] == N - 2
+    assert found["rho"] == pytest.approx(spearmanr(x[keep], y[keep])[0])
+    assert found["rho_weight_norm"] == pytest.approx(spearmanr(np.arange(N)[keep], y[keep])[0])
+    (partly,) = ask(x[None], y, clocks={"weight_norm": np.where(np.arange(N) == 5, np.nan, 1.0 * np.arange(N))})
+    assert np.isnan(partly["rho_weight_norm"])
 
 
-@pytest.mark.parametrize("feature", [np.ones(20), np.full(20, np.nan)])
-def test_constant_and_unknown_features_have_no_rho(feature: np.ndarray) -> None:
-    assert np.isnan(associate(feature, RNG.normal(size=20), {"step": np.arange(20.0)}, seed=0).rho)
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_too_few_checkpoints_give_nothing(n: int) -> None:
+    (found,) = ask(RNG.normal(size=(1, n)), RNG.normal(size=n))
+    assert found.pop("n") == n
+    assert not np.isfinite(list(found.values())).any()
 
 
-def test_holm_by_hand() -> None:
-    found = holm(np.array([0.01, np.nan, 0.04, 0.03]))
-    np.testing.assert_allclose(found, [0.03, np.nan, 0.06, 0.06])
+def test_a_constant_gives_nothing_and_stops_no_other() -> None:
+    x, y = RNG.normal(size=(2, N))
+    constant, varied = ask(np.array([np.ones(N), x]), y)
+    assert np.isnan(constant["rho"])
+    assert varied["rho"] == pytest.approx(spearmanr(x, y)[0])
+    assert np.isnan(ask(x[None], np.ones(N))[0]["rho"])
 
 
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ((4, 0.9, 0.01, 0.01, 0.01), "too few"),
-        ((9, np.nan, np.nan, np.nan, np.nan), "constant"),
-        ((9, 0.1, 0.6, 0.01, 0.01), "none"),
-        ((9, 0.9, 0.001, np.nan, np.nan), "trend only"),
-        ((9, 0.9, 0.001, 0.01, 0.2), "trend only"),
-        ((9, 0.9, 0.001, 0.01, 0.02), "undecided"),
-    ],
-)
-def test_the_rule(numbers: tuple[int, float, float, float, float], expected: str) -> None:
-    assert verdict(*numbers) == expected
+def test_a_feature_whose_changes_are_all_equal_has_no_correlation_of_changes() -> None:
+    (found,) = ask(np.arange(N, dtype=np.float64)[None], RNG.normal(size=N))
+    assert np.isnan(found["rho_differences"])
 
 
-def test_a_clock_is_trend_and_information_is_not() -> None:
-    """The two must not be confused: a drifting feature, and one that follows the loss around its drift."""
-    rng = np.random.default_rng(11)
-    step = np.arange(51.0)
-    wiggle = rng.normal(size=51)
-    loss = -step / 10 + wiggle
-    clock, informed = step + rng.normal(size=51), step / 10 + wiggle + 0.1 * rng.normal(size=51)
-    found = [associate(f, loss, {"step": step}, seed=0) for f in (clock, informed)]
-    verdicts = [verdict(a.n, a.rho, a.p, a.given_step.p, a.given_all.p) for a in found]
-    assert verdicts[0] == "trend only"
-    assert found[1].given_step.p < 1e-10
+def test_adjustment_by_hand() -> None:
+    p = np.array([0.04, np.nan, 0.01, 0.03])
+    np.testing.assert_allclose(adjusted(p), [0.06, np.nan, 0.03, 0.06])
+    np.testing.assert_allclose(adjusted(p, "bonferroni"), [0.12, np.nan, 0.03, 0.09])
+    np.testing.assert_allclose(adjusted(p, "bh"), [0.04, np.nan, 0.03, 0.04])
+    assert len(adjusted(np.empty(0))) == 0
+
+
+def test_benjamini_hochberg_is_scipys() -> None:
+    from scipy.stats import false_discovery_control
+
+    p = RNG.uniform(size=200) ** 3
+    np.testing.assert_allclose(adjusted(p, "bh"), false_discovery_control(p))

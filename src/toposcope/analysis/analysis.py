@@ -5,22 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.association import associate, holm, verdict
-from toposcope.analysis.phases import phases
+from toposcope.analysis.adjustment import Method
+from toposcope.analysis.change_points import change_points
+from toposcope.analysis.phases import phases, sensitivity
+from toposcope.analysis.references import references
 from toposcope.analysis.scaling import power_law
+from toposcope.analysis.table import SEED, association, comparisons
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.seeds import derive_seed
 
-CLOCKS = ("step", "cumulative_learning_rate", "weight_norm")
 NP_MEAN = "neural_persistence np_mean"
-SEED = 42
-
-_FLOATS = (
-    "rho", "p", "p_holm", "low", "high",
-    *(f"rho_{clock}" for clock in CLOCKS),
-    "rho_with_step",
-    "rho_given_step", "p_given_step", "rho_given_all", "p_given_all",
-)  # fmt: skip
+PHASED = (NP_MEAN, "published np_mean", "rips H0.total", "rips H1.total", "distances H0.wasserstein_2")
+"""Features whose phases are told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,66 +27,102 @@ class Analysis:
     ----------
     trajectories : list of Trajectory
     association : polars.DataFrame
-        A row for each run, target and feature: ``run, target, feature, n``, rho with its p, Holm-adjusted p and
-        bootstrap interval ``low, high``, ``rho_<clock>`` of each clock, ``rho_with_step`` of the feature with the step,
-        partial correlations ``rho_given_step`` and ``rho_given_all`` with Holm-adjusted p, ``verdict``.
+        See `toposcope.analysis.table.association`.
+    comparisons : polars.DataFrame
+        See `toposcope.analysis.table.comparisons`.
     phases : polars.DataFrame
-        ``run, feature, largest_change, diminishing_returns``.
+        ``run, feature, largest_change, diminishing_returns`` by the published rule; over other settings of it the first
+        and last step found, ``largest_change_first, largest_change_last, diminishing_first, diminishing_last``,
+        ``n_settings`` and the share that agree, ``share_same``.
+    change_points : polars.DataFrame
+        ``run, feature, step, low, high, p_smooth, explained``.
     scaling : polars.DataFrame
-        ``quantity, n, n_sizes, factor, exponent, low, high, r_squared`` of final values.
+        Of final values: ``quantity, n, n_sizes, factor, exponent, low, high, r_squared, offset, offset_exponent, rho,
+        p_exact, p_least``.
+    references : polars.DataFrame
+        See `toposcope.analysis.references.references`.
+    adjusted_by : "holm", "bonferroni" or "bh"
+        How p-values of the association are adjusted.
     """
 
     trajectories: list[Trajectory]
     association: pl.DataFrame
+    comparisons: pl.DataFrame
     phases: pl.DataFrame
+    change_points: pl.DataFrame
     scaling: pl.DataFrame
+    references: pl.DataFrame
+    adjusted_by: Method = "holm"
 
 
-def analyse(features: pl.DataFrame, labels: pl.DataFrame, log: pl.DataFrame, runs: pl.DataFrame) -> Analysis:
+def analyse(
+    features: pl.DataFrame,
+    labels: pl.DataFrame,
+    log: pl.DataFrame,
+    runs: pl.DataFrame,
+    *,
+    protocol: str = "exact",
+    adjust: Method = "holm",
+) -> Analysis:
     """Analyse a study.
 
     Parameters
     ----------
     features, labels, log, runs : polars.DataFrame
         From the methods of `Study` of those names (`features` from `Study.frame`).
+    protocol : "exact" or "published"
+        Under the published protocol the first target is the loss of one batch.
+    adjust : "holm", "bonferroni" or "bh"
+        How p-values are adjusted for the number of rows.
     """
-    found = trajectories(features, labels, log)
-    return Analysis(found, _association(found), _phases(found), _scaling(found, runs))
-
-
-def _association(found: list[Trajectory]) -> pl.DataFrame:
-    rows = []
-    for trajectory in found:
-        for target, losses in trajectory.targets.items():
-            for feature, values in trajectory.features.items():
-                seed = derive_seed(SEED, "bootstrap", trajectory.run, target, feature)
-                a = associate(values, losses, trajectory.clocks, seed)
-                clocks = [a.clocks.get(clock, np.nan) for clock in CLOCKS]
-                partials = (a.given_step.rho, a.given_step.p, a.given_all.rho, a.given_all.p)
-                place = (trajectory.run, target, feature, a.n)
-                rows.append((*place, a.rho, a.p, np.nan, a.low, a.high, *clocks, a.with_step, *partials))
-    keys = {"run": pl.String, "target": pl.String, "feature": pl.String, "n": pl.Int64}
-    table = pl.DataFrame(rows, schema={**keys, **dict.fromkeys(_FLOATS, pl.Float64)}, orient="row")
-    adjusted = {name: holm(table.get_column(name).to_numpy()) for name in ("p", "p_given_step", "p_given_all")}
-    table = table.with_columns(
-        p_holm=pl.Series(adjusted["p"]),
-        p_given_step=pl.Series(adjusted["p_given_step"]),
-        p_given_all=pl.Series(adjusted["p_given_all"]),
+    found = trajectories(features, labels, log, batch_first=protocol == "published")
+    return Analysis(
+        trajectories=found,
+        association=association(found, adjust),
+        comparisons=comparisons(found),
+        phases=_phases(found),
+        change_points=_change_points(found),
+        scaling=_scaling(found, runs),
+        references=references(found),
+        adjusted_by=adjust,
     )
-    columns = table.select("n", "rho", "p_holm", "p_given_step", "p_given_all")
-    return table.with_columns(verdict=pl.Series([verdict(*row) for row in columns.iter_rows()], dtype=pl.String))
 
 
 def _phases(found: list[Trajectory]) -> pl.DataFrame:
     rows = []
     for trajectory in found:
-        if NP_MEAN in trajectory.features:
-            values = trajectory.features[NP_MEAN]
-            known = np.isfinite(values)
-            rule = phases(trajectory.steps[known], values[known])
-            rows.append((trajectory.run, NP_MEAN, rule.largest_change, rule.diminishing_returns))
-    schema = {"run": pl.String, "feature": pl.String, "largest_change": pl.Int64, "diminishing_returns": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+        for feature in PHASED:
+            if feature in trajectory.features:
+                values = trajectory.features[feature]
+                known = np.isfinite(values)
+                rule = phases(trajectory.steps[known], values[known])
+                range_ = sensitivity(trajectory.steps[known], values[known])
+                rows.append(
+                    (
+                        *(trajectory.run, feature, rule.largest_change, rule.diminishing_returns),
+                        *(range_.largest_change_first, range_.largest_change_last),
+                        *(range_.diminishing_first, range_.diminishing_last, range_.n_settings, range_.share_same),
+                    )
+                )
+    steps = ("largest_change", "diminishing_returns")
+    ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys((*steps, *ranges), pl.Int64)}
+    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64}, orient="row")
+
+
+def _change_points(found: list[Trajectory]) -> pl.DataFrame:
+    rows = []
+    for trajectory in found:
+        for feature in PHASED:
+            if feature in trajectory.features:
+                values = trajectory.features[feature]
+                known = np.isfinite(values)
+                seed = derive_seed(SEED, "change points", trajectory.run, feature)
+                for point in change_points(trajectory.steps[known], values[known], seed):
+                    place = (trajectory.run, feature, point.step, point.low, point.high)
+                    rows.append((*place, point.p_smooth, point.explained))
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
+    return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean}, orient="row")
 
 
 def sizes_of_complete(found: list[Trajectory], runs: pl.DataFrame) -> dict[str, int]:
@@ -114,8 +146,21 @@ def _scaling(found: list[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
         n_parameters, values = np.array(pairs).T
         law = power_law(n_parameters, values, derive_seed(SEED, "scaling", name))
         if law is not None:
-            rows.append((name, law.n, law.n_sizes, law.factor, law.exponent, law.low, law.high, law.r_squared))
-    floats = dict.fromkeys(("factor", "exponent", "low", "high", "r_squared"), pl.Float64)
-    return pl.DataFrame(
-        rows, schema={"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64, **floats}, orient="row"
+            fitted = (law.factor, law.exponent, law.low, law.high, law.r_squared)
+            rows.append(
+                (name, law.n, law.n_sizes, *fitted, law.offset, law.offset_exponent, law.rho, law.p_exact, law.p_least)
+            )
+    floats = (
+        "factor",
+        "exponent",
+        "low",
+        "high",
+        "r_squared",
+        "offset",
+        "offset_exponent",
+        "rho",
+        "p_exact",
+        "p_least",
     )
+    schema = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64, **dict.fromkeys(floats, pl.Float64)}
+    return pl.DataFrame(rows, schema=schema, orient="row")

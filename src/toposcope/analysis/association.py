@@ -1,159 +1,256 @@
-"""Association of one feature with one target within one run, beside the clocks that drift with both (METHODS 6)."""
+"""Association of features with one target within one run: items 1 to 8 of METHODS 6, for many features at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, spearmanr
-from scipy.stats import t as student
+from scipy.stats import rankdata
+
+from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
+from toposcope.analysis.ranks import Correlations, correlate, partial, ranks, two_sided
+from toposcope.kernels.resampled_ranks import resampled_spearman
+from toposcope.seeds import derive_seed
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 RESAMPLES = 1000
-LEVEL = 0.05
 FEWEST = 5
 """Fewest checkpoints an association is measured on."""
-SAME = 1e-9
-"""Residual ranks below this share of the ranks mean: the feature is a function of the controls."""
+STEP = "step"
+CLOCKS = (STEP, "cumulative_learning_rate", "weight_norm")
 
-RULE = (
-    f"Verdict, p < {LEVEL:g} after Holm over the whole table: 'none' if rho cannot be told from 0; 'trend only' if it "
-    "can, but the partial correlation given the step, or given every clock that is known (step, weight norm, "
-    "cumulative learning rate), cannot; 'undecided' if those hold too: 'beyond trend' also takes a block bootstrap, "
-    "first differences and the cross-pairing null, which this version does not compute. 'constant': feature or loss "
-    f"does not change. 'too few': fewer than {FEWEST} checkpoints."
+COLUMNS = (
+    *("rho", "p", "low", "high"),
+    *("block_low", "block_high", "block_length", "n_eff", "p_shift"),
+    *(f"rho_{clock}" for clock in CLOCKS),
+    "rho_with_step",
+    *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all"),
+    *("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step"),
+    *("n_others", "share_others", "share_others_given_step"),
+    *("rho_twin", "rho_twin_given_step", "p_twin_given_step"),
+    "noise",
 )
+"""What `associate` tells of each feature, in the order of METHODS 6."""
 
 
-@dataclass(frozen=True)
-class Partial:
-    """A partial rank correlation; NaN where the controls determine the feature or the target."""
-
-    rho: float
-    p: float
-
-
-@dataclass(frozen=True)
-class Association:
-    """Items 1, 3 and 4 of METHODS 6 for one feature and target.
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Features of one run, or of a group of its layers, at its checkpoints.
 
     Attributes
     ----------
-    n : int
-        Checkpoints where both are known.
-    rho, p : float
-        Spearman; p assumes independent checkpoints, which they are not.
-    low, high : float
-        95% percentile interval of an i.i.d. bootstrap with 1,000 resamples.
-    clocks : dict of float
-        rho of each clock with the target on the same checkpoints.
-    with_step : float
-        rho of the feature with the step.
-    given_step, given_all : Partial
-        Given the step; given every clock that is known at all n checkpoints.
+    steps : ndarray, shape (n,), int64
+    features : ndarray, shape (f, n), float64
+        NaN where unknown.
     """
 
-    n: int
-    rho: float
-    p: float
-    low: float
-    high: float
-    clocks: dict[str, float] = field(default_factory=dict)
-    with_step: float = np.nan
-    given_step: Partial = Partial(np.nan, np.nan)
-    given_all: Partial = Partial(np.nan, np.nan)
+    steps: NDArray[np.int64]
+    features: Matrix
+
+    def at(self, steps: NDArray[np.int64]) -> Matrix:
+        """Return the features at some steps; NaN where there is no checkpoint."""
+        place = {int(step): i for i, step in enumerate(self.steps)}
+        found = np.array([place.get(int(step), -1) for step in steps])
+        return np.where(found >= 0, self.features[:, found], np.nan)
 
 
-def associate(feature: Vector, target: Vector, clocks: Mapping[str, Vector], seed: int) -> Association:
-    """Measure one association.
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked of some features and one target.
+
+    Attributes
+    ----------
+    series : Series
+    target : ndarray, shape (n,)
+        NaN where unknown.
+    clocks : mapping of ndarray, shape (n,)
+        ``step`` at least; a clock that is unknown where feature and target are known is left out.
+    others : sequence of Series
+        The same features, row by row, of the other runs of the study.
+    twins : ndarray, shape (f, n)
+        The scale-free twin of each feature; NaN where there is none.
+    noise : ndarray, shape (f, n)
+        Standard deviation of each feature over draws or batches; NaN where it has none.
+    """
+
+    series: Series
+    target: Vector
+    clocks: Mapping[str, Vector]
+    others: Sequence[Series] = ()
+    twins: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+
+
+def associate(question: Question, seed: int) -> tuple[NDArray[np.int64], Matrix]:
+    """Measure the association of every feature with the target.
+
+    Resamples are the same for all features with the same known checkpoints and block length.
 
     Parameters
     ----------
-    feature, target : ndarray, shape (n,)
-        By checkpoint; NaN where unknown.
-    clocks : mapping of ndarray, shape (n,)
-        ``step`` first; others may be absent or hold NaN, and are then left out.
+    question : Question
     seed : int
-        Of the bootstrap.
+        Of both bootstraps.
 
     Returns
     -------
-    Association
-        All NaN when fewer than `FEWEST` checkpoints are known, or feature or target is constant.
+    n : ndarray, shape (f,), int64
+        Checkpoints where feature and target are known.
+    table : ndarray, shape (f, len(COLUMNS)), float64
+        NaN where not defined: fewer than `FEWEST` checkpoints, or feature or target constant.
     """
-    known = np.isfinite(feature) & np.isfinite(target)
-    x, y = feature[known], target[known]
-    if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Association(len(x), np.nan, np.nan, np.nan, np.nan)
-    usable = {name: clock[known] for name, clock in clocks.items() if np.isfinite(clock[known]).all()}
-    rho, p = spearmanr(x, y)
-    low, high = bootstrap_interval(x, y, seed)
-    return Association(
-        n=len(x),
-        rho=float(rho),
-        p=float(p),
-        low=low,
-        high=high,
-        clocks={name: float(spearmanr(clock, y)[0]) for name, clock in usable.items() if np.ptp(clock) > 0},
-        with_step=float(spearmanr(x, usable["step"])[0]),
-        given_step=partial_spearman(x, y, [usable["step"]]),
-        given_all=partial_spearman(x, y, list(usable.values())),
-    )
+    features, target = question.series.features, question.target
+    known = np.isfinite(features) & np.isfinite(target)
+    n = known.sum(axis=1)
+    table = np.full((len(features), len(COLUMNS)), np.nan)
+    for mask, rows in _by_mask(known):
+        if n[rows[0]] < FEWEST or np.ptp(target[mask]) == 0:
+            continue
+        rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
+        if len(rows):
+            found = _Alike(question, rows, mask, seed).items()
+            table[rows] = np.column_stack([found[name] for name in COLUMNS])
+    return n, table
 
 
-def partial_spearman(x: Vector, y: Vector, controls: Sequence[Vector]) -> Partial:
-    """Correlate the ranks of x and y after a linear regression of both on the ranks of the controls.
-
-    p is that of Student's t with n - 2 - k degrees of freedom, k the rank of the controls. It is nominal: residuals of
-    ranks around a strong trend are not independent, and a level of .05 is then in truth about .09 (51 checkpoints).
-    """
-    design = np.column_stack([np.ones(len(x)), *(rankdata(c) for c in controls)])
-    residuals = []
-    for values in (x, y):
-        ranks = rankdata(values)
-        fit = np.linalg.lstsq(design, ranks, rcond=None)[0]
-        residual = ranks - design @ fit
-        if np.linalg.norm(residual) <= SAME * np.linalg.norm(ranks):
-            return Partial(np.nan, np.nan)
-        residuals.append(residual / np.linalg.norm(residual))
-    rho = float(np.clip(residuals[0] @ residuals[1], -1, 1))
-    freedom = len(x) - 1 - int(np.linalg.matrix_rank(design))
-    if freedom < 1:
-        return Partial(rho, np.nan)
-    statistic = np.inf if abs(rho) == 1 else abs(rho) * np.sqrt(freedom / (1 - rho**2))
-    return Partial(rho, float(2 * student.sf(statistic, freedom)))
+def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
+    """Group features that are known at the same checkpoints."""
+    masks, which = np.unique(known, axis=0, return_inverse=True)
+    for i, mask in enumerate(masks):
+        yield mask, np.flatnonzero(which.ravel() == i)
 
 
-def bootstrap_interval(x: Vector, y: Vector, seed: int) -> tuple[float, float]:
-    """Return the 95% percentile interval of Spearman's rho over resampled checkpoints."""
-    draws = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))
-    a, b = (rankdata(values[draws], axis=1) for values in (x, y))
-    a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
-    norms = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    drawn = norms > 0  # a resample of one value has no rho
-    rho = (a * b).sum(axis=1)[drawn] / norms[drawn]
-    low, high = np.percentile(rho, [2.5, 97.5])
-    return float(low), float(high)
+class _Alike:
+    """Features known at the same checkpoints, none of them constant there."""
+
+    def __init__(self, question: Question, rows: NDArray[np.int64], mask: NDArray[np.bool_], seed: int) -> None:
+        self.question, self.rows, self.mask, self.seed = question, rows, mask, seed
+        self.steps = question.series.steps[mask]
+        self.values, self.target = question.series.features[np.ix_(rows, mask)], question.target[mask]
+        self.x, self.y = ranks(self.values), ranks(self.target)
+        clocks = {name: clock[mask] for name, clock in question.clocks.items() if np.isfinite(clock[mask]).all()}
+        self.clocks = {name: ranks(clock) for name, clock in clocks.items() if np.ptp(clock) > 0}
+        self.step = self.clocks[STEP][None]
+        self.rho = correlate(self.x, self.y)
+        self.given_step = partial(self.x, self.y, self.step)
+
+    def items(self) -> dict[str, Vector]:
+        """Return every column of `COLUMNS`, shape (f,)."""
+        given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in CLOCKS if name in self.clocks]))
+        return {
+            "rho": self.rho,
+            "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
+            **self._intervals(),
+            "n_eff": effective_size(self.x, self.y),
+            "p_shift": self._shifts(),
+            **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
+            "rho_with_step": correlate(self.x, self.step[0]),
+            "rho_given_step": self.given_step.rho,
+            "p_given_step": self.given_step.p,
+            "rho_given_all": given_all.rho,
+            "p_given_all": given_all.p,
+            **self._differences(),
+            **self._others(),
+            **self._twins(),
+            "noise": self._noise(),
+        }
+
+    def _all(self, value: float) -> Vector:
+        return np.full(len(self.rows), value)
+
+    def _clock(self, name: str) -> float:
+        return float(correlate(self.clocks[name][None], self.y)[0]) if name in self.clocks else np.nan
+
+    def _intervals(self) -> dict[str, Vector]:
+        """Percentile intervals of 95%: of single checkpoints (item 1), and of blocks of neighbours (item 2)."""
+        x, y, n = _dense(self.x), _dense(self.y), len(self.y)
+        low, high = _percentiles(resampled_spearman(x, y, single_draws(n, RESAMPLES, self.seed)))
+        lengths = np.maximum(block_length(self.x), block_length(self.y[None]))
+        block_low, block_high = self._all(np.nan), self._all(np.nan)
+        for length in np.unique(lengths):
+            alike = lengths == length
+            draws = block_draws(n, int(length), RESAMPLES, derive_seed(self.seed, "blocks", int(length)))
+            block_low[alike], block_high[alike] = _percentiles(resampled_spearman(x[alike], y, draws))
+        names = ("low", "high", "block_low", "block_high", "block_length")
+        return dict(zip(names, (low, high, block_low, block_high, lengths.astype(np.float64)), strict=True))
+
+    def _shifts(self) -> Vector:
+        """Share of the circular shifts of the target, none included, that do as well."""
+        n = len(self.y)
+        shifted = np.array([np.roll(self.y, k) for k in range(n)])
+        return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
+
+    def _differences(self) -> dict[str, Vector]:
+        """Correlations of changes from checkpoint to checkpoint (item 5)."""
+        x, y, step = ranks(np.diff(self.values)), ranks(np.diff(self.target)), ranks(self.steps[1:].astype(np.float64))
+        rho, p = self._all(np.nan), self._all(np.nan)
+        moving = (np.abs(x).max(axis=1) > 0) & (np.abs(y).max() > 0)
+        given = Correlations(self._all(np.nan), self._all(np.nan))
+        if moving.any():
+            rho[moving] = correlate(x[moving], y)
+            p[moving] = two_sided(rho[moving], effective_size(x[moving], y) - 2)
+            for column, found in zip(given, partial(x[moving], y, step[None]), strict=True):
+                column[moving] = found
+        names = ("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step")
+        return dict(zip(names, (rho, p, *given), strict=True))
+
+    def _others(self) -> dict[str, Vector]:
+        """Share of the other runs whose feature does as well against this run's target (item 6)."""
+        counted, as_well, as_well_given = (self._all(0.0) for _ in range(3))
+        for other in self.question.others:
+            values = other.at(self.steps)[self.rows]
+            for mask, rows in _by_mask(np.isfinite(values)):
+                rows = rows[np.ptp(values[np.ix_(rows, mask)], axis=1) > 0] if mask.sum() >= FEWEST else rows[:0]
+                target = ranks(self.target[mask]) if len(rows) else self.y
+                if not len(rows) or not np.any(target):
+                    continue
+                x = ranks(values[np.ix_(rows, mask)])
+                counted[rows] += 1
+                as_well[rows] += np.abs(correlate(x, target)) >= np.abs(self.rho[rows]) * (1 - 1e-12)
+                given = partial(x, target, ranks(self.steps[mask].astype(np.float64))[None]).rho
+                as_well_given[rows] += np.abs(given) >= np.abs(self.given_step.rho[rows]) * (1 - 1e-12)
+        share, share_given = (_ratio(as_well, counted), _ratio(as_well_given, counted))
+        share_given[~np.isfinite(self.given_step.rho)] = np.nan
+        return {"n_others": counted, "share_others": share, "share_others_given_step": share_given}
+
+    def _twins(self) -> dict[str, Vector]:
+        """Correlate the scale-free twins (item 7)."""
+        found = {name: self._all(np.nan) for name in ("rho_twin", "rho_twin_given_step", "p_twin_given_step")}
+        if not self.question.twins.size:
+            return found
+        values = self.question.twins[np.ix_(self.rows, self.mask)]
+        varied = np.isfinite(values).all(axis=1) & (np.ptp(values, axis=1) > 0)
+        if varied.any():
+            twins = ranks(values[varied])
+            given = partial(twins, self.y, self.step)
+            for column, told in zip(found.values(), (correlate(twins, self.y), *given), strict=True):
+                column[varied] = told
+        return found
+
+    def _noise(self) -> Vector:
+        """Divide the standard deviation over draws by the change between checkpoints, medians of both (item 8)."""
+        if not self.question.noise.size:
+            return self._all(np.nan)
+        noise = self.question.noise[np.ix_(self.rows, self.mask)]
+        told = np.asarray(np.isfinite(noise).all(axis=1))
+        change = np.median(np.abs(np.diff(self.values)), axis=1)
+        return np.where(told, _ratio(np.median(np.where(told[:, None], noise, 0.0), axis=1), change), np.nan)
 
 
-def holm(p: Vector) -> Vector:
-    """Return Holm's adjusted p-values; NaN stays NaN and is not counted."""
-    adjusted = np.full(len(p), np.nan)
-    order = [i for i in np.argsort(p, kind="stable") if np.isfinite(p[i])]
-    running = 0.0
-    for rank, i in enumerate(order):
-        running = max(running, min(1.0, float(p[i]) * (len(order) - rank)))
-        adjusted[i] = running
-    return adjusted
+def _dense(centred: Matrix) -> NDArray[np.int64]:
+    return np.ascontiguousarray(rankdata(centred, method="dense", axis=-1).astype(np.int64) - 1)
 
 
-def verdict(n: int, rho: float, p: float, p_given_step: float, p_given_all: float) -> str:
-    """Return the verdict of `RULE` from the number of checkpoints and Holm-adjusted p-values."""
-    if n < FEWEST:
-        return "too few"
-    if not np.isfinite(rho):
-        return "constant"
-    if not p < LEVEL:
-        return "none"
-    return "undecided" if p_given_step < LEVEL and p_given_all < LEVEL else "trend only"
+def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:
+    """Return the 2.5th and 97.5th percentiles of each row, leaving out resamples without a rho."""
+    if np.isnan(rho).any():
+        low, high = np.nanpercentile(rho, [2.5, 97.5], axis=1)
+    else:
+        low, high = np.percentile(rho, [2.5, 97.5], axis=1)
+    return low, high
+
+
+def _ratio(above: Vector, below: Vector) -> Vector:
+    return np.asarray(np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0))

@@ -1,13 +1,20 @@
-"""Phases of training by the published study's rule (METHODS 8)."""
+"""Phases of training by the published study's rule (METHODS 8), and how far they hang on its settings."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+Vector = NDArray[np.float64]
+
 WINDOW = 5
 SHARE = 0.1
 CONSECUTIVE = 3
+
+WINDOWS = (1, 3, 5, 7, 9)
+SHARES = (0.05, 0.1, 0.2)
+CONSECUTIVES = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -17,30 +24,94 @@ class Phases:
     Attributes
     ----------
     largest_change : int or None
-        Step that ends the largest smoothed change between neighbouring checkpoints.
+        Step at which the largest change of the smoothed values begins; None if they do not change, or are fewer than
+        ``window + 1``.
     diminishing_returns : int or None
-        Step that begins the first of 3 consecutive smoothed changes under 10% of the peak; None if there is none.
+        Step at which the first ``consecutive`` changes under ``share`` of the largest begin, before or after the
+        largest; None if there are none. (The published study gave the last step then.)
     """
 
     largest_change: int | None
     diminishing_returns: int | None
 
 
-def phases(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Phases:
-    """Apply the published rule to a feature over training; changes are smoothed by a moving average of 5.
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the rule finds over its settings.
+
+    Attributes
+    ----------
+    largest_change_first, largest_change_last : int or None
+        Earliest and latest step of the largest change; None if no setting finds one.
+    diminishing_first, diminishing_last : int or None
+        The same of diminishing returns.
+    n_settings : int
+        Settings tried.
+    share_same : float
+        Share of them that give both steps of the published setting, in (0, 1].
+    """
+
+    largest_change_first: int | None
+    largest_change_last: int | None
+    diminishing_first: int | None
+    diminishing_last: int | None
+    n_settings: int
+    share_same: float
+
+
+def phases(
+    steps: NDArray[np.int64],
+    values: Vector,
+    window: int = WINDOW,
+    share: float = SHARE,
+    consecutive: int = CONSECUTIVE,
+) -> Phases:
+    """Apply the published rule to a feature over training.
+
+    The values are smoothed by a moving average over whole windows, m_i = mean(v_i, ..., v_(i + window - 1)), and
+    change i is m_(i + 1) - m_i. Its step is that of the checkpoint in the middle of the first window,
+    ``steps[i + window // 2]``.
 
     Parameters
     ----------
     steps : ndarray, shape (n,)
     values : ndarray, shape (n,)
-        Mean neural persistence in the paper.
+        Finite; mean neural persistence in the published study.
+    window : int
+        Checkpoints of the moving average.
+    share : float
+        Of the largest change, under which a change is small.
+    consecutive : int
+        Small changes in a row that are diminishing returns.
     """
-    change = np.abs(np.diff(values))
-    if len(change) < WINDOW or not change.max() > 0:
+    if len(values) < window + 1 or not np.ptp(values) > 0:
         return Phases(None, None)
-    smooth = np.convolve(change, np.ones(WINDOW) / WINDOW, mode="same")
-    peak = int(np.argmax(smooth))
-    low = smooth < SHARE * smooth[peak]
-    runs = np.flatnonzero(np.convolve(low, np.ones(CONSECUTIVE), mode="valid") == CONSECUTIVE)
-    after = runs[runs > peak]
-    return Phases(int(steps[peak + 1]), int(steps[after[0]]) if len(after) else None)
+    change = np.abs(np.diff(np.convolve(values, np.ones(window) / window, mode="valid")))
+    peak = int(np.argmax(change))
+    small = change < share * change[peak]
+    rows = np.flatnonzero(np.convolve(small, np.ones(consecutive, dtype=np.int64))[consecutive - 1 :] == consecutive)
+    middle = window // 2
+    return Phases(int(steps[peak + middle]), int(steps[rows[0] + middle]) if len(rows) else None)
+
+
+def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
+    """Apply the rule with windows of 1 to 9, shares of 5 to 20% and 2 to 4 consecutive changes.
+
+    Parameters
+    ----------
+    steps : ndarray, shape (n,)
+    values : ndarray, shape (n,)
+        Finite.
+    """
+    published = phases(steps, values)
+    found = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
+    largest = [p.largest_change for p in found if p.largest_change is not None]
+    diminishing = [p.diminishing_returns for p in found if p.diminishing_returns is not None]
+    return Sensitivity(
+        min(largest, default=None),
+        max(largest, default=None),
+        min(diminishing, default=None),
+        max(diminishing, default=None),
+        len(found),
+        found.count(published) / len(found),
+    )

@@ -1,20 +1,26 @@
 """What the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from toposcope.analysis.groups import combined, layer_groups, probe_of, scale_free
+from toposcope.analysis.logged import Logged
+from toposcope.probes import Probe
+from toposcope.probes.probe import NETWORK, POOLED
 
-PSEUDO_LAYERS = ("network", "pooled")
+Vector = NDArray[np.float64]
+Features = dict[str, Vector]
+
+PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = "controls frobenius_norm"
 CONTROLS = r"^(controls|log) | gradient_norm$"
 """Names of features that are not topology."""
-MOSTLY = 0.9
-"""Share of the checkpoints with a training loss that must have a validation loss, for it to be the target."""
-SMOOTHING_STEPS = 100
+NOISE = ".noise"
+"""Ending of a statistic that is the standard deviation of another over draws or batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,102 +36,136 @@ class Trajectory:
     targets : dict of ndarray, shape (n,)
         The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else
         ``smoothed_loss`` (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if
-        those are fewer). ``batch_loss`` is the loss of one batch, as published.
+        those are fewer). ``batch_loss`` is the loss of one batch, as published; it comes first under the published
+        protocol.
     clocks : dict of ndarray, shape (n,)
         ``step``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
+    groups : dict of dict of ndarray, shape (n,)
+        Features of groups of layers (`toposcope.analysis.groups.layer_groups`), by group.
+    layers : dict of dict of ndarray, shape (n,)
+        Features of each layer.
+    roles : dict of str
+        Of the layers, in the order of the checkpoint.
+    twins : dict of dict of ndarray, shape (n,)
+        Scale-free twins of features (METHODS 6, item 7), by group; ``network`` for those of the whole network.
+    noise : dict of ndarray, shape (n,)
+        Standard deviation of features over draws or batches, of the network or the pooled cloud.
     """
 
     run: str
     steps: NDArray[np.int64]
-    features: dict[str, Vector]
-    targets: dict[str, Vector]
-    clocks: dict[str, Vector]
+    features: Features
+    targets: Features
+    clocks: Features
+    groups: dict[str, Features] = field(default_factory=dict)
+    layers: dict[str, Features] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    twins: dict[str, Features] = field(default_factory=dict)
+    noise: Features = field(default_factory=dict)
 
 
-def trajectories(features: pl.DataFrame, labels: pl.DataFrame, log: pl.DataFrame) -> list[Trajectory]:
+def trajectories(
+    features: pl.DataFrame, labels: pl.DataFrame, log: pl.DataFrame, *, batch_first: bool = False
+) -> list[Trajectory]:
     """Arrange a study's frames by run.
 
     Parameters
     ----------
     features, labels, log : polars.DataFrame
         `Study.frame`, `Study.labels` and `Study.log`.
+    batch_first : bool
+        Whether the loss of one batch is the first target.
     """
-    rows = features.filter(pl.col("layer").is_in(PSEUDO_LAYERS)).join(
-        labels, on=["probe", "options"], maintain_order="left"
-    )
-    rows = rows.select("run", "step", pl.format("{} {}", "label", "statistic").alias("feature"), "value")
+    rows = features.join(labels, on=["probe", "options"], maintain_order="left")
+    probes = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
     # A run whose every checkpoint failed has nothing to compare.
-    runs = rows.get_column("run").unique(maintain_order=True).to_list()
-    return [_trajectory(run, rows.filter(run=run), log.filter(run=run)) for run in runs]
+    told = rows.filter(pl.col("layer").is_in(PSEUDO_LAYERS)).get_column("run").unique(maintain_order=True)
+    return [_Arranged(rows.filter(run=run), probes).trajectory(run, log.filter(run=run), batch_first) for run in told]
 
 
-def _trajectory(run: str, rows: pl.DataFrame, log: pl.DataFrame) -> Trajectory:
-    steps = rows.get_column("step").unique().sort().to_numpy()
-    place = {int(step): i for i, step in enumerate(steps)}
-    features: dict[str, Vector] = {}
-    for step, feature, value in rows.select("step", "feature", "value").iter_rows():
-        features.setdefault(feature, np.full(len(steps), np.nan))[place[step]] = value
-    clocks = {"step": steps.astype(np.float64)}
-    targets = {}
-    if len(log):
-        logged = _Log(log)
-        targets = logged.targets(steps)
-        features |= logged.gradient_norms(steps)
-        if np.isfinite(logged.rate).any():
-            clocks["cumulative_learning_rate"] = logged.cumulative_rate(steps)
-    if WEIGHT_NORM in features:
-        clocks["weight_norm"] = features[WEIGHT_NORM]
-    return Trajectory(run, steps, features, targets, clocks)
+class _Arranged:
+    """The rows of one run as vectors over its checkpoints: label -> layer -> statistic."""
 
+    def __init__(self, rows: pl.DataFrame, probes: Mapping[str, Probe | None]) -> None:
+        self.probes = {label: probe for label, probe in probes.items() if probe is not None}
+        self.steps = rows.get_column("step").unique().sort().to_numpy()
+        place = {step: i for i, step in enumerate(self.steps.tolist())}
+        table = rows.select(
+            *("label", "layer", "statistic", "value", "role"), column=pl.col("step").replace_strict(place)
+        )
+        grouped = table.group_by("label", "layer", "role", "statistic", maintain_order=True).agg("column", "value")
+        self.found: dict[str, dict[str, Features]] = {}
+        self.roles: dict[str, str] = {}
+        for label, layer, role, statistic, columns, values in grouped.iter_rows():
+            vector = np.full(len(self.steps), np.nan)
+            vector[columns] = values
+            self.found.setdefault(label, {}).setdefault(layer, {})[statistic] = vector
+            if layer not in PSEUDO_LAYERS:
+                self.roles[layer] = role
+        self.groups = layer_groups(self.roles)
 
-class _Log:
-    """A training log read at checkpoints."""
+    def trajectory(self, run: str, log: pl.DataFrame, batch_first: bool) -> Trajectory:
+        """Return the run."""
+        everything = self._named(PSEUDO_LAYERS)
+        features = {name: values for name, values in everything.items() if not name.endswith(NOISE)}
+        clocks = {"step": self.steps.astype(np.float64)}
+        targets: Features = {}
+        if len(log):
+            logged = Logged(log)
+            targets = logged.targets(self.steps, batch_first=batch_first)
+            features |= logged.gradient_norms(self.steps)
+            clocks |= logged.clocks(self.steps)
+        if WEIGHT_NORM in features:
+            clocks["weight_norm"] = features[WEIGHT_NORM]
+        return Trajectory(
+            run=run,
+            steps=self.steps,
+            features=features,
+            targets=targets,
+            clocks=clocks,
+            groups={group: self._of_group(layers) for group, layers in self.groups.items()},
+            layers={layer: self._named([layer]) for layer in self.roles},
+            roles=self.roles,
+            twins=self._twins(clocks.get("weight_norm")),
+            noise={name.removesuffix(NOISE): v for name, v in everything.items() if name.endswith(NOISE)},
+        )
 
-    def __init__(self, log: pl.DataFrame) -> None:
-        def column(name: str) -> Vector:
-            return log.get_column(name).fill_null(np.nan).to_numpy()
-
-        self.steps = log.get_column("step").to_numpy()
-        self.loss, self.rate, self.validation = column("loss"), column("learning_rate"), column("validation_loss")
-        self.norm = column("grad_norm")
-
-    def targets(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
-        spacing = int(np.median(np.diff(steps))) if len(steps) > 1 else SMOOTHING_STEPS
-        found = {
-            "validation_loss": self._at(steps, self.validation),
-            "smoothed_loss": self._smoothed(steps, min(SMOOTHING_STEPS, spacing)),
-            "batch_loss": self._at(steps, self.loss),
-        }
-        counts = {name: int(np.isfinite(values).sum()) for name, values in found.items()}
-        validated = counts["validation_loss"] >= MOSTLY * max(counts["smoothed_loss"], 1)
-        found.pop("smoothed_loss" if validated else "validation_loss")
-        return {name: values for name, values in found.items() if counts[name]}
-
-    def cumulative_rate(self, steps: NDArray[np.int64]) -> Vector:
-        total = np.cumsum(np.nan_to_num(self.rate))
-        index = np.searchsorted(self.steps, steps, side="right") - 1
-        return np.where(index >= 0, total[np.maximum(index, 0)], 0.0)
-
-    def gradient_norms(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
-        """Return mean and standard deviation of the gradient norm since the checkpoint before."""
-        begin = np.concatenate([[-1], steps[:-1]])
-        windows = [self.norm[(self.steps > b) & (self.steps <= s)] for b, s in zip(begin, steps, strict=True)]
-        windows = [w[np.isfinite(w)] for w in windows]
-        if not any(len(w) for w in windows):
-            return {}
+    def _named(self, layers: list[str] | tuple[str, ...]) -> Features:
         return {
-            "log grad_norm_mean": np.array([w.mean() if len(w) else np.nan for w in windows]),
-            "log grad_norm_std": np.array([w.std() if len(w) > 1 else np.nan for w in windows]),
+            f"{label} {statistic}": values
+            for label, by_layer in self.found.items()
+            for layer in layers
+            for statistic, values in by_layer.get(layer, {}).items()
         }
 
-    def _at(self, steps: NDArray[np.int64], values: Vector) -> Vector:
-        index = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
-        return np.where(self.steps[index] == steps, values[index], np.nan)
+    def _of_group(self, layers: list[str]) -> Features:
+        found: Features = {}
+        for label, probe in self.probes.items():
+            by_layer = self.found.get(label, {})
+            if all(layer in by_layer for layer in layers):
+                told = combined(probe, [by_layer[layer] for layer in layers])
+                found |= {f"{label} {name}": values for name, values in told.items() if not name.endswith(NOISE)}
+        return found
 
-    def _smoothed(self, steps: NDArray[np.int64], window: int) -> Vector:
-        means = []
-        for step in steps:
-            seen = self.loss[(self.steps > step - window) & (self.steps <= step)]
-            seen = seen[np.isfinite(seen)]
-            means.append(seen.mean() if len(seen) else np.nan)
-        return np.array(means)
+    def _twins(self, weight_norm: Vector | None) -> dict[str, Features]:
+        """Divide layer by layer, then combine as the features were; a pooled cloud has the norm of the network."""
+        twins: dict[str, Features] = {group: {} for group in (*self.groups, NETWORK)}
+        for label, probe in self.probes.items():
+            by_layer = self.found.get(label, {})
+            free = {layer: scale_free(probe, by_layer[layer], norm) for layer, norm in self._norms(label).items()}
+            for group, layers in (*self.groups.items(), (NETWORK, list(self.roles))):
+                if layers and all(free.get(layer) for layer in layers):
+                    told = combined(probe, [free[layer] for layer in layers])
+                    twins[group] |= {f"{label} {name}": v for name, v in told.items() if probe.degree(name)}
+            if POOLED in by_layer and weight_norm is not None:
+                told = scale_free(probe, by_layer[POOLED], weight_norm)
+                twins[NETWORK] |= {f"{label} {name}": v for name, v in told.items() if probe.degree(name)}
+        return twins
+
+    def _norms(self, label: str) -> Features:
+        """Return the norm of what a probe measured, by layer: of the gradient where it tells it, or of the weights."""
+        by_layer = self.found.get(label, {})
+        weights = self.found.get(WEIGHT_NORM.split()[0], {})
+        own = {layer: by_layer[layer]["gradient_norm"] for layer in by_layer if "gradient_norm" in by_layer[layer]}
+        norms = own or {layer: found["frobenius_norm"] for layer, found in weights.items() if "frobenius_norm" in found}
+        return {layer: norm for layer, norm in norms.items() if layer in by_layer and layer not in PSEUDO_LAYERS}

@@ -1,0 +1,33 @@
+"""p-values adjusted for the number of tests."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Method = Literal["holm", "bonferroni", "bh"]
+NAMES: dict[Method, str] = {"holm": "Holm", "bonferroni": "Bonferroni", "bh": "Benjamini and Hochberg"}
+Vector = NDArray[np.float64]
+
+
+def adjusted(p: Vector, method: Method = "holm") -> Vector:
+    """Return adjusted p-values; NaN stays NaN and is not counted.
+
+    Parameters
+    ----------
+    p : ndarray, shape (m,)
+    method : "holm", "bonferroni" or "bh"
+        Holm 1979 and Bonferroni bound the chance of any false positive, Benjamini & Hochberg 1995 their expected share.
+    """
+    result = np.full(len(p), np.nan)
+    told = np.flatnonzero(np.isfinite(p))
+    order = told[np.argsort(p[told], kind="stable")]
+    m, rank = len(order), np.arange(1, len(order) + 1)
+    if method == "bonferroni":
+        raised = m * p[order]
+    elif method == "bh":
+        raised = np.minimum.accumulate((m / rank * p[order])[::-1])[::-1]
+    else:
+        raised = np.maximum.accumulate((m - rank + 1) * p[order])
+    result[order] = np.minimum(1.0, raised)
+    return result

@@ -1,0 +1,208 @@
+"""Change points of a trajectory, with intervals, set against a smooth trend (METHODS 8)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.analysis.coloured_noise import ColouredNoise
+from toposcope.analysis.segmentation import SHORTEST, fit_lines, segment, segment_into
+from toposcope.analysis.smooth_trend import EDGE, Trends, squares_outside, trends
+from toposcope.errors import ToposcopeError
+from toposcope.seeds import derive_seed
+
+Vector = NDArray[np.float64]
+
+DRAWS = 200
+PER_CHANGE = 3
+"""Parameters of a change in the BIC: its place, and the level and slope of one more line."""
+FLOOR = 0.005
+"""Least noise, as a share of the range: the families of smooth curves are not known to fit better than that."""
+LEVEL = 0.05
+ROUNDS = 2
+"""Of estimating the noise beside the breaks, and the breaks in that noise."""
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """A step at which a trajectory turns or jumps.
+
+    Attributes
+    ----------
+    step : int
+        The first checkpoint of the new piece: a jump lies between the one before and this one.
+    low, high : int
+        Steps that bound it, 95%.
+    p_smooth : float
+        Share of smooth trajectories whose largest break gains as much as this one, in [1/201, 1].
+    explained : bool
+        Whether a smooth trend explains it, ``p_smooth >= 0.05``.
+    """
+
+    step: int
+    low: int
+    high: int
+    p_smooth: float
+    explained: bool
+
+
+def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[ChangePoint]:
+    """Find where a trajectory turns or jumps, and say which of these a smooth trend explains.
+
+    *Detection.* Straight lines over the step, with jumps between them or not, at least 3 checkpoints each, that
+    minimise the sum of squared residuals + 3 s² ln n for each change: the BIC of Gaussian noise of variance s² (Yao
+    1988), 3 parameters a change. The minimum is exact, the one of PELT (Killick, Fearnhead and Eckley 2012). s is the
+    median absolute pseudo-residual (a checkpoint less the line through its neighbours; Gasser, Sroka and
+    Jennen-Steinmetz 1986) over 0.6745, and at least 0.5% of the range.
+
+    *Intervals.* 200 times, blocks of ceil(sqrt(n)) residuals (Künsch 1989) are put on the fitted lines, and the best
+    lines with as many changes are found; 2.5% and 97.5% of each place.
+
+    *Test.* A smooth trend is the best by BIC of the families of `smooth_trend.trends`. A change point's gain is the
+    share by which a jump and a turn there lessen the squared residuals of the smooth trend, other breaks beyond the
+    trend being in both. It is compared with the largest gain anywhere in each of 200 series made of the smooth trend
+    and noise. The noise is a sieve bootstrap (Bühlmann 1997): innovations of an autoregression of order 1 whose
+    loudness changes exponentially, estimated beside the breaks that the BIC asks for. A block bootstrap would copy the
+    jump in question into the noise, or, with breaks taken out, lose the correlation of neighbours (docs/phases.md).
+
+    Parameters
+    ----------
+    steps : ndarray, shape (n,)
+        Increasing.
+    values : ndarray, shape (n,)
+        Finite.
+    seed : int
+
+    Returns
+    -------
+    list of ChangePoint
+        In order of the step; empty for fewer than 6 checkpoints or a constant trajectory.
+
+    Raises
+    ------
+    ToposcopeError
+        If a value is not finite, or the steps do not increase.
+    """
+    _check(steps, values)
+    if len(values) < 2 * SHORTEST or not np.ptp(values) > 0:
+        return []
+    times = (steps - steps[0]) / (steps[-1] - steps[0])
+    y = values / np.abs(values).max()  # so that neither the range nor a square overflows
+    if not np.ptp(y) > 0:
+        return []
+    y = (y - y.mean()) / np.ptp(y)
+    sigma = max(_noise_level(times, y), FLOOR)
+    found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
+    if not found:
+        return []
+    noise, innovations, breaks = _noise(times, y)
+    low, high = _intervals(times, y, found, noise, derive_seed(seed, "intervals"))
+    p = _p_smooth(times, y, found, breaks, noise, innovations, derive_seed(seed, "smooth trend"))
+    return [
+        ChangePoint(int(steps[c]), int(steps[first]), int(steps[last]), share, share >= LEVEL)
+        for c, first, last, share in zip(found, low, high, p, strict=True)
+    ]
+
+
+def _check(steps: NDArray[np.int64], values: Vector) -> None:
+    if len(steps) != len(values):
+        raise ToposcopeError(f"change points: {len(steps)} steps for {len(values)} values; give one step for each")
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).sum())
+        raise ToposcopeError(f"change points: {count} of {len(values)} values are not finite; leave them out")
+    if not (np.diff(steps) > 0).all():
+        raise ToposcopeError("change points: the steps do not increase; give each checkpoint once, in order")
+
+
+def _noise_level(times: Vector, y: Vector) -> float:
+    """Return the robust standard deviation of pseudo-residuals."""
+    before = (times[2:] - times[1:-1]) / (times[2:] - times[:-2])
+    left = y[1:-1] - before * y[:-2] - (1 - before) * y[2:]
+    return float(np.median(np.abs(left / np.sqrt(1 + before**2 + (1 - before) ** 2))) / 0.6745)
+
+
+def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
+    """Estimate noise beside a smooth trend and the breaks that the BIC asks for.
+
+    Returns
+    -------
+    ColouredNoise
+    ndarray, shape (n,)
+        Innovations, their variance that of the noise.
+    list of int
+        The breaks.
+    """
+    noise = ColouredNoise.white(len(y))
+    curves = trends(times, noise)
+    family = int(curves.choose(y[:, None])[0])
+    breaks: list[int] = []  # they are not told from correlated noise before that is estimated
+    for _ in range(ROUNDS):
+        innovations = _innovations(y, noise, curves.beside(family, breaks))
+        noise = ColouredNoise.estimate(noise.colour(innovations[:, None])[:, 0], _size(curves.beside(family, breaks)))
+        curves = trends(times, noise)
+        family, breaks = curves.find_breaks(noise.whiten(y[:, None])[:, 0])
+    basis = curves.beside(family, breaks)
+    innovations = _innovations(y, noise, basis)
+    inflation = np.sqrt(len(y) / max(len(y) - _size(basis), 1))
+    return noise, (innovations - innovations.mean()) * inflation, breaks
+
+
+def _innovations(y: Vector, noise: ColouredNoise, basis: Vector) -> Vector:
+    white = noise.whiten(y[:, None])
+    left: Vector = (white - basis @ (basis.T @ white))[:, 0]
+    return left
+
+
+def _size(basis: Vector) -> int:
+    return int(basis.any(axis=0).sum())
+
+
+def _intervals(
+    times: Vector, y: Vector, found: list[int], noise: ColouredNoise, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    n = len(y)
+    lines = fit_lines(times, y, found)
+    left = (y - lines) / noise.scale * np.sqrt(n / max(n - 2 * (len(found) + 1), 1))
+    length = int(np.ceil(np.sqrt(n)))
+    starts = np.random.default_rng(seed).integers(0, n - length + 1, (-(-n // length), DRAWS))
+    drawn = (starts[:, None, :] + np.arange(length)[:, None]).reshape(-1, DRAWS)[:n]
+    places = segment_into(times, lines[:, None] + left[drawn] * noise.scale[:, None], len(found))
+    low = np.floor(np.percentile(places, 2.5, axis=1)).astype(np.int64)
+    high = np.ceil(np.percentile(places, 97.5, axis=1)).astype(np.int64)
+    return np.minimum(low, found), np.maximum(high, found)
+
+
+def _p_smooth(
+    times: Vector, y: Vector, found: list[int], breaks: list[int], noise: ColouredNoise, innovations: Vector, seed: int
+) -> list[float]:
+    n = len(y)
+    curves = trends(times, ColouredNoise.white(n))
+    smooth = curves.bases[int(curves.choose(y[:, None])[0])]
+    drawn = noise.colour(innovations[np.random.default_rng(seed).integers(0, n, (n, DRAWS))])
+    drawn *= max(1.0, FLOOR / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
+    largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
+    family = curves.choose_beside(y, breaks)
+    shares = []
+    for c in found:
+        others = curves.beside(family, [b for b in breaks if abs(b - c) >= EDGE])
+        gain = _gains(curves, others, y[:, None])[:, 0]
+        # a turn between two checkpoints may be placed at either, by one method and the other
+        own = gain[max(c - 1, 0) : c + 2].max()
+        shares.append(float((1 + (largest >= own).sum()) / (1 + DRAWS)))
+    return shares
+
+
+def _largest_gains(curves: Trends, series: Vector) -> Vector:
+    """Return the largest gain of a break in each series beside its own smooth trend, shape (m,)."""
+    chosen = curves.choose(series)
+    largest = np.empty(series.shape[1])
+    for family in np.unique(chosen):
+        own = chosen == family
+        largest[own] = _gains(curves, curves.bases[family], series[:, own]).max(axis=0)
+    return largest
+
+
+def _gains(curves: Trends, basis: Vector, series: Vector) -> Vector:
+    """Return gains as shares of what the basis leaves, or of the least noise where that is more."""
+    left = np.maximum(squares_outside(basis, series), len(series) * FLOOR**2)
+    return curves.gains(basis, series) / left

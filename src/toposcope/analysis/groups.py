@@ -1,0 +1,85 @@
+"""Groups of layers within a run: roles, attention and MLP, early and late blocks; and their features."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.probes import Probe, make_probes
+
+Vector = NDArray[np.float64]
+Statistics = Mapping[str, Vector]
+
+_BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
+
+
+def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return groups of layers by name, each with at least one layer.
+
+    Every role; ``attention`` (roles ``attn.*``) and ``mlp`` (``mlp.*``); ``early`` and ``late``: the first and the last
+    half of the blocks, by the first number in the names of their layers, a middle block left out.
+
+    Parameters
+    ----------
+    roles : mapping
+        Role of each layer, in the order of the checkpoint.
+    """
+    groups: dict[str, list[str]] = {}
+    for layer, role in roles.items():
+        groups.setdefault(role, []).append(layer)
+    for name, prefix in (("attention", "attn."), ("mlp", "mlp.")):
+        groups[name] = [layer for layer, role in roles.items() if role.startswith(prefix)]
+    blocks = {layer: int(found.group(1)) for layer in roles if (found := _BLOCK.search(layer))}
+    order = sorted(set(blocks.values()))
+    half = len(order) // 2
+    for name, chosen in (("early", order[:half]), ("late", order[len(order) - half :])):
+        groups[name] = [layer for layer, block in blocks.items() if block in chosen]
+    return {name: layers for name, layers in groups.items() if layers}
+
+
+def probe_of(name: str, options: str) -> Probe | None:
+    """Return the probe of a row; None for what is no probe of this version, such as published features."""
+    try:
+        return make_probes([{"name": name, **json.loads(options)}])[0]
+    except ToposcopeError:
+        return None
+
+
+def combined(probe: Probe, layers: Sequence[Statistics]) -> dict[str, Vector]:
+    """Combine the statistics of layers as the probe does over the network, checkpoint by checkpoint.
+
+    Parameters
+    ----------
+    probe : Probe
+    layers : sequence of mapping
+        Statistics of each layer, shape (n,) each; only those that every layer has are combined.
+
+    Returns
+    -------
+    dict of ndarray, shape (n,)
+        NaN where a layer was not measured.
+    """
+    shared = [name for name in layers[0] if all(name in layer for layer in layers)]
+    try:
+        found = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}
+    except KeyError:  # measured by an older version, which told less; run again, the study has it all
+        return {}
+    return {name: np.asarray(values, dtype=np.float64) for name, values in found.items()}
+
+
+def scale_free(probe: Probe, statistics: Statistics, norm: Vector) -> dict[str, Vector]:
+    """Divide each statistic by the norm to the power it grows with.
+
+    Parameters
+    ----------
+    probe : Probe
+    statistics : mapping of ndarray, shape (n,)
+    norm : ndarray, shape (n,)
+        Frobenius norm of the weights, or of the gradient, the statistics are of.
+    """
+    known = np.isfinite(norm) & (norm > 0)
+    divisor = np.where(known, norm, np.nan)
+    return {name: values / divisor ** probe.degree(name) for name, values in statistics.items()}

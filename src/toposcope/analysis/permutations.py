@@ -1,0 +1,43 @@
+"""Exact p-values of few values, by all signs or all orders of them."""
+
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.seeds import derive_seed
+
+FEW_SIGNS, FEW_ORDERS = 14, 8
+"""Values up to which every sign, every order is counted."""
+DRAWS = 1 << FEW_SIGNS
+SAME = 1e-12
+
+
+def sign_flip(differences: NDArray[np.float64]) -> float:
+    """Return the two-sided p of the mean of paired differences, by flipping their signs.
+
+    All 2^n signs of up to 14 differences are counted; of more, 2^14 drawn at random and the ones found.
+
+    Parameters
+    ----------
+    differences : ndarray, shape (n,)
+        At least one.
+    """
+    n = len(differences)
+    if n <= FEW_SIGNS:
+        signs = 1 - 2 * (np.arange(1 << n)[:, None] >> np.arange(n) & 1)
+    else:
+        drawn = np.random.default_rng(derive_seed(42, "signs", n)).choice([-1, 1], (DRAWS, n))
+        signs = np.vstack([np.ones(n, dtype=drawn.dtype), drawn])
+    sums = np.abs(signs @ differences)
+    return float((sums >= abs(differences.sum()) * (1 - SAME)).mean())
+
+
+def p_of_rho(rho: float, n: int) -> float:
+    """Return the exact two-sided p of a Spearman correlation of n values, at most 8, without ties.
+
+    It is the share of all n! orders whose correlation is as large.
+    """
+    orders = np.array(list(permutations(range(n))))
+    squares = ((orders - np.arange(n)) ** 2).sum(axis=1)
+    return float((np.abs(1 - 6 * squares / (n * (n**2 - 1))) >= abs(rho) - 1e-9).mean())

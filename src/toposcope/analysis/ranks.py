@@ -1,0 +1,82 @@
+"""Rank correlations of many features with one target at once, and what is left of them given controls."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from scipy.stats import t as student
+
+from toposcope.analysis.dependence import effective_size
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+SAME = 1e-9
+"""Residual ranks below this share of the ranks mean: the series is a function of the controls."""
+
+
+class Correlations(NamedTuple):
+    """Correlation and two-sided p of each feature, shape (f,); NaN where not defined."""
+
+    rho: Vector
+    p: Vector
+
+
+def ranks(values: Matrix) -> Matrix:
+    """Return mid-ranks along the last axis, centred on 0."""
+    ranked = rankdata(values, axis=-1)
+    return np.asarray(ranked - (values.shape[-1] + 1) / 2)
+
+
+def correlate(x: Matrix, y: Vector) -> Vector:
+    """Return the correlation of each row of x with y, both centred; NaN where one of them is constant."""
+    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y)
+    return np.asarray(np.clip(np.divide(x @ y, norms, out=np.full(len(x), np.nan), where=norms > 0), -1, 1))
+
+
+def two_sided(rho: Vector, freedom: Vector) -> Vector:
+    """Return Student's two-sided p of correlations; NaN without a degree of freedom."""
+    p = np.full(np.broadcast(rho, freedom).shape, np.nan)
+    rho, freedom = np.broadcast_arrays(rho, freedom)
+    told = np.isfinite(rho) & (freedom > 0)
+    statistic = np.abs(rho[told]) * np.sqrt(freedom[told] / np.maximum(1 - rho[told] ** 2, 1e-300))
+    p[told] = 2 * student.sf(statistic, freedom[told])
+    return p
+
+
+def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
+    """Correlate what is left of the ranks of x and y after a linear regression of both on the ranks of the controls.
+
+    p is Student's, with the degrees of freedom of as many independent checkpoints as the residuals are worth
+    (`effective_size`), less 2 and the rank of the controls.
+
+    Parameters
+    ----------
+    x : ndarray, shape (f, n)
+        Centred ranks (`ranks`).
+    y : ndarray, shape (n,)
+        Centred ranks.
+    controls : ndarray, shape (k, n)
+        Centred ranks.
+
+    Returns
+    -------
+    Correlations
+        NaN where the controls determine the feature or the target.
+    """
+    basis = _basis(controls)
+    left, target = x - (x @ basis) @ basis.T, y - basis @ (basis.T @ y)
+    told = np.linalg.norm(left, axis=1) > SAME * np.linalg.norm(x, axis=1)
+    told &= np.linalg.norm(target) > SAME * np.linalg.norm(y)
+    rho, p = np.full(len(x), np.nan), np.full(len(x), np.nan)
+    if told.any():
+        rho[told] = correlate(left[told], target)
+        p[told] = two_sided(rho[told], effective_size(left[told], target) - 2 - basis.shape[1])
+    return Correlations(rho, p)
+
+
+def _basis(controls: Matrix) -> Matrix:
+    """Return an orthonormal basis of the controls, shape (n, rank)."""
+    directions, sizes, _ = np.linalg.svd(controls.T, full_matrices=False)
+    return np.asarray(directions[:, sizes > SAME * max(float(sizes.max(initial=0.0)), 1e-300)])

@@ -1,0 +1,52 @@
+"""Trained layers beside random matrices of their shape, so that a value has a scale."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.homology.random_matrices import ENSEMBLES
+
+COMPARED = {"np_mean": "neural_persistence np_mean", "H0.total": "rips H0.total"}
+"""Statistics of the ``random_matrices`` probe, and the features they are a scale for."""
+PROBE = "random_matrices"
+
+
+def references(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Set every layer's first and last value beside what random matrices of its shape have.
+
+    H0 totals are of matrices divided by their Frobenius norm, here and there.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, layer, role, statistic, ensemble, mean, sd`` of the ensemble, ``first, last`` of the layer, and how many
+        standard deviations they lie from the mean, ``z_first, z_last``.
+    """
+    floats = dict.fromkeys(("mean", "sd", "first", "last", "z_first", "z_last"), pl.Float64)
+    schema = {**dict.fromkeys(("run", "layer", "role", "statistic", "ensemble"), pl.String), **floats}
+    return pl.DataFrame([row for t in found for row in _of_run(t)], schema=schema, orient="row")
+
+
+def _of_run(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
+    for layer, role in trajectory.roles.items():
+        features = trajectory.layers[layer]
+        told = {name.partition(" ")[2]: v for name, v in features.items() if name.split(" ")[0].startswith(PROBE)}
+        for statistic, feature in COMPARED.items():
+            values = features.get(feature)
+            if values is not None and statistic == "H0.total":
+                norm = features.get("controls frobenius_norm")
+                values = (
+                    None if norm is None else np.divide(values, norm, where=norm > 0, out=np.full_like(norm, np.nan))
+                )
+            if values is None:
+                continue
+            for ensemble in ENSEMBLES:
+                mean, sd = (told.get(f"{ensemble}.{statistic}{end}") for end in ("", ".sd"))
+                if mean is None or sd is None or not np.isfinite(mean).any():
+                    continue
+                centre, spread = (float(v[np.isfinite(v)][0]) for v in (mean, sd))
+                first, last = float(values[0]), float(values[-1])
+                z = [(v - centre) / spread if spread > 0 else np.nan for v in (first, last)]
+                yield (trajectory.run, layer, role, statistic, ensemble, centre, spread, first, last, *z)

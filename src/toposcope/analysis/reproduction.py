@@ -1,0 +1,345 @@
+"""What was published beside what is found here: made as published, and exact."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.ranks import two_sided
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes.probe import NETWORK
+from toposcope.study.published import Published
+
+SCHEMA = {
+    "table": pl.String,
+    "quantity": pl.String,
+    "run": pl.String,
+    "published": pl.Float64,
+    "published_protocol": pl.Float64,
+    "exact": pl.Float64,
+    "note": pl.String,
+}
+BATCH_LOSS = "batch_loss"
+BLEND_OF_LOSSES = "combined_without_topology"
+"""Not published: the published blend with the last loss in place of topology."""
+DECIMALS = 3
+"""Values that are equal when rounded to so many, or to those published if fewer, are called reproduced."""
+
+_PUBLISHED_CLOUD = {"pooled": "true", "sample": "random"}
+_INEXACT = ("pooled", "sample", "threshold")
+_DEFAULT_POINTS = 2000
+"""Most points of a cloud where its label does not say."""
+_RELEASED_POINTS = 200
+"""Most points of the clouds whose features were released."""
+_TARGETS = {"validation_loss": "the validation loss", "smoothed_loss": "the smoothed loss"}
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """A study's tables, asked by the quantity a publication names.
+
+    Attributes
+    ----------
+    association, scaling : polars.DataFrame
+        Of `Analysis`.
+    trajectories : dict of Trajectory
+        By run.
+    """
+
+    association: pl.DataFrame
+    scaling: pl.DataFrame
+    trajectories: dict[str, Trajectory]
+
+    def target(self, run: str) -> str:
+        """Return the target to trust of a run, whichever the study's protocol puts first; or an empty text."""
+        names = list(self.trajectories[run].targets) if run in self.trajectories else []
+        return next((name for name in names if name != BATCH_LOSS), names[0] if names else "")
+
+    def feature(self, run: str, quantity: str, *, published: bool) -> str:
+        """Return the name of the feature that is a quantity in a run, or an empty text."""
+        return feature_of(quantity, self.trajectories[run].features, published) if run in self.trajectories else ""
+
+    def associated(self, run: str, quantity: str, *, published: bool, target: str = "") -> dict[str, Any]:
+        """Return the association of a quantity with the loss (one batch's if published), or an empty dictionary."""
+        rows = self.association.filter(
+            run=run,
+            group=NETWORK,
+            feature=self.feature(run, quantity, published=published),
+            target=target or (BATCH_LOSS if published else self.target(run)),
+        )
+        return rows.row(0, named=True) if len(rows) else {}
+
+    def law(self, quantity: str, *, published: bool) -> dict[str, Any]:
+        """Return the power law of a quantity's final values, or an empty dictionary."""
+        names = dict.fromkeys(
+            (BATCH_LOSS if published else self.target(run))
+            if quantity == "loss"
+            else self.feature(run, quantity, published=published)
+            for run in self.trajectories
+        )
+        rows = self.scaling.filter(pl.col("quantity").is_in([name for name in names if name]))
+        return rows.sort("n", descending=True, maintain_order=True).row(0, named=True) if len(rows) else {}
+
+
+def feature_of(quantity: str, names: Sequence[str] | dict[str, Any], published: bool) -> str:
+    """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or an empty text.
+
+    As published: the released value where a study was imported; else mean neural persistence, or the pooled cloud of
+    rows drawn at random. Exact: mean neural persistence, or the sum over layers of uncapped clouds; the label with the
+    fewest options first.
+    """
+    if published and f"published {quantity}" in names:
+        return f"published {quantity}"
+    probe = "neural_persistence" if quantity.startswith("np_") else "rips"
+    found = []
+    for name in names:
+        label, _, statistic = name.rpartition(" ")
+        options = options_of(label)
+        if label.partition(":")[0] != probe or statistic != quantity:
+            continue
+        if probe != "rips" or not published:
+            fits = not any(options.get(key, "") not in ("", "false", "farthest") for key in _INEXACT)
+        else:
+            fits = all(options.get(key) == value for key, value in _PUBLISHED_CLOUD.items())
+        if fits:
+            found.append((len(options), name))
+    return min(found)[1] if found else ""
+
+
+def options_of(label: str) -> dict[str, str]:
+    """Return the options a probe's label names."""
+    return dict(part.split("=", 1) for part in label.partition(":")[2].split(",") if "=" in part)
+
+
+def reproduction(
+    published: Published | None,
+    association: pl.DataFrame,
+    phases: pl.DataFrame,
+    scaling: pl.DataFrame,
+    trajectories: Sequence[Trajectory],
+    runs: pl.DataFrame,
+    predictions: pl.DataFrame,
+    corpus: str = "",
+) -> pl.DataFrame:
+    """Set every published number beside ours.
+
+    Parameters
+    ----------
+    published : Published or None
+        None: the table is empty.
+    association, phases, scaling : polars.DataFrame
+        Of `Analysis`.
+    trajectories : sequence of Trajectory
+    runs : polars.DataFrame
+        `Study.runs`.
+    predictions : polars.DataFrame
+        From `toposcope.forecast.paper.predictions`.
+    corpus : str
+        What the runs of the family were trained on.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``table`` ("final loss", "correlation", "prediction error", "phases", "scaling", "trace"), ``quantity``,
+        ``run`` (empty: over all), ``published``, ``published_protocol`` (ours, made as published), ``exact``, ``note``
+        (why they differ). Losses and errors in nats; NaN where there is no such number.
+    """
+    if published is None:
+        return pl.DataFrame(schema=SCHEMA)
+    findings = Findings(association, scaling, {t.run: t for t in trajectories})
+    trained = set(runs.filter(kind="family").get_column("run"))
+    here = f"retrained here{f' on {corpus}' if corpus else ''}, not the published checkpoints"
+    origin = dict.fromkeys(trained & set(findings.trajectories), here)
+    rows = [
+        *_final_losses(published, findings, predictions, origin),
+        *_correlations(published, findings, origin),
+        *_prediction_errors(published, predictions, origin),
+        *_phases(published, phases, findings, origin),
+        *_scaling(published, findings, origin),
+        *_traces(published, findings),
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+Row = tuple[str, str, str, float, float, float, str]
+
+
+def _final_losses(
+    published: Published, findings: Findings, predictions: pl.DataFrame, origin: dict[str, str]
+) -> Iterator[Row]:
+    for run, value in published.final_loss.items():
+        final = {protocol: _final(predictions, run, protocol) for protocol in ("published", "exact")}
+        target = _TARGETS.get(findings.target(run), "the smoothed loss")
+        why = f"published: one batch's loss; exact: {target} at the end"
+        yield _row("final loss", "loss", run, value, final["published"], final["exact"], origin.get(run, ""), why)
+
+
+def _final(predictions: pl.DataFrame, run: str, protocol: str) -> float:
+    rows = predictions.filter(run=run, protocol=protocol)
+    return float(rows.item(0, "final")) if len(rows) else np.nan
+
+
+def _correlations(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+    for quantity, values in published.correlations.items():
+        for run, value in values.items():
+            ours = findings.associated(run, quantity, published=True)
+            exact = findings.associated(run, quantity, published=False)
+            both = _value(ours, "rho"), _value(exact, "rho")
+            why = _ways(findings, run, quantity), _again(findings, run, quantity)
+            yield _row("correlation", quantity, run, value, *both, origin.get(run, ""), *why)
+            bounds = published.intervals.get(quantity, {}).get(run, ())
+            for bound, value_of_bound in zip(("low", "high"), bounds, strict=False):
+                both = _value(ours, bound), _value(exact, f"block_{bound}")
+                why = "published: checkpoints drawn as if independent; exact: blocks of neighbours", ""
+                yield _row("correlation", f"{quantity} {bound}", run, value_of_bound, *both, origin.get(run, ""), *why)
+
+
+def _ways(findings: Findings, run: str, quantity: str) -> str:
+    """Tell what is done differently as published and exactly."""
+    target = _TARGETS.get(findings.target(run))
+    published, exact = (["one batch's loss"], [target]) if target else ([], [])
+    feature = findings.feature(run, quantity, published=True)
+    if quantity.startswith("H") and feature:
+        label = feature.rpartition(" ")[0]
+        most = _RELEASED_POINTS if label == "published" else int(options_of(label).get("max_points", _DEFAULT_POINTS))
+        rows = n_rows(findings.trajectories[run])
+        cloud = "one cloud of all layers' rows" if rows else f"at most {most} of all layers' rows drawn"
+        if rows > most:
+            cloud = f"{most} of {rows} rows drawn anew at each checkpoint"
+        noise = findings.associated(run, quantity, published=True).get("noise", np.nan)
+        if rows > most and np.isfinite(noise):
+            cloud += f" (spread over draws {noise:.1f} times the change between checkpoints)"
+        published, exact = [*published, cloud], [*exact, "every row, a cloud for each layer"]
+    return f"published: {', '.join(published)}; exact: {', '.join(exact)}" if published else ""
+
+
+def _again(findings: Findings, run: str, quantity: str) -> str:
+    """Tell what another random draw gives, where the released features are what is called published."""
+    if not findings.feature(run, quantity, published=True).startswith("published "):
+        return ""
+    measured = [name for name in findings.trajectories[run].features if not name.startswith("published ")]
+    feature = feature_of(quantity, measured, published=True) if quantity.startswith("H") else ""
+    rows = findings.association.filter(run=run, group=NETWORK, feature=feature, target=BATCH_LOSS)
+    return f"drawn again here: {rows.item(0, 'rho'):.3f}".replace("-", "−") if len(rows) else ""
+
+
+def n_rows(trajectory: Trajectory) -> int:
+    """Return how many rows the analysed layers have, from the bars of an exact H0; 0 if unknown."""
+    feature = feature_of("H0.count", trajectory.features, published=False)
+    if not feature:
+        return 0
+    label = feature.rpartition(" ")[0]
+    parts = [trajectory.features.get(f"{label} H0.{name}") for name in ("count", "n_zero", "n_essential")]
+    return int(sum(part[0] for part in parts if part is not None)) if all(p is not None for p in parts) else 0
+
+
+def _prediction_errors(published: Published, predictions: pl.DataFrame, origin: dict[str, str]) -> Iterator[Row]:
+    named = sorted(published.final_loss) or predictions.get_column("run").unique().to_list()
+    mine = predictions.filter(pl.col("run").is_in(named))
+    n = mine.get_column("run").n_unique()
+    counted = f"mean of {n} of {len(named)} runs" if n < len(named) else ""
+    trained = next(iter(origin.values()), "")
+    fractions: list[str] = []
+    for forecaster, errors in published.prediction_errors.items():
+        for fraction, value in errors.items():
+            fractions = [*fractions, fraction] if fraction not in fractions else fractions
+            rows = mine.filter(pl.col("forecaster") == f"paper_{forecaster}", fraction=float(fraction))
+            failed = int(rows.get_column("fallback").sum())
+            fallback = f"{failed} fits failed; the last loss seen stands in, not the final one" if failed else ""
+            both = _mean_error(rows, "published"), _mean_error(rows, "exact")
+            yield _row("prediction error", f"{forecaster} {fraction}", "", value, *both, trained, counted, fallback)
+    for fraction in fractions:
+        rows = mine.filter(pl.col("forecaster") == f"paper_{BLEND_OF_LOSSES}", fraction=float(fraction))
+        both = _mean_error(rows, "published"), _mean_error(rows, "exact")
+        why = "not published: the blend with the last loss in place of topology"
+        yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, *both, trained, counted, why)
+
+
+def _mean_error(rows: pl.DataFrame, protocol: str) -> float:
+    errors = rows.filter(protocol=protocol).get_column("error").to_numpy()
+    return float(errors.mean()) if len(errors) else np.nan
+
+
+def _phases(published: Published, phases: pl.DataFrame, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+    prefixes = {"largest_change": "largest_change", "diminishing_returns": "diminishing"}
+    for quantity, prefix in prefixes.items():
+        for run, value in getattr(published, quantity).items():
+            both, why = [], ""
+            for as_published in (True, False):
+                rows = phases.filter(run=run, feature=findings.feature(run, "np_mean", published=as_published))
+                found = rows.item(0, quantity) if len(rows) else None
+                both.append(np.nan if found is None else float(found))
+                if len(rows) and rows.item(0, f"{prefix}_first") is not None:
+                    first, final = (rows.item(0, f"{prefix}_{end}") for end in ("first", "last"))
+                    why = f"{first} to {final} with other windows and thresholds"
+            yield _row("phases", quantity, run, float(value), both[0], both[1], origin.get(run, ""), why)
+
+
+def _scaling(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+    trained = next(iter(origin.values()), "")
+    for quantity, law in published.scaling.items():
+        ours, exact = (findings.law(quantity, published=flag) for flag in (True, False))
+        p = exact.get("p_exact")
+        why = f"exact permutation p {p:.3f} over {exact['n_sizes']} sizes" if p is not None and np.isfinite(p) else ""
+        for name in ("exponent", "r_squared"):
+            both = _value(ours, name), _value(exact, name)
+            yield _row("scaling", f"{quantity} {name}", "", getattr(law, name), *both, trained, why)
+        if law.rho is not None:
+            both = _value(ours, "rho"), _value(exact, "rho")
+            yield _row("scaling", f"{quantity} rho", "", law.rho, *both, trained, why)
+        if law.p is not None:
+            both = _student_p(ours), _value(exact, "p_exact")
+            yield _row(
+                "scaling", f"{quantity} p", "", law.p, *both, trained, "published: by Student's t; exact: of all orders"
+            )
+
+
+def _student_p(law: dict[str, Any]) -> float:
+    """Return the p of rho by Student's t, which so few sizes do not support."""
+    return float(two_sided(np.array([law["rho"]]), np.array([law["n"] - 2.0]))[0]) if law else np.nan
+
+
+def _traces(published: Published, findings: Findings) -> Iterator[Row]:
+    for run, trace in published.traces.items():
+        for quantity, values in trace.values.items():
+            found = [_at(findings, run, quantity, trace.steps, published=flag) for flag in (True, False)]
+            for step, value, ours, exact in zip(trace.steps, values, *found, strict=True):
+                measured = np.isfinite(ours) or np.isfinite(exact)
+                why = "exact: every weight and row, without a cap" if measured else "not measured here"
+                yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", why)
+
+
+def _at(findings: Findings, run: str, quantity: str, steps: Sequence[int], *, published: bool) -> list[float]:
+    """Return the values of a quantity at some steps of a run; NaN where it was not measured."""
+    feature = findings.feature(run, quantity, published=published)
+    if not feature:
+        return [np.nan] * len(steps)
+    trajectory = findings.trajectories[run]
+    known = dict(zip(trajectory.steps.tolist(), trajectory.features[feature].tolist(), strict=True))
+    return [known.get(step, np.nan) for step in steps]
+
+
+def _value(row: dict[str, Any], name: str) -> float:
+    value = row.get(name)
+    return np.nan if value is None else float(value)
+
+
+def _row(
+    table: str, quantity: str, run: str, published: float, ours: float, exact: float, origin: str, *why: str
+) -> Row:
+    """Make a row; where ours is what was published, to its decimals, the note says so."""
+    note = "; ".join(part for part in (origin, *why) if part)
+    if _same(published, ours):
+        word = "the same value" if origin else "reproduced"
+        note = word if not note or (_same(published, exact) and not origin) else f"{word}; {note}"
+    return table, quantity, run, published, ours, exact, note
+
+
+def _same(published: float, ours: float) -> bool:
+    """Tell whether two numbers agree to the decimals that were published, at most 3."""
+    if not (np.isfinite(published) and np.isfinite(ours)):
+        return False
+    decimals = min(DECIMALS, len(f"{published!r}".partition(".")[2]))
+    return round(published, decimals) == round(ours, decimals)

@@ -1,0 +1,205 @@
+"""Smooth curves that a training trajectory may follow, and what a break adds to them."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.analysis.coloured_noise import ColouredNoise
+
+Vector = NDArray[np.float64]
+
+DEGREE = 6
+SCALES = 7
+"""Time scales of the logarithm, from the first interval between checkpoints to the whole run."""
+NARROWEST = 17
+"""A sigmoid's width is at least this part of the checkpoints; it rises from 10% to 90% in 4.4 widths, a quarter."""
+EDGE = 3
+"""A break has at least this many checkpoints on either side."""
+MOST_BREAKS = 6
+PER_BREAK = 4
+"""Parameters of a break in the BIC: its place, a jump, a change of slope; and one for the search over places."""
+ROUNDING = 1e-13
+"""Share of a sum of squares below which its parts are rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trends:
+    """Families of smooth curves, each a linear space, in coordinates where the noise is white.
+
+    Attributes
+    ----------
+    bases : ndarray, shape (k, n, d)
+        Orthonormal columns; zero beyond a family's own.
+    parameters : ndarray, shape (k,)
+        Of each family, in the BIC.
+    breaks : ndarray, shape (2, n, n)
+        Column c of each: the jump and the change of slope at checkpoint c.
+    """
+
+    bases: Vector
+    parameters: Vector
+    breaks: Vector
+
+    def choose(self, series: Vector) -> NDArray[np.int64]:
+        """Return the family of least BIC for each of the series, shape (n, m)."""
+        total = (series**2).sum(axis=0)
+        inside = (np.matmul(self.bases.transpose(0, 2, 1), series) ** 2).sum(axis=1)
+        return self._least_bic(total - inside, total)
+
+    def choose_beside(self, values: Vector, breaks: list[int]) -> int:
+        """Return the family of least BIC for a series, shape (n,), that has breaks besides."""
+        columns = np.column_stack([values[:, None], *self.breaks[:, :, breaks]])
+        left = columns - self.bases @ (self.bases.transpose(0, 2, 1) @ columns)
+        y, x = left[:, :, :1], left[:, :, 1:]
+        y = y - x @ (np.linalg.pinv(x) @ y)
+        return int(self._least_bic((y**2).sum(axis=1), (values**2).sum(keepdims=True))[0])
+
+    def _least_bic(self, squares: Vector, total: Vector) -> NDArray[np.int64]:
+        n = self.bases.shape[1]
+        squares = np.maximum(squares, ROUNDING * total + np.finfo(float).tiny)
+        best: NDArray[np.int64] = (n * np.log(squares) + np.log(n) * self.parameters[:, None]).argmin(axis=0)
+        return best
+
+    def beside(self, family: int, breaks: list[int]) -> Vector:
+        """Return an orthonormal basis, shape (n, d), of a family and breaks."""
+        basis: Vector = self.bases[family]
+        for c in breaks:
+            for column in self.breaks[:, :, c]:
+                basis = np.column_stack([basis, _outside(basis, column[:, None])])
+        return basis
+
+    def gains(self, basis: Vector, series: Vector) -> Vector:
+        """Return by how much a break at each checkpoint would lessen the squared residuals of each series.
+
+        Parameters
+        ----------
+        basis : ndarray, shape (n, d)
+            Orthonormal, from `bases` or `beside`.
+        series : ndarray, shape (n, m)
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            0 at the first 3 and the last 2 checkpoints.
+        """
+        jump, hinge = (_outside(basis, columns) for columns in self.breaks)
+        hinge = _unit(hinge - jump * (jump * hinge).sum(axis=0), 1e-6)
+        gain: Vector = (jump.T @ series) ** 2 + (hinge.T @ series) ** 2
+        gain[:EDGE] = 0
+        gain[len(gain) - EDGE + 1 :] = 0
+        return gain
+
+    def find_breaks(self, values: Vector) -> tuple[int, list[int]]:
+        """Add breaks to a smooth curve while the BIC falls, the one that gains most first.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,)
+
+        Returns
+        -------
+        int
+            The family chosen beside the breaks.
+        list of int
+        """
+        n = len(values)
+        breaks: list[int] = []
+        family = int(self.choose(values[:, None])[0])
+        while len(breaks) < min(MOST_BREAKS, n // 8):
+            basis = self.beside(family, breaks)
+            left = squares_outside(basis, values[:, None])[0]
+            gain = self.gains(basis, values[:, None])[:, 0]
+            for c in breaks:
+                gain[max(0, c - EDGE + 1) : c + EDGE] = 0
+            place = int(gain.argmax())
+            rest = max(left - gain[place], ROUNDING * (values**2).sum())
+            if not left > 0 or n * np.log(left / rest) < PER_BREAK * np.log(n):
+                break
+            breaks.append(place)
+            family = self.choose_beside(values, breaks)
+        return family, breaks
+
+
+def trends(times: Vector, noise: ColouredNoise) -> Trends:
+    """Return the smooth curves over given times.
+
+    They are, in the order of what they are for:
+
+    - polynomials up to degree 6 in log(1 + t / s), s from the first interval to the whole run: fast early rises that
+      slow down, power laws, drifts, and whatever turns slowly in that time;
+    - a + (b + c t) exp(-t / s), and with a linear drift: relaxations;
+    - a sigmoid in the checkpoint's number with a drift, and its derivatives by place and width, which fill the gaps of
+      their grids: slow passages from one level to another, over a quarter of the checkpoints or more.
+
+    Parameters
+    ----------
+    times : ndarray, shape (n,)
+        Increasing from 0 to 1.
+    noise : ColouredNoise
+        What the curves' coordinates whiten.
+    """
+    columns, members = _families(times.tobytes())
+    basis, _ = np.linalg.qr(noise.whiten(columns))
+    family, size, parameters = members.T
+    own = np.arange(basis.shape[2]) < size[:, None, None]
+    index = np.arange(len(times))
+    jump = (index[:, None] >= index).astype(np.float64)
+    hinge = np.maximum(times[:, None] - times, 0.0)
+    breaks = noise.whiten(np.stack([jump, hinge]))
+    return Trends(basis[family] * own, parameters.astype(np.float64), breaks)
+
+
+def squares_outside(basis: Vector, series: Vector) -> Vector:
+    """Return the sum of squares, shape (m,), that an orthonormal basis leaves of each series, shape (n, m)."""
+    squares: Vector = ((series - basis @ (basis.T @ series)) ** 2).sum(axis=0)
+    return squares
+
+
+@lru_cache(maxsize=64)
+def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
+    """Return columns, shape (families, n, d), and of each member its family, columns used and parameters."""
+    t = np.frombuffer(times)
+    n = len(t)
+    degree = max(1, min(DEGREE, n // 4))
+    columns: list[Vector] = []
+    members = [(0, 1, 1)]
+    for scale in np.geomspace(t[1], 1, SCALES):
+        u = np.log1p(t / scale)
+        members += [(len(columns), d + 1, d + 2) for d in range(1, degree + 1)]
+        columns.append(np.polynomial.chebyshev.chebvander(2 * u / u[-1] - 1, degree))
+    if n >= NARROWEST:  # fewer checkpoints do not tell these from the polynomials
+        for scale in np.geomspace(t[1], 1, 2 * SCALES):
+            e = np.exp(-t / scale)
+            members += [(len(columns), 3, 3), (len(columns), 4, 4)]
+            columns.append(np.column_stack([np.ones(n), e, e * t, t]))
+        for sigmoid in _sigmoids(n):
+            members.append((len(columns), 5, 5))
+            columns.append(np.column_stack([np.ones(n), t, sigmoid]))
+    padded = np.zeros((len(columns), n, max(c.shape[1] for c in columns)))
+    for i, c in enumerate(columns):
+        padded[i, :, : c.shape[1]] = c
+    return padded, np.array(members)
+
+
+def _sigmoids(n: int) -> list[Vector]:
+    found = []
+    for width in n / NARROWEST * np.array([1.0, 2.0, 4.0]):
+        for centre in np.arange(width, n - width, width):
+            z = (np.arange(n) - centre) / width
+            s = 1 / (1 + np.exp(-z))
+            found.append(np.column_stack([s, s * (1 - s), z * s * (1 - s)]))
+    return found
+
+
+def _outside(basis: Vector, columns: Vector) -> Vector:
+    """Return the unit columns of what lies outside an orthonormal basis; zero where nothing does."""
+    columns = _unit(columns, 0.0)
+    columns = _unit(columns - basis @ (basis.T @ columns), 1e-6)
+    return columns - basis @ (basis.T @ columns)
+
+
+def _unit(columns: Vector, least: float) -> Vector:
+    length = np.sqrt((columns**2).sum(axis=0))
+    return np.where(length > least, columns / np.maximum(length, np.finfo(float).tiny), 0.0)

@@ -1,0 +1,121 @@
+"""The association table of a study: every feature of every run and group of layers, with a verdict (METHODS 6)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.analysis.adjustment import Method
+from toposcope.analysis.association import COLUMNS, FEWEST, Question, Series, associate
+from toposcope.analysis.comparison import by_blocks, williams
+from toposcope.analysis.trajectories import Features, Trajectory
+from toposcope.analysis.verdict import with_verdicts
+from toposcope.probes.probe import NETWORK
+from toposcope.seeds import derive_seed
+
+SEED = 42
+_PLACE = {"run": pl.String, "group": pl.String, "target": pl.String, "feature": pl.String, "n": pl.Int64}
+
+
+def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
+    """Measure every feature against the targets of its run.
+
+    The whole network is asked about every target, groups of layers about the first, the one to trust.
+
+    Parameters
+    ----------
+    found : sequence of Trajectory
+    method : "holm", "bonferroni" or "bh"
+        How p-values are adjusted.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, group, target, feature, n``, the columns of `toposcope.analysis.association.COLUMNS` and those of
+        `toposcope.analysis.verdict.with_verdicts`.
+    """
+    asked = [
+        (trajectory, group, target)
+        for trajectory in found
+        for i, target in enumerate(trajectory.targets)
+        for group in (_features(trajectory) if i == 0 else [NETWORK])
+    ]
+    with ThreadPoolExecutor() as threads:  # resampling is compiled, and leaves the interpreter to others
+        parts = list(threads.map(lambda q: _of_group(q[0], q[1], q[2], found), asked))
+    return with_verdicts(pl.concat([_empty(), *parts]), method)
+
+
+def _features(trajectory: Trajectory) -> dict[str, Features]:
+    return {NETWORK: trajectory.features, **trajectory.groups}
+
+
+def _empty() -> pl.DataFrame:
+    return pl.DataFrame(schema={**_PLACE, **dict.fromkeys(COLUMNS, pl.Float64)})
+
+
+def _of_group(trajectory: Trajectory, group: str, target: str, found: Sequence[Trajectory]) -> pl.DataFrame:
+    features = _features(trajectory)[group]
+    names = list(features)
+    if not names:
+        return _empty()
+    n = len(trajectory.steps)
+    noise = trajectory.noise if group == NETWORK else {}
+    question = Question(
+        series=Series(trajectory.steps, np.array([features[name] for name in names])),
+        target=trajectory.targets[target],
+        clocks=trajectory.clocks,
+        others=[
+            Series(other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)))
+            for other in found
+            if other.run != trajectory.run
+        ],
+        twins=_rows(trajectory.twins.get(group, {}), names, n),
+        noise=_rows(noise, names, n),
+    )
+    counts, table = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
+    place = {"run": trajectory.run, "group": group, "target": target}
+    return pl.DataFrame(
+        {**{k: [v] * len(names) for k, v in place.items()}, "feature": names, "n": counts, **_columns(table)},
+        schema=_empty().schema,
+    )
+
+
+def _rows(features: Mapping[str, NDArray[np.float64]], names: Sequence[str], n: int) -> NDArray[np.float64]:
+    missing = np.full(n, np.nan)
+    return np.array([features.get(name, missing) for name in names])
+
+
+def _columns(table: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    return dict(zip(COLUMNS, table.T, strict=True))
+
+
+def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Ask of every feature of a network whether it correlates with the loss more strongly than the step does.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, target, feature, other, test, difference, low, high, p``: two rows each, ``Williams`` (checkpoints taken
+        for independent) and ``block bootstrap``; differences are of the absolute rho, feature less step.
+    """
+    floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
+    schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
+    return pl.DataFrame([row for t in found for row in _compared(t)], schema=schema, orient="row")
+
+
+def _compared(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
+    from scipy.stats import rankdata
+
+    for target, losses in list(trajectory.targets.items())[:1]:
+        for feature, values in trajectory.features.items():
+            known = np.isfinite(values) & np.isfinite(losses)
+            x, y, step = values[known], losses[known], trajectory.clocks["step"][known]
+            if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
+                continue
+            r = np.corrcoef(rankdata(np.array([x, y, step]), axis=1))
+            place = (trajectory.run, target, feature, "step")
+            yield (*place, "Williams", *williams(r[0, 1], r[2, 1], r[0, 2], len(x)))
+            seed = derive_seed(SEED, "comparison", trajectory.run, target, feature)
+            yield (*place, "block bootstrap", *by_blocks(x, step, y, seed))

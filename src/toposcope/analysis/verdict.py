@@ -1,0 +1,68 @@
+"""What an association amounts to, by one rule that is printed with the table (METHODS 6, item 10)."""
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.association import FEWEST
+
+LEVEL = 0.05
+TESTED = ("p", "p_given_step", "p_given_all", "p_differences_given_step")
+"""Columns whose p-values are adjusted."""
+
+RULE = (
+    f"Verdict, at {LEVEL:g}. 'beyond trend' if all of these hold: the block bootstrap interval leaves out 0 and hardly "
+    "a circular shift does as well (p of at most "
+    f"{LEVEL:g}, or the least that so few checkpoints allow); the partial correlation given the step, and given every "
+    "clock that is known (step, weight norm, cumulative learning rate), cannot be 0; neither can that of the changes "
+    f"given the step, and all three have one sign; and at most {LEVEL:.0%} of the other runs of the study have a "
+    "feature that does as well against this run's loss, given the step. 'undecided' if all that can be asked hold, but "
+    "there is no other run to compare with. 'trend only' if the feature correlates with the loss and they do not all "
+    "hold; 'none' if it cannot be told from 0. p-values are adjusted over all rows of the table with the same target; "
+    "those of partial correlations and of changes count as many checkpoints as their autocorrelation leaves. "
+    f"'constant': feature or loss does not change. 'too few': fewer than {FEWEST} checkpoints."
+)
+
+
+def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
+    """Add adjusted p-values, by target, and the verdict of `RULE` to an association table.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        ``target, n`` and the columns of `toposcope.analysis.association.COLUMNS`.
+    method : "holm", "bonferroni" or "bh"
+
+    Returns
+    -------
+    polars.DataFrame
+        With ``p_adjusted, p_given_step_adjusted, p_given_all_adjusted, p_differences_adjusted, verdict``.
+    """
+    names = {name: f"{name.removesuffix('_given_step') if 'differences' in name else name}_adjusted" for name in TESTED}
+    targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
+    columns = {}
+    for name, told in names.items():
+        p, found = table.get_column(name).to_numpy(), np.full(len(table), np.nan)
+        for target in dict.fromkeys(targets.tolist()):
+            found[targets == target] = adjusted(p[targets == target], method)
+        columns[told] = pl.Series(found, dtype=pl.Float64)
+    table = table.with_columns(**columns)
+    return table.with_columns(verdict=pl.Series(_verdicts(table), dtype=pl.String))
+
+
+def _verdicts(table: pl.DataFrame) -> list[str]:
+    column = {name: table.get_column(name).to_numpy() for name in table.columns if name not in ("target", "run")}
+    n, rho, share = column["n"], column["rho"], column["share_others_given_step"]
+    blocks = (column["block_low"] > 0) | (column["block_high"] < 0)
+    shifts = column["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(n, 1))
+    partials = (column["p_given_step_adjusted"] < LEVEL) & (column["p_given_all_adjusted"] < LEVEL)
+    changes = column["p_differences_adjusted"] < LEVEL
+    signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]
+    alone = blocks & shifts & partials & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
+    known, none = column["n_others"] > 0, ~(column["p_adjusted"] < LEVEL)
+    chosen = np.select(
+        [n < FEWEST, ~np.isfinite(rho), alone & known & (share <= LEVEL), alone & ~known, none],
+        ["too few", "constant", "beyond trend", "undecided", "none"],
+        "trend only",
+    )
+    return [str(verdict) for verdict in chosen]
