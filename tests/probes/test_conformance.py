@@ -61,15 +61,28 @@ def others(kind: Any, default: Any) -> list[Any]:
     raise AssertionError(f"options of type {kind} are new to this suite; add values for them here")
 
 
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {("rips", "draws"): {"sample": "random"}}
+"""Options that another is refused without."""
+
+AT_WORK: list[dict[str, Any]] = [
+    {"name": "rips", "max_points": 10},
+    {"name": "rips", "max_points": 10, "sample": "random"},
+    {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "seed": 1},
+    {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "threshold": 4.0, "pooled": True},
+    {"name": "gradient_rips", "max_points": 10, "batches": 3},
+]
+"""Options that change something only together, or only in larger layers than those of this suite."""
+
+
 def with_each_option(probe: type[Probe]) -> list[Probe]:
-    """The probe as it comes, and with each option set otherwise, one at a time."""
+    """The probe as it comes, with each option set otherwise, one at a time, and with those that work together."""
     plain = probe()
     changed = [
-        msgspec.structs.replace(plain, **{name: value})
+        msgspec.structs.replace(plain, **{name: value}, **TOGETHER.get((probe.name(), name), {}))
         for name, kind in option_types(probe).items()
         for value in others(kind, getattr(plain, name))
     ]
-    return [plain, *changed]
+    return [plain, *changed, *make_probes([declared for declared in AT_WORK if declared["name"] == probe.name()])]
 
 
 ALL = [probe for kind in probe_types().values() for probe in with_each_option(kind)]
@@ -119,12 +132,13 @@ def subject_of(
 ) -> Subject:
     """A checkpoint with these weights, after one with those of `earlier`.
 
-    The gradient stands in as the weights themselves, so that ties, zeros and NaN reach the probes of gradients too.
+    The gradient stands in as the weights themselves, so that ties, zeros and NaN reach the probes of gradients too;
+    on later batches it is a multiple of them.
     """
     needs: dict[str, Callable[[], dict[str, Any]]] = {
         "first": lambda: {"first": layers_of(earlier, transposed=transposed)},
         "previous": lambda: {"previous": layers_of(earlier, transposed=transposed)},
-        "gradients": lambda: {"gradients": lambda: weights},
+        "gradients": lambda: {"gradients": lambda batch: {name: 2**batch * w for name, w in weights.items()}},
         "diagrams": lambda: {
             "diagrams": diagrams_of(probe, weights),
             "previous_diagrams": diagrams_of(probe, earlier),
@@ -147,7 +161,7 @@ def measured(results: list[Measurement | Failure]) -> dict[str, Measurement]:
     found = {}
     for result in results:
         assert isinstance(result, Measurement), result
-        assert result.flag in ("", "degenerate", "landmarks")
+        assert result.flag in ("", "degenerate", "landmarks", "random rows")
         for name, value in result.statistics.items():
             assert type(value) is float, name
             assert math.isfinite(value), f"{result.layer}: {name} is {value}"
@@ -200,7 +214,28 @@ def test_every_layer_it_covers_is_measured(probe: Probe) -> None:
     for layer, measurement in found.items():
         assert measurement.role == (layer if layer in (NETWORK, POOLED) else role_of(layer))
         assert measurement.statistics
-        assert measurement.flag == ""
+        assert measurement.flag == ("" if layer == NETWORK else flag_of(probe))
+
+
+def flag_of(probe: Probe) -> str:
+    """The flag of every layer; all have more than 10 rows."""
+    if getattr(probe, "max_points", 2000) > 10:
+        return ""
+    return "random rows" if getattr(probe, "sample", "") == "random" else "landmarks"
+
+
+@every_probe
+def test_the_network_is_its_layers_combined(probe: Probe) -> None:
+    found = measure(probe, generic(seed=0))
+    layers = [found[name].statistics for name in NAMES if name in found]
+    if NETWORK in found:
+        assert probe.combine(layers) == found[NETWORK].statistics
+        for row in layers:
+            # One layer by itself: a role may have no more.
+            combined = probe.combine([row])
+            shared = combined.keys() & row.keys()
+            assert shared
+            assert {name: combined[name] for name in shared} == pytest.approx({name: row[name] for name in shared})
 
 
 @every_probe
@@ -264,12 +299,14 @@ DEGREES = {
     **dict.fromkeys(("frobenius_norm", "spectral_norm", "max_abs", "norm_p1", "norm_p4", "gradient_norm"), 1),
     **dict.fromkeys(("distance_first", "distance_previous"), 1),
     "total_p2": 2,
-    **dict.fromkeys(("count", "n_significant", "n_zero", "n_essential", "n_truncated"), 0),
-    **dict.fromkeys(("entropy", "entropy_normalized"), 0),
-    **dict.fromkeys(("np_mean", "np_norm", "np_normalized", "np_mean_std", "np_mean_min", "np_mean_max"), 0),
-    **dict.fromkeys(("stable_rank", "singular_entropy", "alpha", "cosine_first", "cosine_previous"), 0),
 }
-"""The power of the scale of the weights each statistic grows by; a statistic not named here need only be finite."""
+"""The power of the scale of the weights each statistic grows by; others do not depend on it."""
+
+
+def degree_of(probe: Probe, statistic: str) -> int:
+    diagram, _, name = statistic.removesuffix(".noise").rpartition(".")
+    # Neural persistence is scale-free, and so is what is said of its diagrams, or of shapes alone.
+    return 0 if diagram == "NP" or probe.ONCE else DEGREES.get(name, 0)
 
 
 @every_probe
@@ -281,12 +318,20 @@ def test_twice_the_weights(probe: Probe) -> None:
     assert list(twice) == list(once)
     for layer, measurement in once.items():
         assert twice[layer].statistics.keys() == measurement.statistics.keys()
+        if getattr(probe, "threshold", None) is not None or flag_of(probe) == "random rows":
+            continue  # A cap is a length; of other weights other rows are drawn.
         for name, value in measurement.statistics.items():
-            diagram, _, statistic = name.rpartition(".")
-            # Neural persistence is scale-free, and so is what is said of its diagrams; a filtration cap is a length.
-            degree = 0 if diagram == "NP" else DEGREES.get(statistic)
-            if degree is not None and getattr(probe, "threshold", None) is None:
-                assert twice[layer].statistics[name] == pytest.approx(2**degree * value, rel=1e-9, abs=0), name
+            expected = 2 ** degree_of(probe, name) * value
+            assert twice[layer].statistics[name] == pytest.approx(expected, rel=1e-9, abs=0), name
+
+
+@every_probe
+def test_the_degree_it_tells_is_that_of_the_scale(probe: Probe) -> None:
+    for measurement in measure(probe, generic(seed=0)).values():
+        for name in measurement.statistics:
+            # A norm is what others are divided by, and has no twin.
+            control = probe.name() == "controls" or name.startswith(probe.NORM)
+            assert probe.degree(name) == (0 if control else degree_of(probe, name)), name
 
 
 @every_probe
@@ -340,7 +385,7 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
     weights = generic(seed=0)
     weights[NAMES[1]] = torch.zeros(SHAPES[NAMES[1]])
     found = measure(kind(), weights)
-    if kind.name() in ("neural_persistence", "controls"):
+    if kind.name() in ("neural_persistence", "controls", "clustering", "gradient_rips"):
         assert [layer for layer, measurement in found.items() if measurement.flag] == [NAMES[1]]
         assert found[NAMES[1]].flag == "degenerate"
 
@@ -367,7 +412,10 @@ def test_a_layer_that_is_not_finite_fails_alone(probe: Probe, value: float) -> N
     bad = NAMES[2]
     weights = generic(seed=0)
     weights[bad][3, 5] = value
-    assert_fails_alone(probe, results_of(probe, weights), bad)
+    if probe.ONCE:
+        assert_same(measure(probe, weights), measure(probe, generic(seed=0)))  # It looks at shapes alone.
+    else:
+        assert_fails_alone(probe, results_of(probe, weights), bad)
 
 
 @every_probe
@@ -380,7 +428,8 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
     broken = Layer(bad, role_of(bad), False, "step_1.pt", Entry(bad, SHAPES[bad], "float64", read))
     layers = [broken if layer.name == bad else layer for layer in subject.layers]
     results = list(probe.measure(dataclasses.replace(subject, layers=layers)))
-    if probe.NEEDS & {"gradients", "diagrams"} and not any(isinstance(result, Failure) for result in results):
+    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams"}
+    if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.
     assert_fails_alone(probe, results, bad, "the disk is gone")
 
@@ -400,7 +449,9 @@ def test_without_layers_nothing_is_measured(probe: Probe, tmp_path: Path) -> Non
 @every_probe
 def test_options_come_back_from_a_declaration(probe: Probe) -> None:
     declared = json.loads(probe.options())
-    assert declared == {name: getattr(probe, name) for name in probe.__struct_fields__}
+    plain = type(probe)()
+    left_out = {name for name in probe.LATER if getattr(probe, name) == getattr(plain, name)}
+    assert declared == {name: getattr(probe, name) for name in probe.__struct_fields__ if name not in left_out}
     needed = [] if probe.source(ALL) is None else [msgspec.to_builtins(probe.source(ALL))]
     (found, *_) = make_probes([{"name": probe.name(), **declared}, *needed])
     assert found == probe
@@ -417,6 +468,12 @@ def test_a_label_is_what_the_command_line_takes(probe: Probe) -> None:
     needed = [] if probe.source(ALL) is None else [msgspec.to_builtins(probe.source(ALL))]
     (found, *_) = make_probes([{"name": name, **options}, *needed])
     assert found == probe
+
+
+def test_options_that_came_later_do_not_change_older_keys() -> None:
+    (rips, gradient_rips) = make_probes([{"name": "rips"}, {"name": "gradient_rips"}])
+    assert rips.options() == '{"max_dimension":1,"max_points":2000,"pooled":false,"threshold":null}'
+    assert gradient_rips.options() == '{"max_dimension":1,"max_points":2000}'
 
 
 def test_labels_and_options_tell_probes_apart() -> None:
@@ -457,8 +514,12 @@ def test_values_that_no_option_takes_are_refused(kind: type[Probe], option: str,
         ("rips", "max_dimension", -1),
         ("rips", "max_points", 0),
         ("rips", "threshold", -1.0),
+        ("rips", "draws", 0),
+        ("rips", "draws", 2),
         ("gradient_rips", "max_dimension", -1),
         ("gradient_rips", "max_points", 0),
+        ("gradient_rips", "batches", 0),
+        ("random_matrices", "draws", 2),
         ("neural_persistence", "p", 0.5),
         ("neural_persistence", "p", math.inf),
     ],

@@ -9,17 +9,22 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from scipy.stats import chisquare
 
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats import Entry
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, statistics, wasserstein
+from toposcope.homology.clustering import clustering_coefficient
 from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
 from toposcope.probes.gradient_rips import GradientRipsProbe
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 from toposcope.probes.probe import NETWORK, POOLED
 from toposcope.probes.rips import RipsProbe
+from toposcope.probes.row_draws import draw_rows
 
 Matrices = dict[str, NDArray[np.float64]]
 
@@ -92,31 +97,119 @@ def test_rips(options: dict[str, Any]) -> None:
     assert_clouds(measure(RipsProbe(**options), weights), weights, {}, **options)
 
 
+def gradients_of(batch: int) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(gradient) for name, gradient in matrices(1 + batch).items()}
+
+
+OF_GRADIENTS = dict.fromkeys(
+    ("gradient_norm", "np_mean", "np_norm", "np_normalized", "np_mean_std", "np_mean_min", "np_mean_max")
+)
+
+
 @pytest.mark.parametrize("options", [o for o in RIPS_OPTIONS if "threshold" not in o], ids=str)
 def test_gradient_rips(options: dict[str, Any]) -> None:
     weights, gradients = matrices(0), matrices(1)
-    tensors = {name: torch.from_numpy(gradient) for name, gradient in gradients.items()}
-    found = measure(GradientRipsProbe(**options), weights, gradients=lambda: tensors)
-    assert_clouds(found, gradients, {"gradient_norm": None}, **options)
+    found = measure(GradientRipsProbe(**options), weights, gradients=gradients_of)
+    graphs = measure(NeuralPersistenceProbe(), gradients)
+    for layer, graph in graphs.items():
+        assert {name: found[layer].statistics[name] for name in graph.statistics} == graph.statistics
+        if layer != NETWORK:
+            assert_array_equal(found[layer].diagrams.pop("NP").pairs, graph.diagrams["NP"].pairs)
+    assert_clouds(found, gradients, OF_GRADIENTS, **options)
     norms = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
     norms[NETWORK] = math.hypot(*norms.values())
     assert {name: m.statistics["gradient_norm"] for name, m in found.items()} == pytest.approx(norms, rel=1e-13)
 
 
-def test_gradients_are_taken_once() -> None:
+def test_a_zero_gradient_is_degenerate() -> None:
+    found = measure(
+        GradientRipsProbe(), matrices(0), gradients=lambda batch: gradients_of(0) | {"b": torch.zeros(4, 5)}
+    )
+    assert [layer for layer, m in found.items() if m.flag] == ["b"]
+    assert found["b"].flag == "degenerate"
+    assert found["b"].statistics["np_mean"] == found["b"].statistics["gradient_norm"] == 0
+
+
+def test_gradients_on_several_batches() -> None:
     calls = []
 
-    def gradients() -> dict[str, torch.Tensor]:
-        calls.append(1)
-        return {name: torch.from_numpy(gradient) for name, gradient in matrices(1).items()}
+    def gradients(batch: int) -> dict[str, torch.Tensor]:
+        calls.append(batch)
+        return gradients_of(batch)
 
-    measure(GradientRipsProbe(), matrices(0), gradients=gradients)
-    assert len(calls) == 1
+    found = measure(GradientRipsProbe(batches=4), matrices(0), gradients=gradients)
+    assert calls == [0, 1, 2, 3]
+    each = [measure(GradientRipsProbe(), matrices(0), gradients=lambda batch, k=k: gradients_of(k)) for k in range(4)]
+    for layer, measurement in found.items():
+        single = [one[layer].statistics for one in each]
+        of_first = {name: value for name, value in measurement.statistics.items() if not name.endswith(".noise")}
+        assert of_first == single[0]
+        noise = {name: float(np.std([row[name] for row in single], ddof=1)) for name in single[0]}
+        told = {n.removesuffix(".noise"): v for n, v in measurement.statistics.items() if n.endswith(".noise")}
+        if layer == NETWORK:
+            # All layers see the same batches: their noise may add up, and what is told is a bound.
+            assert told.keys() >= {"H0.total", "H1.total", "H0.entropy", "np_mean", "gradient_norm"}
+            assert all(value >= noise[name] * (1 - 1e-12) for name, value in told.items())
+            assert all(value < 10 * noise[name] for name, value in told.items() if noise[name])
+        else:
+            assert told == pytest.approx(noise, rel=1e-12, abs=1e-15)
 
 
 def test_without_gradients_there_is_nothing_to_measure() -> None:
     with pytest.raises(ToposcopeError, match=r"\Agradient_rips: .*only runs that this study trained"):
         measure(GradientRipsProbe(), matrices(0))
+
+
+def test_random_rows() -> None:
+    weights = matrices(0)
+    probe = RipsProbe(sample="random", max_points=11, draws=5, threshold=9.0)
+    found = measure(probe, weights)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in weights}
+    for name, cloud in weights.items():
+        few = len(cloud) <= 11
+        chosen = [np.arange(len(cloud))] * 5 if few else draw_rows(cloud, 11, 42, 5)
+        for indices in chosen:
+            radius = float(cdist(cloud, cloud[indices]).min(axis=1).max())
+            diagrams = rips(cloud[indices], threshold=9.0)
+            values = named(diagrams) | {f"H{k}.cover_radius": pytest.approx(radius, rel=1e-13) for k in (0, 1)}
+            rows[name].append(values)
+        single = {k: v for k, v in found[name].statistics.items() if not k.endswith(".noise")}
+        assert single == rows[name][0]
+        assert found[name].flag == ("" if few else "random rows")
+        assert_array_equal(found[name].diagrams["H1"].pairs, rips(cloud[chosen[0]], threshold=9.0)[1].pairs)
+        noise = {k: v for k, v in found[name].statistics.items() if k.endswith(".noise")}
+        assert noise.keys() == {f"{k}.noise" for k in single}
+        totals = [row["H0.total"] for row in rows[name]]
+        assert noise["H0.total.noise"] == pytest.approx(np.std(totals, ddof=1), rel=1e-12, abs=1e-15)
+        assert (noise["H0.total.noise"] == 0) == (noise["H0.cover_radius.noise"] == 0) == few
+    # Layers are drawn independently: variances add up.
+    layers = [found[name].statistics["H0.total.noise"] for name in weights]
+    assert found[NETWORK].statistics["H0.total.noise"] == pytest.approx(math.hypot(*layers), rel=1e-13)
+    entropies = [found[name].statistics["H0.entropy.noise"] for name in weights]
+    assert found[NETWORK].statistics["H0.entropy.noise"] == pytest.approx(math.hypot(*entropies) / 3, rel=1e-13)
+    assert "H0.max.noise" not in found[NETWORK].statistics
+
+
+def test_draws_are_of_the_seed_the_number_and_the_rows_alone() -> None:
+    cloud = matrices(0)["a"]
+    first, second = draw_rows(cloud, 7, 42, 2)
+    assert len(set(first.tolist())) == 7
+    assert first.tolist() == sorted(first.tolist()) != second.tolist()
+    assert_array_equal(draw_rows(cloud, 7, 42, 1)[0], first)
+    others = {"seed": draw_rows(cloud, 7, 43, 1), "rows": draw_rows(cloud * (1 + 1e-15), 7, 42, 1)}
+    assert all(chosen[0].tolist() != first.tolist() for chosen in others.values())
+    # In another order, and with the other zero, they are the same points.
+    cloud[3, 1] = 0.0
+    order = np.random.default_rng(0).permutation(20)
+    permuted = np.where(cloud == 0, -0.0, cloud)[order]
+    assert set(order[draw_rows(permuted, 7, 42, 1)[0]].tolist()) == set(draw_rows(cloud, 7, 42, 1)[0].tolist())
+
+
+def test_draws_are_uniform() -> None:
+    counts = np.zeros(20)
+    for chosen in draw_rows(matrices(0)["a"], 5, 0, 4000):
+        counts[chosen] += 1
+    assert chisquare(counts).pvalue > 0.01
 
 
 @pytest.mark.parametrize("options", RIPS_OPTIONS, ids=str)
@@ -155,6 +248,15 @@ def test_a_zero_layer_under_the_scale_of_the_network() -> None:
     found = measure(NeuralPersistenceProbe(scale="network"), weights)
     assert [layer for layer, m in found.items() if m.flag] == ["a"]
     assert set(found["a"].statistics.values()) == {0.0}
+
+
+def test_clustering() -> None:
+    weights = matrices(0) | {"d": np.zeros((4, 5))}
+    found = measure(ClusteringProbe(), weights)
+    rows = {name: clustering_coefficient(W) for name, W in weights.items()}
+    assert {name: m.statistics["coefficient"] for name, m in found.items() if name != NETWORK} == rows
+    assert found[NETWORK].statistics == {"coefficient": pytest.approx(math.fsum(rows.values()) / 4, rel=1e-14)}
+    assert {name: m.flag for name, m in found.items() if m.flag} == {"d": "degenerate"}
 
 
 @pytest.mark.parametrize(("of", "source"), [("rips", RipsProbe()), ("neural_persistence", NeuralPersistenceProbe())])

@@ -76,6 +76,32 @@ def test_totals_of_the_pooled_cloud(published_study: Path) -> None:
     assert max(gains) == pytest.approx(0.1726, abs=5e-5)
 
 
+def test_the_published_choices_as_options(published_study: Path) -> None:
+    """Of the smallest model, whose 200 neurons are as many as the study took, there is nothing to draw."""
+    probe = RipsProbe(pooled=True, threshold=CAP, max_points=200, sample="random", draws=3)
+    for checkpoint, published in steps_of(published_study, "tiny-3k"):
+        (found,) = measure(probe, checkpoint).values()
+        for k in (0, 1):
+            assert found[f"H{k}.total"] == pytest.approx(published[f"h{k}_total_persistence"], rel=1e-6, abs=0)
+            assert found[f"H{k}.total.noise"] == found[f"H{k}.cover_radius"] == 0
+
+
+def test_random_rows_of_a_larger_model(published_study: Path) -> None:
+    """The study's own draws were not seeded: its totals lie among those of other draws, and the exact ones do not."""
+    probe = RipsProbe(pooled=True, threshold=CAP, max_points=200, sample="random", draws=20, max_dimension=0)
+    deviations = []
+    for checkpoint, published in steps_of(published_study, "med-21k")[::10]:
+        found = measure(probe, checkpoint)[POOLED]
+        assert found["H0.count"] == 199
+        assert found["H0.cover_radius"] > 0
+        deviations.append((published["h0_total_persistence"] - found["H0.total"]) / found["H0.total.noise"])
+        exact = measure(RipsProbe(pooled=True, max_dimension=0), checkpoint)[POOLED]
+        assert exact["H0.total"] > found["H0.total"] + 20 * found["H0.total.noise"]
+    # Differences of two independent draws: standard deviation sqrt(2).
+    assert abs(sum(deviations)) / len(deviations) < 1.5
+    assert all(abs(deviation) < 5 for deviation in deviations)
+
+
 def test_the_cloud_of_a_larger_model_is_whole(published_study: Path) -> None:
     """The study kept 200 rows of larger models; here all count, so its totals are not matched but bounded."""
     checkpoint, published = steps_of(published_study, "med-21k")[-1]

@@ -1,4 +1,4 @@
-"""Gradients of a trained run's loss on one fixed batch."""
+"""Gradients of a trained run's loss on fixed batches."""
 
 from pathlib import Path
 
@@ -9,12 +9,18 @@ from toposcope.family import corpus as corpora
 from toposcope.family.model import GPT
 from toposcope.family.training import read_run
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, modulo one, lie as evenly as any number of points can: batches come between batches."""
 
-def loss_gradients(run_directory: Path, corpus_path: Path, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradient of the training loss by tensor name, on one batch that is the same for every checkpoint.
 
-    The batch holds ``batch_size`` sequences cut at even distances from the training part. A tied head has the gradient
-    of the shared matrix.
+def loss_gradients(
+    run_directory: Path, corpus_path: Path, weights: dict[str, Tensor], batch: int = 0
+) -> dict[str, Tensor]:
+    """Return the gradient of the training loss by tensor name, on a batch that is the same for every checkpoint.
+
+    A batch holds ``batch_size`` sequences cut at even distances from the training part; batches after the first begin
+    further on, by a part of that distance, and what would begin past the end begins at the start. A tied head has the
+    gradient of the shared matrix.
 
     Parameters
     ----------
@@ -23,12 +29,31 @@ def loss_gradients(run_directory: Path, corpus_path: Path, weights: dict[str, Te
     corpus_path : Path
     weights : dict of Tensor
         One checkpoint, all tensors.
+    batch : int
+        Which batch, from 0.
     """
     run = read_run(run_directory)
     tokens = corpora.load(corpus_path).training
-    batch = corpora.spread_sequences(tokens, run.training.batch_size, run.size.context + 1, "training")
+    sequences = fixed_batch(tokens, run.training.batch_size, run.size.context + 1, batch)
     model = GPT(run.size)
     model.load_state_dict(weights)
-    model.loss(batch).backward()  # type: ignore[no-untyped-call]
+    model.loss(sequences).backward()  # type: ignore[no-untyped-call]
     named = dict(model.named_parameters(remove_duplicate=False))
     return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named.items()}
+
+
+def fixed_batch(tokens: Tensor, count: int, length: int, batch: int) -> Tensor:
+    """Cut the sequences of one batch; shape (count, length).
+
+    Raises
+    ------
+    ToposcopeError
+        If the tokens are fewer than one sequence.
+    """
+    first = corpora.spread_sequences(tokens, count, length, "training")
+    if batch == 0:
+        return first
+    last = len(tokens) - length
+    distance = last / max(1, count - 1)
+    starts = torch.linspace(0, last, count, dtype=torch.float64) + distance * (batch * GOLDEN % 1)
+    return tokens[(starts.long() % (last + 1))[:, None] + torch.arange(length)].long()

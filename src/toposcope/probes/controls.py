@@ -9,7 +9,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
+from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value, each_layer
 from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
 from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
 
@@ -46,7 +46,26 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
             flag = "" if statistics["max_abs"] else "degenerate"
             return Measurement(layer.name, layer.role, statistics, flag=flag)
 
-        yield from each_layer(subject, measure_layer, _network)
+        yield from each_layer(self, subject, measure_layer)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Combine norms and distances as of one long vector; take largest values, or means over layers."""
+        names = sorted({name for row in rows for name in row})
+        # A distance of some layers only would pass for that of all.
+        names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
+        return {n: _COMBINE.get(n, np.mean)([row[n] for row in rows if n in row], axis=0) for n in names}
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: controls are what scale-free twins are set against."""
+        return 0
+
+
+_COMBINE: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("frobenius_norm", "distance_first", "distance_previous"), np.linalg.norm),
+    **dict.fromkeys(("spectral_norm", "max_abs"), np.max),
+    "norm_p1": np.sum,
+    "norm_p4": lambda values, axis: np.linalg.norm(values, 4, axis),
+}
 
 
 def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK) -> dict[str, float]:
@@ -180,16 +199,3 @@ def _of_spectrum(sigma: Values, unit: float) -> dict[str, float]:
         if alpha is not None:
             statistics["alpha"] = alpha
     return statistics
-
-
-def _network(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    combine: dict[str, Callable[[list[float]], Any]] = {
-        **dict.fromkeys(("frobenius_norm", "distance_first", "distance_previous"), np.linalg.norm),
-        **dict.fromkeys(("spectral_norm", "max_abs"), np.max),
-        "norm_p1": np.sum,
-        "norm_p4": lambda values: np.linalg.norm(values, 4),
-    }
-    names = sorted({name for row in rows for name in row})
-    # A distance of some layers only would pass for that of all.
-    names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
-    return {n: float(combine.get(n, np.mean)([row[n] for row in rows if n in row])) for n in names}

@@ -1,6 +1,6 @@
 """How far each diagram moved since the previous checkpoint (METHODS 4, between diagrams)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import bottleneck, wasserstein
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
+from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value, each_layer, stacked
 
 
 class DistancesProbe(Probe, frozen=True, tag="distances"):
@@ -50,13 +50,19 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
                 statistics[f"{name}.bottleneck"] = bottleneck(before[name], diagram)
             return Measurement(layer.name, layer.role, statistics)
 
-        yield from each_layer(subject, measure_layer, _network)
+        yield from each_layer(self, subject, measure_layer)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Add first-order distances, combine second-order ones as a Euclidean norm, take the largest bottleneck."""
+        return {name: _COMBINE[name.partition(".")[2]](stacked(rows, name), axis=0) for name in rows[0]}
+
+    def degree(self, statistic: str) -> int:
+        """Return the power of the scale; diagrams of neural persistence have none."""
+        return 0 if self.of == "neural_persistence" else super().degree(statistic)
 
 
-def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    combine: dict[str, Callable[[list[float]], Any]] = {
-        "wasserstein_1": np.sum,
-        "wasserstein_2": np.linalg.norm,
-        "bottleneck": np.max,
-    }
-    return {name: float(combine[name.partition(".")[2]]([row[name] for row in rows])) for name in rows[0]}
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "wasserstein_1": np.sum,
+    "wasserstein_2": np.linalg.norm,
+    "bottleneck": np.max,
+}

@@ -1,55 +1,86 @@
-"""Vietoris-Rips persistence of gradient matrices on one fixed batch, for runs this study trained."""
+"""Persistence of gradient matrices on fixed batches, for runs this study trained."""
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, each_layer
-from toposcope.probes.rips import RipsProbe, check_sizes, network_statistics
+from toposcope.homology import neural_persistence
+from toposcope.probes.neural_persistence import over_layers, persistence_statistics
+from toposcope.probes.probe import NOISE, Failure, Measurement, Need, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
+from toposcope.probes.row_draws import with_noise
+
+NORM = "gradient_norm"
 
 
 class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
-    """``H0.*``, ``H1.*`` of the rows of each layer's gradient, and its Frobenius norm ``gradient_norm``.
+    """Persistence of each layer's gradient: of the cloud of its rows, and of its bipartite graph.
 
-    Over the network as for `rips`; ``gradient_norm`` combines as of one long vector.
+    ``H0.*``, ``H1.*`` as of `rips`, ``np_mean``, ``np_norm``, ``np_normalized`` as of `neural_persistence`, and the
+    Frobenius norm ``gradient_norm``, which combines as of one long vector.
 
     Attributes
     ----------
     max_dimension, max_points
         See `toposcope.homology.rips`.
+    batches : int
+        Fixed batches, of which the first gives the statistics and diagrams; of several, each statistic also has
+        ``<name>.noise``, the standard deviation over them (ddof 1). Over the network it is a bound: all layers see the
+        same batches, so that their noise may add up.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
+    NORM: ClassVar[str] = NORM
 
     max_dimension: int = 1
     max_points: int = 2000
+    batches: int = 1
 
     def __post_init__(self) -> None:
         check_sizes(self.max_dimension, self.max_points)
+        if self.batches < 1:
+            raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
         if subject.gradients is None:
             raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")
-        gradients = subject.gradients()
+        gradients = [subject.gradients(batch) for batch in range(self.batches)]
+        yield from each_layer(self, subject, lambda layer: self._measure(layer, [g[layer.name] for g in gradients]))
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Combine norms as of one long vector, diagrams as `rips` does, neural persistence by its mean."""
+        result = combine_diagrams(rows, np.sum) | over_layers(rows)
+        # Neither changes more than the vector of all layers' norms, so its noise is at most this.
+        result |= {n: np.linalg.norm(stacked(rows, n), axis=0) for n in rows[0] if _base(n) == NORM}
+        means = [name for name in rows[0] if name.startswith("np_") and name.endswith(NOISE)]
+        return result | {name: np.mean(stacked(rows, name), axis=0) for name in means}
+
+    def _measure(self, layer: Layer, gradients: Sequence[Tensor]) -> Measurement:
+        found = [self._measure_one(layer, gradient) for gradient in gradients]
+        first = found[0]
+        statistics = with_noise([measurement.statistics for measurement in found])
+        return Measurement(layer.name, layer.role, statistics, first.diagrams, first.flag)
+
+    def _measure_one(self, layer: Layer, gradient: Tensor) -> Measurement:
         rows = RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)
+        cloud = rows.measure_rows(gradient, layer.name, layer.role)
+        graph = neural_persistence(gradient, name=f"layer {layer.name}")
+        norm = {NORM: float(np.linalg.norm(gradient.double().numpy()))}
+        return Measurement(
+            layer.name,
+            layer.role,
+            norm | cloud.statistics | persistence_statistics(graph),
+            cloud.diagrams | {"NP": graph.diagram},
+            flag="degenerate" if graph.degenerate else cloud.flag,
+        )
 
-        def measure_layer(layer: Layer) -> Measurement:
-            gradient: Tensor = gradients[layer.name]
-            found = rows.measure_rows(gradient, layer.name, layer.role)
-            norm = float(np.linalg.norm(gradient.double().numpy()))
-            return Measurement(
-                layer.name, layer.role, {"gradient_norm": norm, **found.statistics}, found.diagrams, found.flag
-            )
 
-        yield from each_layer(subject, measure_layer, _network)
-
-
-def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    norm = float(np.linalg.norm([row["gradient_norm"] for row in rows]))
-    return {"gradient_norm": norm, **network_statistics(rows)}
+def _base(name: str) -> str:
+    return name.removesuffix(NOISE)

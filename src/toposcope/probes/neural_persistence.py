@@ -1,14 +1,14 @@
 """Neural persistence of every weight matrix (METHODS 2)."""
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology import neural_persistence
-from toposcope.probes.probe import Failure, Measurement, Probe, Subject, each_layer
+from toposcope.homology import NeuralPersistence, neural_persistence
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.probes.row_blocks import largest_entry
 
 
@@ -55,19 +55,29 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
             return Measurement(
                 layer.name,
                 layer.role,
-                {"np_mean": found.mean, "np_norm": found.norm, "np_normalized": found.normalized},
+                persistence_statistics(found),
                 {"NP": found.diagram},
                 flag="degenerate" if found.degenerate else "",
             )
 
-        yield from each_layer(subject, measure_layer, _network)
+        yield from each_layer(self, subject, measure_layer)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take means over layers (Rieck Def. 4), and the spread of ``np_mean``."""
+        return over_layers(rows)
 
 
-def _network(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    means = np.array([row["np_mean"] for row in rows])
+def persistence_statistics(found: NeuralPersistence) -> dict[str, float]:
+    """Return what is reported of one matrix."""
+    return {"np_mean": found.mean, "np_norm": found.norm, "np_normalized": found.normalized}
+
+
+def over_layers(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+    """Return the means of what `persistence_statistics` returned of each layer, and the spread of ``np_mean``."""
+    means = stacked(rows, "np_mean")
     return {
-        **{name: float(np.mean([row[name] for row in rows])) for name in ("np_mean", "np_norm", "np_normalized")},
-        "np_mean_std": float(means.std()),
-        "np_mean_min": float(means.min()),
-        "np_mean_max": float(means.max()),
+        **{name: np.mean(stacked(rows, name), axis=0) for name in ("np_mean", "np_norm", "np_normalized")},
+        "np_mean_std": means.std(axis=0),
+        "np_mean_min": means.min(axis=0),
+        "np_mean_max": means.max(axis=0),
     }

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
@@ -16,8 +18,20 @@ NETWORK = "network"
 POOLED = "pooled"
 """Name of the pseudo-layer of a cloud of all layers' rows."""
 
+NOISE = ".noise"
+"""Ends the name of a standard deviation of a statistic over draws or batches."""
+
+DEGREES = {
+    **dict.fromkeys(("total", "mean", "max", "std", "cover_radius"), 1),
+    **dict.fromkeys(("wasserstein_1", "wasserstein_2", "bottleneck"), 1),
+    "total_p2": 2,
+}
+"""The power of the scale that a statistic of a diagram of lengths grows by; all others do not depend on it."""
+
 Need = Literal["first", "previous", "gradients", "diagrams"]
 Diagrams = Mapping[str, Diagram]
+Value = np.float64 | NDArray[np.float64] | float
+"""A statistic at one checkpoint, or at several."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class Measurement:
     diagrams : dict of Diagram
         By short name, for example ``H0``.
     flag : str
-        ``degenerate``, or empty.
+        ``degenerate``, ``landmarks``, ``random rows``, or empty.
     """
 
     layer: str
@@ -65,7 +79,7 @@ class Subject:
     first, previous : mapping of str to Layer
         Layers of the first and of the previous checkpoint of the series, by name.
     gradients : callable
-        Returns the gradient of the loss on one fixed batch, by layer name.
+        Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name.
     diagrams, previous_diagrams : mapping
         Diagrams of the source probe at this checkpoint and at the previous one, by layer.
     """
@@ -75,7 +89,7 @@ class Subject:
     known: Mapping[str, dict[str, float]] = field(default_factory=dict)
     first: Mapping[str, Layer] = field(default_factory=dict)
     previous: Mapping[str, Layer] = field(default_factory=dict)
-    gradients: Callable[[], Mapping[str, Tensor]] | None = None
+    gradients: Callable[[int], Mapping[str, Tensor]] | None = None
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
 
@@ -91,10 +105,25 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     A subclass states its `VERSION` (raised whenever the same input would give other numbers), what it `NEEDS`, and
     yields one `Measurement` or `Failure` for each layer it `covers`.
+
+    Attributes
+    ----------
+    VERSION : int
+    NEEDS : frozenset of str
+        What of a `Subject` it looks at beyond the layers.
+    ONCE : bool
+        It looks at the shapes of layers alone, and is measured at the first readable checkpoint of a run only.
+    LATER : frozenset of str
+        Options that came later: at their defaults they are not in the key, so that rows measured before stand.
+    NORM : str
+        The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
 
     VERSION: ClassVar[int] = 1
     NEEDS: ClassVar[frozenset[Need]] = frozenset()
+    ONCE: ClassVar[bool] = False
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    NORM: ClassVar[str] = "frobenius_norm"
 
     @classmethod
     def name(cls) -> str:
@@ -105,6 +134,9 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the options as compact JSON, part of every row's key."""
         options = msgspec.to_builtins(self)
         del options["name"]
+        for name in self.LATER:
+            if getattr(self, name) == getattr(type(self)(), name):
+                del options[name]
         return msgspec.json.encode(options, order="sorted").decode()
 
     def covers(self, layers: Sequence[str]) -> list[str]:
@@ -130,11 +162,32 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Measure what is wanted of a checkpoint."""
         raise NotImplementedError
 
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Return the statistics of several layers taken together: of the network, or of the layers of one role.
+
+        Parameters
+        ----------
+        rows : sequence of mappings
+            Statistics of each layer, at least one: numbers, or arrays over checkpoints, of one shape.
+
+        Returns
+        -------
+        dict
+            Numbers or arrays, as they came in.
+        """
+        raise NotImplementedError
+
+    def degree(self, statistic: str) -> int:
+        """Return the power of the norm `NORM` that a statistic is divided by for its scale-free twin (METHODS 6).
+
+        0 where the statistic does not depend on the scale, and of the controls, which are what twins are set against.
+        A statistic under a filtration cap scales so as long as nothing is truncated.
+        """
+        return DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
+
 
 def each_layer(
-    subject: Subject,
-    measure_layer: Callable[[Layer], Measurement],
-    measure_network: Callable[[Sequence[dict[str, float]]], dict[str, float]],
+    probe: Probe, subject: Subject, measure_layer: Callable[[Layer], Measurement]
 ) -> Iterator[Measurement | Failure]:
     """Measure wanted layers one at a time, then the network from all of them; a failed layer stops no other."""
     statistics = dict(subject.known)
@@ -153,7 +206,16 @@ def each_layer(
         return
     ordered = [statistics[layer.name] for layer in subject.layers]
     if ordered:
-        yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, measure_network(ordered)))
+        yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, _numbers(probe.combine(ordered))))
+
+
+def stacked(rows: Sequence[Mapping[str, Value]], name: str) -> NDArray[np.float64]:
+    """Return one statistic of several layers, layers first."""
+    return np.array([row[name] for row in rows], dtype=np.float64)
+
+
+def _numbers(combined: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in combined.items()}
 
 
 def guarded(layer: str, measure: Callable[[], Measurement]) -> Measurement | Failure:

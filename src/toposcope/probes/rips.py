@@ -1,15 +1,33 @@
 """Vietoris-Rips persistence of neurons: the rows of each weight matrix, or of all layers in one cloud (METHODS 3)."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology import rips, statistics
+from toposcope.homology import Diagram, rips, statistics
 from toposcope.homology.arrays import as_float_matrix
-from toposcope.probes.probe import NETWORK, POOLED, Failure, Measurement, Probe, Subject, each_layer, guarded
+from toposcope.homology.point_cloud import as_cloud
+from toposcope.probes.probe import (
+    NETWORK,
+    NOISE,
+    POOLED,
+    Failure,
+    Measurement,
+    Probe,
+    Subject,
+    Value,
+    each_layer,
+    guarded,
+    stacked,
+)
+from toposcope.probes.row_draws import draw_rows, with_noise
+
+Matrix = NDArray[np.float64]
 
 SUMS = ("count", "total", "total_p2", "n_significant", "n_zero", "n_essential", "n_truncated")
 LARGEST = ("max", "cover_radius")
@@ -27,19 +45,36 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         See `toposcope.homology.rips`.
     pooled : bool
         One cloud of all layers' rows, zero-padded to the widest, as the published study made it.
+    sample : "farthest" or "random"
+        Of more than `max_points` rows, which are taken. ``farthest``: all of them for H0, and landmarks from H1 on.
+        ``random``: as many in every dimension, drawn uniformly without replacement, anew for every cloud, as the
+        published study took them; ``cover_radius`` is theirs.
+    draws : int
+        Random samples, of which the first gives the statistics and diagrams; of several, each statistic also has
+        ``<name>.noise``, the standard deviation over them (ddof 1), which is 0 where all rows are taken.
+    seed : int
+        Of the draws.
     """
 
     VERSION: ClassVar[int] = 2
+    LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
 
     max_dimension: int = 1
     max_points: int = 2000
     threshold: float | None = None
     pooled: bool = False
+    sample: Literal["farthest", "random"] = "farthest"
+    draws: int = 1
+    seed: int = 42
 
     def __post_init__(self) -> None:
         check_sizes(self.max_dimension, self.max_points)
         if self.threshold is not None and not self.threshold >= 0:
             raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
+        if self.draws < 1:
+            raise ValueError(f"draws is {self.draws}; it must be at least 1")
+        if self.draws > 1 and self.sample != "random":
+            raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return every layer and the network, or the pooled cloud alone."""
@@ -56,21 +91,36 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
                 yield guarded(POOLED, lambda: self.measure_rows(_pool(subject.layers), POOLED, POOLED))
         else:
             yield from each_layer(
-                subject, lambda layer: self.measure_rows(layer.matrix(), layer.name, layer.role), network_statistics
+                self, subject, lambda layer: self.measure_rows(layer.matrix(), layer.name, layer.role)
             )
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Add up what adds up, and take largest values or means; the draws of layers are independent."""
+        return combine_diagrams(rows, np.linalg.norm)
 
     def measure_rows(self, rows: Any, layer: str, role: str) -> Measurement:
         """Measure the cloud of a matrix's rows."""
+        cloud = as_float_matrix(rows, f"layer {layer}").astype(np.float64, copy=False)
+        if self.sample == "random" and len(cloud) > self.max_points:
+            chosen = draw_rows(cloud, self.max_points, self.seed, self.draws)
+            drawn, flag = [self._diagrams_of_drawn(cloud, indices) for indices in chosen], "random rows"
+        else:
+            drawn = [self._diagrams(cloud)] * self.draws
+            flag = "landmarks" if drawn[0][-1].cover_radius else ""
+        diagrams = {f"H{d.dimension}": d for d in drawn[0]}
+        return Measurement(layer, role, with_noise([_named(found) for found in drawn]), diagrams, flag)
+
+    def _diagrams(self, cloud: Matrix) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
-        found = rips(
-            as_float_matrix(rows, f"layer {layer}"),
-            max_dimension=self.max_dimension,
-            max_points=self.max_points,
-            threshold=cap,
-        )
-        diagrams = {f"H{d.dimension}": d for d in found}
-        values = {f"{name}.{key}": value for name, d in diagrams.items() for key, value in statistics(d).items()}
-        return Measurement(layer, role, values, diagrams, flag="landmarks" if found[-1].cover_radius else "")
+        return rips(cloud, max_dimension=self.max_dimension, max_points=self.max_points, threshold=cap)
+
+    def _diagrams_of_drawn(self, cloud: Matrix, chosen: NDArray[np.int64]) -> list[Diagram]:
+        radius = as_cloud(cloud, "euclidean", "rows").cover_radius(chosen)
+        return [replace(diagram, cover_radius=radius) for diagram in self._diagrams(cloud[chosen])]
+
+
+def _named(diagrams: Sequence[Diagram]) -> dict[str, float]:
+    return {f"H{d.dimension}.{key}": value for d in diagrams for key, value in statistics(d).items()}
 
 
 def check_sizes(max_dimension: int, max_points: int) -> None:
@@ -81,25 +131,33 @@ def check_sizes(max_dimension: int, max_points: int) -> None:
         raise ValueError(f"max_points is {max_points}; it must be at least 1")
 
 
-def network_statistics(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Combine the statistics of all layers' diagrams."""
-    result: dict[str, float] = {}
+def combine_diagrams(rows: Sequence[Mapping[str, Value]], add_noise: Callable[..., Any]) -> dict[str, Any]:
+    """Combine the statistics of several layers' diagrams.
+
+    The noise of a sum is what `add_noise` makes of the layers' noise: the root of the sum of squares where layers are
+    drawn independently, the sum, which it cannot exceed, where they are not. That of a largest value is left out.
+    """
+    result: dict[str, Any] = {}
     for name in rows[0]:
         statistic = name.partition(".")[2]
-        values = np.array([row[name] for row in rows])
+        values = stacked(rows, name)
         if statistic in SUMS:
-            result[name] = float(values.sum())
+            result[name] = values.sum(axis=0)
         elif statistic in LARGEST:
-            result[name] = float(values.max())
+            result[name] = values.max(axis=0)
         elif statistic in MEANS:
-            result[name] = float(values.mean())
+            result[name] = values.mean(axis=0)
+        elif statistic.removesuffix(NOISE) in SUMS:
+            result[name] = add_noise(values, axis=0)
+        elif statistic.removesuffix(NOISE) in MEANS:
+            result[name] = add_noise(values, axis=0) / len(values)
     for dimension in {name.partition(".")[0] for name in rows[0]} & {f"H{k}" for k in range(10)}:
-        count = result[f"{dimension}.count"]
-        result[f"{dimension}.mean"] = result[f"{dimension}.total"] / count if count else 0.0
+        count, total = (np.asarray(result[f"{dimension}.{name}"]) for name in ("count", "total"))
+        result[f"{dimension}.mean"] = (total / np.maximum(count, 1))[()]
     return dict(sorted(result.items()))
 
 
-def _pool(layers: Sequence[Layer]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _pool(layers: Sequence[Layer]) -> Matrix:
     if not layers:
         raise ToposcopeError("no layers to pool")
     matrices = [as_float_matrix(layer.matrix(), f"layer {layer.name}").astype(np.float64) for layer in layers]

@@ -1,0 +1,29 @@
+"""The clustering coefficient of every weight matrix's graph, which neural persistence was compared with."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.homology.clustering import clustering_coefficient
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+
+
+class ClusteringProbe(Probe, frozen=True, tag="clustering"):
+    """``coefficient`` of every layer (see `clustering_coefficient`); over the network the mean over layers."""
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+
+        def measure_layer(layer: Layer) -> Measurement:
+            W = layer.read()
+            found = clustering_coefficient(W, name=f"layer {layer.name}")
+            flag = "" if W.any() else "degenerate"
+            return Measurement(layer.name, layer.role, {"coefficient": found}, flag=flag)
+
+        yield from each_layer(self, subject, measure_layer)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take the mean over layers."""
+        return {"coefficient": np.mean(stacked(rows, "coefficient"), axis=0)}

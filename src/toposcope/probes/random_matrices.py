@@ -1,0 +1,103 @@
+"""Neural persistence and H0 of random matrices of every layer's shape: the scale a layer's value is read on."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.homology import neural_persistence, rips
+from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+from toposcope.seeds import derive_seed
+
+ENTRIES = 20 * 2**20
+"""Entries drawn for one shape and ensemble, about: of larger shapes than 1024 x 1024, fewer matrices than 20."""
+LEAST = 3
+"""Fewest matrices: below there is hardly a spread."""
+SHAPES = 512
+"""Shapes a process remembers."""
+
+Shape = tuple[int, ...]
+
+
+class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
+    """Means and standard deviations (ddof 1) over random matrices of a layer's shape, of five ensembles.
+
+    ``gaussian.np_mean``, ``gaussian.np_mean.sd``, ``gaussian.H0.total``, ``gaussian.H0.total.sd`` and so on, and
+    ``n_draws``. ``H0.total`` is that of the matrix divided by its Frobenius norm, to compare with the scale-free twin
+    of the layer's. They depend on the shape alone: they are found once for each, at the first checkpoint of a run.
+
+    Over the network the means of ``np_mean`` over layers, with the standard deviation of that mean in a network of
+    independent layers, and the least ``n_draws``. Totals divided by a norm each do not add up, and are absent.
+
+    Attributes
+    ----------
+    draws : int
+        Matrices of each ensemble, at least 3. Of large shapes only as many as make 20 x 2^20 entries, and never fewer
+        than 3: all of 20 up to 1024 x 1024, 5 of 2048 x 2048, 3 of 4096 x 4096.
+    seed : int
+    """
+
+    ONCE: ClassVar[bool] = True
+
+    draws: int = 20
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.draws < LEAST:
+            raise ValueError(f"draws is {self.draws}; it must be at least {LEAST}")
+
+    def by_layer(self) -> bool:
+        """Tell that layers of one shape are measured together."""
+        return False
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+
+        def measure_layer(layer: Layer) -> Measurement:
+            shape = layer.shape[::-1] if layer.transposed else layer.shape
+            return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))
+
+        yield from each_layer(self, subject, measure_layer)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take the mean of ``np_mean`` over layers."""
+        result = {"n_draws": np.min(stacked(rows, "n_draws"), axis=0)}
+        for ensemble in ENSEMBLES:
+            name = f"{ensemble}.np_mean"
+            result[name] = np.mean(stacked(rows, name), axis=0)
+            result[f"{name}.sd"] = np.linalg.norm(stacked(rows, f"{name}.sd"), axis=0) / len(rows)
+        return result
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: what is reported has no scale."""
+        return 0
+
+
+def n_draws(shape: Shape, draws: int) -> int:
+    """Return how many matrices of a shape are drawn, where `draws` are asked for."""
+    return min(draws, max(LEAST, ENTRIES // math.prod(shape)))
+
+
+@lru_cache(SHAPES)
+def _references(shape: Shape, draws: int, seed: int) -> Mapping[str, float]:
+    count = n_draws(shape, draws)
+    result = {"n_draws": float(count)}
+    for ensemble in ENSEMBLES:
+        found = [_measured(ensemble, shape, derive_seed(seed, ensemble, *shape, draw)) for draw in range(count)]
+        for name, values in zip(("np_mean", "H0.total"), np.transpose(found), strict=True):
+            result[f"{ensemble}.{name}"] = float(values.mean())
+            result[f"{ensemble}.{name}.sd"] = float(values.std(ddof=1))
+    return result
+
+
+def _measured(ensemble: Ensemble, shape: Shape, seed: int) -> tuple[float, float]:
+    """Return the neural persistence, and the total of H0 divided by the norm; 0 where a sparse one is all zeros."""
+    m, n = shape
+    W = random_matrix(ensemble, (m, n), seed)
+    norm = float(np.linalg.norm(W))
+    (components,) = rips(W, max_dimension=0)
+    return neural_persistence(W).mean, float(components.lifetimes.sum()) / norm if norm else 0.0

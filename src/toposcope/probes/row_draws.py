@@ -1,0 +1,53 @@
+"""Rows of a matrix drawn at random, anew for every matrix, and the noise that leaves in a statistic."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.probes.probe import NOISE
+from toposcope.seeds import derive_seed
+
+
+def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
+    """Draw `count` of the rows uniformly without replacement, `n_draws` times.
+
+    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows, whatever their order:
+    other weights have other rows drawn, and the same weights the same ones, wherever and whenever they are measured.
+
+    Parameters
+    ----------
+    cloud : ndarray, shape (n, d), float64
+    count : int
+        At most n.
+    seed, n_draws : int
+
+    Returns
+    -------
+    list of ndarray, shape (count,), int64
+        Distinct row numbers, ascending.
+    """
+    # Adding zero turns -0.0, which is the same point, into 0.0.
+    digests = [hashlib.sha256(row.tobytes()).digest() for row in np.ascontiguousarray(cloud) + 0.0]
+    order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
+    whole = hashlib.sha256(b"".join(digests[i] for i in order)).hexdigest()
+    generators = (np.random.default_rng(derive_seed(seed, "rows", draw, whole)) for draw in range(n_draws))
+    return [np.sort(order[rng.choice(len(order), count, replace=False)]) for rng in generators]
+
+
+def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the statistics of the first draw and, as ``<name>.noise``, their standard deviations over all draws.
+
+    Deviations are those of a sample, ddof 1. Of one draw alone there are none.
+    """
+    first = dict(draws[0])
+    if len(draws) == 1:
+        return first
+    return first | {name + NOISE: _deviation([draw[name] for draw in draws]) for name in first}
+
+
+def _deviation(values: Sequence[float]) -> float:
+    largest = max(map(abs, values))
+    unit = largest if largest > 0 else 1.0  # squares of enormous values would leave the range
+    return float(np.std(np.array(values) / unit, ddof=1)) * unit
