@@ -1,17 +1,32 @@
 """The report of a small study, made by the real commands."""
 
+import hashlib
+import json
 import re
+import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
 import pytest
+from read_page import Element, read
+from test_accessibility import (  # the same tests, of real pages
+    test_contents_name_every_section,  # noqa: F401
+    test_ids_are_unique,  # noqa: F401
+    test_images_are_described,  # noqa: F401
+    test_keyboard_motion_and_print,  # noqa: F401
+    test_language_landmarks_and_headings,  # noqa: F401
+    test_tables_can_be_read_aloud,  # noqa: F401
+    test_text_has_enough_contrast,  # noqa: F401
+    test_the_page_needs_no_network,  # noqa: F401
+)
 
-from toposcope.analysis import analyse
-from toposcope.report import write_report
-from toposcope.report.verdict import sentences
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_bytes
+from toposcope.report import write_comparison, write_report, writing
+from toposcope.report.document import Document
 from toposcope.study import Study
 
 DECLARATION = """
@@ -37,6 +52,7 @@ size = { hidden = 16, layers = 1, heads = 2, context = 16 }
 name = "d"
 size = { hidden = 24, layers = 1, heads = 2, context = 16 }
 """
+COMMAND = (sys.executable, "-c", "from toposcope.cli import main; main()")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
     (base / "text.txt").write_text("the quick brown fox jumps over the lazy dog; " * 200)
     (base / "small.toml").write_text(DECLARATION)
-    command = [sys.executable, "-c", "from toposcope.cli import main; main()"]
     run = subprocess.run(
-        [*command, "study", "run", "small.toml", "--out", "out", "--workers", "2"],
+        [*COMMAND, "study", "run", "small.toml", "--out", "out", "--workers", "2"],
         cwd=base, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
@@ -55,68 +70,195 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "out"
 
 
-class _Page(HTMLParser):
-    """Collects what a reader and a screen reader would meet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.images: list[dict[str, str | None]] = []
-        self.links: list[str] = []
-        self.sources: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag == "img":
-            self.images.append(found)
-        if tag == "a":
-            self.links.append(found.get("href") or "")
-        self.sources += [found[k] or "" for k in ("src", "srcset") if k in found]
+@pytest.fixture(scope="module")
+def both(folder: Path) -> Path:
+    """The page of the study beside a copy of it with another seed declared."""
+    other = folder.parent / "other"
+    shutil.copytree(folder, other)
+    declared = (other / "study.toml").read_text()
+    (other / "study.toml").write_text(declared.replace("seed = 42", "seed = 43", 1))
+    page, verdicts = write_comparison(Study.load(folder), Study.load(other), folder.parent / "both")
+    assert [name for name, _ in verdicts] == ["out", "other"]  # named alike, so by their folders
+    return page
 
 
-def test_the_page_stands_alone(folder: Path) -> None:
-    text = (folder / "report" / "index.html").read_text()
-    page = _Page()
-    page.feed(text)
-    assert len(page.images) == 4
-    assert all(image.get("alt") for image in page.images)
-    assert all(source.startswith("data:") for source in page.sources)
-    assert "<script" not in text
-    assert not re.search(r'(href|src)="https?:', text)
-    assert all((folder / "report" / link).is_file() for link in page.links)
+@pytest.fixture(scope="module", params=["one", "two"])
+def page(request: pytest.FixtureRequest, folder: Path) -> Element:
+    """Either page, read."""
+    place = folder / "report" / "index.html" if request.param == "one" else request.getfixturevalue("both")
+    return read(place.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def base(folder: Path, both: Path) -> dict[str, Path]:
+    """The folder of each page, by its title."""
+    return {read(p.read_text()).all("title")[0].text(): p.parent for p in (folder / "report" / "index.html", both)}
+
+
+def test_links_lead_somewhere(page: Element, base: dict[str, Path]) -> None:
+    here = base[page.all("title")[0].text()]
+    anchors = {element.attributes["id"] for element in page.all() if "id" in element.attributes}
+    for link in page.all("a"):
+        href = link.attributes["href"]
+        assert href[1:] in anchors if href.startswith("#") else (here / href).is_file(), href
+
+
+def test_figures_inside_are_pictures(page: Element) -> None:
+    for image in page.all("img"):
+        assert image.attributes["src"].startswith(("data:image/svg+xml,", "data:image/png;base64,"))
+        assert len(image.attributes["src"]) < 500_000
+
+
+def test_the_large_table_is_whole_without_the_script(folder: Path) -> None:
+    root = read((folder / "report" / "index.html").read_text())
+    (table,) = [t for t in root.all("table") if "sortable" in t.attributes["class"].split()]
+    assert not table.all("button")  # the script makes them
+    csv = pl.read_csv(folder / "report" / "tables" / "association.csv", infer_schema_length=None)
+    wanted = csv.filter(
+        pl.col("group") == "network",
+        pl.col("target") == "validation_loss",
+        ~pl.col("verdict").is_in(["constant", "too few"]),
+    )
+    assert len(table.all("tbody")[0].all("tr")) == len(wanted)
+    groups = [th.text() for th in table.all("th") if th.attributes["scope"] == "colgroup"]
+    assert [group.split()[0] for group in groups] == [str(i) for i in range(1, 10)]
 
 
 def test_the_verdict_comes_first(folder: Path) -> None:
     text = (folder / "report" / "index.html").read_text()
-    study = Study.load(folder)
-    analysis = analyse(study.frame(), study.labels(), study.log(), study.runs())
-    said = sentences(analysis, study.runs(), 0, study.findings())
-    assert text.index(said[0]) < text.index("<h2>")
-    assert said[0].startswith(("Topology adds nothing", "Undecided"))
-    assert "b diverged at step" in " ".join(said)
+    root = read(text)
+    first = root.all("p")[0].text()
+    assert first.startswith(("Topology ", "It is undecided"))
+    assert text.index(first[:40]) < text.index("<nav")
+    assert "b diverged at step" in text
+    markdown = (folder / "report" / "report.md").read_text()
+    assert first in markdown.replace("\\", "")
+
+
+def test_markdown_has_the_same_sections_tables_and_figures(folder: Path) -> None:
+    root = read((folder / "report" / "index.html").read_text())
+    markdown = (folder / "report" / "report.md").read_text()
+    assert re.findall(r"^## (.*)$", markdown, re.M) == [h.text() for h in root.all("main")[0].all("h2")]
+    assert len(re.findall(r"^\|[-:|]+\|$", markdown, re.M)) == len(root.all("table"))
+    figures = re.findall(r"^!\[.*\]\((figures/.*\.png)\)$", markdown, re.M)
+    assert len(figures) == len(root.all("img"))
+    assert all((folder / "report" / name).is_file() for name in figures)
+    for block in re.findall(r"(?:^\|.*\|\n)+", markdown, re.M):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1
 
 
 def test_figures_and_tables_are_files_too(folder: Path) -> None:
+    report = folder / "report"
     for name in ("losses", "topology", "association", "scaling"):
-        for kind in ("svg", "png"):
-            assert (folder / "report" / "figures" / f"{name}.{kind}").stat().st_size > 1000
-    association = pl.read_csv(folder / "report" / "tables" / "association.csv")
-    assert {"rho", "rho_step", "rho_given_step", "rho_given_all", "verdict"} <= set(association.columns)
-    runs = pl.read_csv(folder / "report" / "tables" / "runs.csv")
+        assert (report / "figures" / f"{name}.svg").read_text().startswith("<?xml")
+        assert (report / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (report / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    runs = pl.read_csv(report / "tables" / "runs.csv")
     assert dict(runs.select("run", "status").iter_rows()) == {
         "a": "complete", "b": "diverged", "c": "complete", "d": "complete",
     }  # fmt: skip
+    recorded = json.loads((report / "files.json").read_text())
+    there = {p.relative_to(report).as_posix(): p for p in report.rglob("*") if p.is_file() and p.name != "files.json"}
+    assert recorded == {name: [hashlib.sha256(p.read_bytes()).hexdigest()] for name, p in sorted(there.items())}
 
 
-def test_equal_studies_give_equal_bytes(folder: Path) -> None:
-    files = sorted(p for p in (folder / "report").rglob("*") if p.is_file())
-    before = {p: p.read_bytes() for p in files}
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
+    before = files(folder / "report")
     write_report(Study.load(folder))
-    assert {p: p.read_bytes() for p in files} == before
+    assert files(folder / "report") == before
+
+
+def small_report(folder: Path, *figures: str) -> None:
+    rendered = {name: dict.fromkeys(("svg", "png", "pdf"), name.encode()) for name in figures}
+    document = Document("x", [("", ["Nothing."])])
+    writing.write_document(folder, document, rendered, {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})})
+
+
+@pytest.mark.parametrize("survived", range(9))
+def test_a_killed_report_is_taken_up_and_old_figures_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    """Whatever the moment: the page comes last, what is ours and old goes, what is not ours stays."""
+    small_report(tmp_path / "wanted", "new")
+    report = tmp_path / "report"
+    small_report(report, "old", "changed")
+    (report / "figures" / "changed.svg").write_text("mine now")
+    (report / "notes.txt").write_text("mine")
+    (report / "figures" / ".old.svg.partial").write_text("half of what was dr")
+    page = (report / "index.html").read_bytes()
+    written: list[Path] = []
+
+    def dying(path: Path, data: bytes) -> None:
+        if len(written) == survived:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_bytes(path, data)
+
+    monkeypatch.setattr("toposcope.report.writing.write_bytes", dying)
+    with suppress(KeyboardInterrupt):
+        small_report(report, "new")
+    if len(written) < 7:  # the record, three figures, a table, Markdown, and the page
+        assert (report / "index.html").read_bytes() == page
+    monkeypatch.undo()
+    small_report(report, "new")
+    after = files(report)
+    assert after.pop("figures/changed.svg") == b"mine now"
+    assert after.pop("notes.txt") == b"mine"
+    assert after == files(tmp_path / "wanted")
+    assert after["tables/t.csv"] == b'a,b\n"[1, 2]","x,y"\n'
 
 
 def test_names_cannot_inject_markup(folder: Path) -> None:
     study = Study.load(folder)
     text = (folder / "report" / "index.html").read_text()
-    assert "<script>" not in text
+    assert text.count("<script>") == 1
     # The declaration stands on the page; Jinja must have escaped what TOML quotes.
     assert study.declaration.to_toml().splitlines()[0].replace('"', "&#34;") in text
+
+
+def test_two_studies_side_by_side(both: Path) -> None:
+    root = read(both.read_text())
+    titles = [section.attributes["aria-label"] for section in root.all("header")[0].all("section")]
+    assert titles == ["out", "other"]
+    tables = pl.read_csv(both.parent / "tables" / "declarations.csv")
+    assert tables.rows() == [("training.seed", 42, 43)]
+    correlations = pl.read_csv(both.parent / "tables" / "correlations.csv", infer_schema_length=None)
+    # A copy of a run is not a second sample: no test, and a word why.
+    assert set(correlations["note"]) == {"the same run: not two samples"}
+    assert correlations["p"].is_null().all() or correlations["p"].is_nan().all()
+    finals = pl.read_csv(both.parent / "tables" / "finals.csv", infer_schema_length=None)
+    assert (finals["difference"] == 0).all()
+    assert len(root.all("img")) % 2 == 0
+    assert len(root.all("img")) > 0
+
+
+def test_the_command_of_two(folder: Path) -> None:
+    def told(*words: str | Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [*COMMAND, "report", *words], capture_output=True, text=True, check=False, cwd=folder.parent
+        )
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    code, line = told("out", "out", "out")
+    assert (code, line) == (2, "Error: 3 studies given; a report is of one, or of two side by side")
+    code, line = told("out", "out")
+    assert (code, line) == (2, "Error: out: the same study twice")
+    code, line = told("out", "--out", "x")
+    assert code == 2
+    assert "it is for two studies" in line
+    empty = folder.parent / "empty"
+    empty.mkdir()
+    code, line = told("out", "empty")
+    assert code == 1
+    assert "no study here" in line
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("in the way")
+    with pytest.raises(ToposcopeError, match="cannot be written"):
+        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {}, {})

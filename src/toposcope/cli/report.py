@@ -1,31 +1,76 @@
 """``toposcope report``."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.shared import progress_bars
+from toposcope.cli.shared import BadUse, progress_bars
+
+if TYPE_CHECKING:
+    from toposcope.analysis.adjustment import Method
 
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def report(directory: Path) -> None:
-    """Write the report of a study: one page, and its figures and tables as files.
+@click.argument(
+    "directories",
+    nargs=-1,
+    required=True,
+    metavar="DIRECTORY [DIRECTORY]",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the page of two studies; A-and-B if left out.")
+@click.option(
+    "--adjust",
+    type=click.Choice(["holm", "bonferroni", "bh"]),
+    default="holm",
+    show_default=True,
+    help="How p-values are adjusted for the number of rows.",
+)
+def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> None:
+    """Write the report of a study, or of two side by side: a page, and its figures and tables as files.
+
+    The report of one study is in its folder report/.
 
     \b
     Example:
       toposcope report paper
+      toposcope report paper mine --out both
     """
-    write_and_tell(directory)
+    if len(directories) > 2:
+        raise BadUse(f"{len(directories)} studies given; a report is of one, or of two side by side")
+    if len(directories) == 2:
+        _write_both(*directories, out, adjust)
+        return
+    if out is not None:
+        raise BadUse(f"--out {out}: it is for two studies; the report of one is in its folder")
+    write_and_tell(directories[0], adjust)
 
 
-def write_and_tell(directory: Path) -> None:
+def write_and_tell(directory: Path, adjust: Method = "holm") -> None:
     """Write a study's report; print its verdict and its place."""
     from toposcope.report import write_report
     from toposcope.study import Study
 
     with progress_bars() as progress:
-        page, verdict = write_report(Study.load(directory), progress)
+        page, verdict = write_report(Study.load(directory), progress, adjust)
     for sentence in verdict:
         click.echo(sentence)
+    click.echo(f"report: {page.resolve()}")
+
+
+def _write_both(first: Path, second: Path, out: Path | None, adjust: Method) -> None:
+    """Write the page of two studies; print what each says first, and its place."""
+    from toposcope.report import write_comparison
+    from toposcope.study import Study
+
+    if first.resolve() == second.resolve():
+        raise BadUse(f"{first}: the same study twice")
+    folder = out or Path(f"{first.resolve().name}-and-{second.resolve().name}")
+    with progress_bars() as progress:
+        page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust)
+    for name, sentences in verdicts:
+        click.echo(f"{name}: {sentences[0]}")
     click.echo(f"report: {page.resolve()}")

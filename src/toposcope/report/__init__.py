@@ -1,5 +1,22 @@
-"""Tables and figures of a study: one HTML page, and the same as SVG, PNG and CSV."""
+"""Tables and figures of a study: one HTML page, and the same as Markdown, SVG, PNG, PDF and CSV."""
 
-from toposcope.report.page import write_report
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["write_report"]
+__all__ = ["write_comparison", "write_report"]
+
+if TYPE_CHECKING:
+    from toposcope.report.comparison import write_comparison
+    from toposcope.report.writing import write_report
+
+
+def __getattr__(name: str) -> Any:
+    # Fetched on first use: processes that only render figures do without what the analyses import.
+    if name == "write_report":
+        from toposcope.report.writing import write_report
+
+        return write_report
+    if name == "write_comparison":
+        from toposcope.report.comparison import write_comparison
+
+        return write_comparison
+    raise AttributeError(f"module 'toposcope.report' has no attribute {name!r}")

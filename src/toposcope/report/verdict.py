@@ -1,27 +1,65 @@
 """What a study says, in sentences; the first one is the verdict."""
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from toposcope.analysis import Analysis
 from toposcope.analysis.association import FEWEST
 from toposcope.analysis.trajectories import CONTROLS
-from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline
+from toposcope.analysis.verdict import LEVEL
+from toposcope.report.association import NETWORK, measured
+from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline, ranked
+from toposcope.report.tables import named, signed
+
+BEYOND, UNDECIDED, TREND, NONE = "beyond trend", "undecided", "trend only", "none"
+VERDICTS = (BEYOND, UNDECIDED, TREND, NONE)
+SAME = 1 - 1e-9
+"""Above this a rank correlation is 1."""
+TRACKS = 0.9
+"""From this rank correlation with the step on, a feature is said to track it."""
+MOST_NAMED = 3
+MOST_LISTED = 8
+CLOCKS = {
+    "rho_step": "the step",
+    "rho_weight_norm": "the weight norm",
+    "rho_cumulative_learning_rate": "the cumulative learning rate",
+}
 
 
 def primary(analysis: Analysis) -> pl.DataFrame:
-    """Return the association rows of each run's first target, the one to trust."""
+    """Return the association rows of each run's first target, the one to trust, over all layer groups."""
     first = {t.run: next(iter(t.targets)) for t in analysis.trajectories if t.targets}
     rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
     return analysis.association.join(rows, on=["run", "target"], how="semi", maintain_order="left")
 
 
-def sentences(analysis: Analysis, runs: pl.DataFrame, n_errors: int, findings: pl.DataFrame) -> list[str]:
-    """Return the verdict and what stands beside it."""
-    rows = primary(analysis)
-    topology = rows.filter(~pl.col("feature").str.contains(CONTROLS), ~pl.col("verdict").is_in(["constant", "too few"]))
+def sentences(
+    analysis: Analysis, runs: pl.DataFrame, n_errors: int, findings: pl.DataFrame, claims: pl.DataFrame | None = None
+) -> list[str]:
+    """Return the verdict and what stands beside it.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    runs, findings : polars.DataFrame
+        From the methods of `Study` of those names.
+    n_errors : int
+        How many parts of the work failed.
+    claims : polars.DataFrame, optional
+        ``number, claim, verdict, why`` of a published study.
+    """
+    everything = primary(analysis)
+    rows = everything.filter(pl.col("group") == NETWORK)
+    defined = measured(rows)
+    is_control = pl.col("feature").str.contains(CONTROLS)
+    topology, controls = defined.filter(~is_control), defined.filter(is_control)
     found = [_overall(topology, rows)]
     if len(topology):
         found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]
+        found += _of_groups(measured(everything).filter(pl.col("group") != NETWORK, ~is_control))
+        found += _of_controls(controls)
+    found += _of_claims(claims)
     found += _scaling(analysis, rows)
     found += _troubles(runs, n_errors)
     found += _doubts(findings)
@@ -34,50 +72,179 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
     if not len(topology):
         return f"Nothing can be said about what topology adds: no feature varies over at least {FEWEST} checkpoints."
     n_runs = topology.get_column("run").n_unique()
-    kept = topology.filter(verdict="undecided").get_column("feature").n_unique()
     total = topology.get_column("feature").n_unique()
-    trend = topology.filter(verdict="trend only").get_column("feature").n_unique()
-    within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
-    if not kept:
+    with_verdict = {v: topology.filter(verdict=v).get_column("feature").unique(maintain_order=True) for v in VERDICTS}
+    beyond, undecided = list(with_verdict[BEYOND]), list(with_verdict[UNDECIDED])
+    somewhere = "in the run" if n_runs == 1 else f"in at least one of {n_runs} runs"
+    if beyond:
         return (
-            f"Topology adds nothing detectable about the loss to what the training step tells: of {total} topological "
-            f"features, {trend} correlate with the loss, and none does so once {_clocks(topology)} known, in {within}."
+            "Topology tells something about the loss beyond the trend: "
+            f"{_of(len(beyond), total, 'topological feature')} {_does(beyond, 'does')} so {somewhere} "
+            f"({_examples([named(f) for f in beyond])})."
         )
+    if undecided:
+        return (
+            "It is undecided whether topology tells something about the loss beyond the trend: "
+            f"{_of(len(undecided), total, 'topological feature')} {_does(undecided, 'passes', 'pass')} every test that "
+            f"one run allows {somewhere} ({_examples([named(f) for f in undecided])}), and the last test, other runs' "
+            "features against this run's loss, needs another run."
+        )
+    correlated = len(with_verdict[TREND])
+    kept = list(_kept(topology).get_column("feature").unique(maintain_order=True))
+    if kept:
+        return (
+            "Topology adds nothing about the loss that passes every test: of "
+            f"{_n(total, 'topological feature')}, {correlated} {_does(range(correlated), 'correlates', 'correlate')} "
+            f"with the loss; {len(kept)} ({_examples([named(f) for f in kept])}) {_does(kept, 'keeps', 'keep')} some "
+            f"of that once {_clocks(topology)} known, {somewhere}, but {_does(kept, 'fails', 'fail')} another test."
+        )
+    within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
+    start = "Topology adds nothing detectable about the loss to what the training step tells: of "
+    if not correlated:
+        return f"{start}{_n(total, 'topological feature')}, none correlates with the loss in {within}."
     return (
-        f"Undecided: {kept} of {total} topological features keep an association with the loss once "
-        f"{_clocks(topology)} known, in at least one of {n_runs} run{'s'[: n_runs > 1]}. "
-        "Checkpoints of one run are not independent, so this is not yet evidence beyond the trend."
+        f"{start}{_n(total, 'topological feature')}, {correlated} "
+        f"{_does(range(correlated), 'correlates', 'correlate')} with the loss, and none does so once "
+        f"{_clocks(topology)} known, in {within}."
     )
+
+
+def _kept(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what is not beyond the trend, though something is left given the step and given every clock."""
+    left = [pl.col(name).fill_nan(1.0) < LEVEL for name in ("p_given_step_adjusted", "p_given_all_adjusted")]
+    return rows.filter(*left, verdict=TREND)
 
 
 def _clocks(rows: pl.DataFrame) -> str:
     """Name the clocks that were known in every row."""
-    names = {
-        "rho_step": "the step",
-        "rho_weight_norm": "the weight norm",
-        "rho_cumulative_learning_rate": "the cumulative learning rate",
-    }
-    known = [name for column, name in names.items() if rows.get_column(column).is_finite().all()]
-    *others, last = known or ["the step"]
-    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    known = [name for column, name in CLOCKS.items() if rows.get_column(column).is_finite().all()]
+    return f"{listed(known)} are" if len(known) > 1 else f"{(known or ['the step'])[0]} is"
 
 
-def _of_feature(headline: Headline, rows: pl.DataFrame) -> str:
-    mine = rows.filter(feature=headline.feature)
+def _of_feature(headline: Headline, topology: pl.DataFrame) -> str:
+    """Say of one feature what it follows, what is left given the step, its numbers and its verdicts."""
+    mine = topology.filter(feature=headline.feature)
     if not len(mine):
         return ""
-    target = TARGETS[mine.item(0, "target")]
-    text = f"{headline.name}: rho with the {target} {_list(mine, 'rho')}; the step's own is {_list(mine, 'rho_step')}. "
-    counts = dict(mine.group_by("verdict", maintain_order=True).len().iter_rows())
-    parts = [f"{verdict} in {n} of {len(mine)}" for verdict, n in sorted(counts.items())]
-    same = mine.filter(pl.col("rho_with_step").abs() > 1 - 1e-9)
-    note = " It ranks the checkpoints exactly as the step does." if len(same) == len(mine) else ""
-    told = f"{', '.join(parts)} runs" if len(mine) > 1 else next(iter(counts))
-    return f"{text}Verdict: {told}.{note}"
+    by_verdict = {v: list(mine.filter(verdict=v).get_column("run")) for v in VERDICTS}
+    target = listed([TARGETS[name] for name in mine.get_column("target").unique(maintain_order=True)])
+    return f"{_told(headline.name, mine, by_verdict)} Its rho with the {target}{_numbers(mine)}."
 
 
-def _list(rows: pl.DataFrame, column: str) -> str:
-    return ", ".join(f"{value:+.3f}".replace("-", "−") for value in rows.get_column(column))
+def _numbers(mine: pl.DataFrame) -> str:
+    """Write a feature's correlation beside the step's own, run by run, or the range over many runs."""
+    if len(mine) > MOST_LISTED:
+        own, step = (_range(mine.get_column(column)) for column in ("rho", "rho_step"))
+        return f": {own} over {len(mine)} runs (the step's own {step})"
+    clock = len(_same_as_step(mine)) == len(mine)
+    told = []
+    for row in mine.iter_rows(named=True):
+        given = row["rho_given_step"]
+        left = f"; given the step {signed(given)}" if given == given else ""
+        beside = "" if clock else f" (the step's own {signed(row['rho_step'])}{left})"
+        told.append(f"{row['run']} {signed(row['rho'])}{beside}")
+    start = " is the step's own, up to sign: " if clock else ": "
+    return f"{start}{', '.join(told)}"
+
+
+def _same_as_step(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("rho_with_step").abs() > SAME)
+
+
+def _range(values: pl.Series) -> str:
+    low, high = values.min(), values.max()
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    return f"{signed(low)} to {signed(high)}"
+
+
+def _told(name: str, mine: pl.DataFrame, by_verdict: dict[str, list[str]]) -> str:
+    if len(_same_as_step(mine)) == len(mine):
+        where = "" if len(mine) == 1 else f" in all {len(mine)} runs"
+        return (
+            f"{name} is a clock: it orders the checkpoints exactly as the step does{where}, so given the step it "
+            "carries no information about the loss."
+        )
+    parts = []
+    if runs := by_verdict[BEYOND]:
+        parts.append(f"carries information about the loss beyond the trend{_in(runs, mine)}")
+    if runs := by_verdict[UNDECIDED]:
+        parts.append(f"is undecided{_in(runs, mine)}: there is no other run to compare with")
+    kept = set(_kept(mine).get_column("run"))
+    if runs := [run for run in by_verdict[TREND] if run not in kept]:
+        ranked = mine.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
+        tracks = isinstance(ranked, float) and ranked > TRACKS
+        parts.append(
+            f"{'tracks the step' if tracks else 'correlates with the loss'}{_in(runs, mine)}; given the step it "
+            f"carries "
+            "no detectable information about the loss"
+        )
+    if runs := [run for run in by_verdict[TREND] if run in kept]:
+        parts.append(f"keeps an association with the loss given the step{_in(runs, mine)}, but fails other tests")
+    if runs := by_verdict[NONE]:
+        where = f" in any of {len(mine)} runs" if len(runs) == len(mine) > 1 else _in(runs, mine)
+        parts.append(f"does not correlate detectably with the loss{where}")
+    return f"{name} {'. It '.join(parts)}."
+
+
+def _in(runs: Sequence[str], mine: pl.DataFrame) -> str:
+    """Say in which runs, where there are several."""
+    total = len(mine)
+    if total == 1:
+        return ""
+    if len(runs) == total:
+        return f" in all {total} runs"
+    return f" in {len(runs)} of {total} runs ({_examples(runs, most=total)})"
+
+
+def _of_groups(rows: pl.DataFrame) -> list[str]:
+    """Say whether a part of the network tells more than the whole."""
+    if not len(rows):
+        return []
+    pairs = rows.group_by("group", "feature", maintain_order=True).agg(
+        beyond=(pl.col("verdict") == BEYOND).any(), open=(pl.col("verdict") == UNDECIDED).any()
+    )
+    n_groups, beyond = pairs.get_column("group").n_unique(), pairs.filter("beyond")
+    open_ = pairs.filter(pl.col("open") & ~pl.col("beyond"))
+    left = f"; {len(open_)} {'is' if len(open_) == 1 else 'are'} undecided" if len(open_) else ""
+    over = f"By {_n(n_groups, 'group')} of layers"
+    if not len(beyond):
+        return [
+            f"{over}: none of {_n(len(pairs), 'feature of a group', 'features of groups')} is beyond the trend{left}."
+        ]
+    which = [f"{named(feature)} of {group}" for group, feature in beyond.select("group", "feature").iter_rows()]
+    verb = "is" if len(beyond) == 1 else "are"
+    return [
+        f"{over}: {len(beyond)} of {_n(len(pairs), 'feature of a group', 'features of groups')} {verb} beyond the "
+        f"trend in at least one run ({_examples(which)}){left}."
+    ]
+
+
+def _of_controls(controls: pl.DataFrame) -> list[str]:
+    """Say whether plain quantities do as well: what topology has to beat."""
+    if not len(controls):
+        return []
+    total = controls.get_column("feature").n_unique()
+    beyond = list(controls.filter(verdict=BEYOND).get_column("feature").unique(maintain_order=True))
+    if not beyond:
+        return [f"Of {_n(total, 'plain quantity', 'plain quantities')} (norms, spectra), none is beyond the trend."]
+    return [
+        f"Of {_n(total, 'plain quantity', 'plain quantities')} (norms, spectra), {len(beyond)} "
+        f"{'is' if len(beyond) == 1 else 'are'} beyond the trend in at least one run "
+        f"({_examples([named(f) for f in beyond])})."
+    ]
+
+
+def _of_claims(claims: pl.DataFrame | None) -> list[str]:
+    if claims is None or not len(claims):
+        return []
+    counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
+    parts = [f"“{verdict}” for {_which(numbers)}" for verdict, numbers in counts.iter_rows()]
+    return [f"The published study makes {_n(len(claims), 'claim')}; the verdict here is {listed(parts)}."]
+
+
+def _which(numbers: Sequence[object]) -> str:
+    return f"number{'s'[: len(numbers) > 1]} {listed([str(n) for n in numbers])}"
 
 
 def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
@@ -86,10 +253,10 @@ def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
     law = analysis.scaling.filter(quantity=rows.item(0, "target"))
     if not len(law):
         return []
-    n, exponent, r_squared = (law.item(0, name) for name in ("n_sizes", "exponent", "r_squared"))
-    caution = " That is too few sizes for a p-value below .05." if n < 6 else ""
-    text = f"The final {TARGETS[rows.item(0, 'target')]} goes as N^{exponent:.3f} over {n} sizes (R² {r_squared:.3f})."
-    return [text.replace("^-", "^−") + caution]
+    found = law.row(0, named=True)
+    power, told = signed(found["exponent"]).lstrip("+"), named(rows.item(0, "target"))
+    law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
+    return [f"The final {told} goes as {law}; {ranked(found)}."]
 
 
 def _doubts(findings: pl.DataFrame) -> list[str]:
@@ -116,5 +283,33 @@ def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:
     if unfinished:
         found.append(f"Not complete: {', '.join(unfinished)}.")
     if n_errors:
-        found.append(f"{n_errors} part{'s'[: n_errors > 1]} of the work failed; the report lists them.")
+        found.append(
+            f"{_n(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
+        )
     return found
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Join words as a sentence does."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _n(count: int, one: str, more: str = "") -> str:
+    """Write a count with its noun."""
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def _of(count: int, total: int, noun: str) -> str:
+    return f"{count} of {_n(total, noun)}"
+
+
+def _does(which: Sequence[object], one: str, more: str = "do") -> str:
+    return one if len(which) == 1 else more
+
+
+def _examples(which: Sequence[str], most: int = MOST_NAMED) -> str:
+    """Name the first few."""
+    if len(which) <= most:
+        return ", ".join(which)
+    return f"{', '.join(which[:most])} and {len(which) - most} more"

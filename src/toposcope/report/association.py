@@ -1,0 +1,139 @@
+"""The association table of the page: all ten items of METHODS 6, in groups, with what each means."""
+
+import polars as pl
+
+from toposcope.analysis.trajectories import CONTROLS
+from toposcope.report.document import Terms
+from toposcope.report.tables import (
+    NAMES,
+    Spec,
+    Table,
+    feature_of,
+    headline_rows,
+    interval_of,
+    number_of,
+    p_value,
+    share,
+    table,
+    tenths,
+    text_of,
+    whole,
+)
+
+NETWORK = "network"
+UNMEASURED = ("constant", "too few")
+
+_RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
+_DIFFERENCES, _OTHERS, _TWIN, _NOISE, _ADJUSTED = (
+    "5 differences",
+    "6 others",
+    "7 scale-free twin",
+    "8 noise",
+    "9 adjusted p",
+)
+
+LEGEND = Terms(
+    (
+        ("1 as usually reported", "Spearman's rho of feature and loss over the run's checkpoints, its p, and the "
+         "interval of 1,000 resamples of single checkpoints. All three take checkpoints for independent, which they "
+         "are not."),
+        ("2 dependence", "the interval of a moving-block bootstrap and its block length; the number of independent "
+         "checkpoints the series is worth (n eff.); the p of a permutation by circular shifts."),
+        ("3 clocks", "rho of the step, of the cumulative learning rate and of the weight norm with the same loss, and "
+         "of the feature with the step. A feature that only follows a clock has that clock's rho."),
+        ("4 given the clocks", "partial rho given the step; given step, weight norm and cumulative learning rate, as "
+         "far as they are known."),
+        ("5 differences", "rho of the changes from checkpoint to checkpoint, and the same given the step."),
+        ("6 others", "cross-pairing: the share of the study's other runs whose feature goes with this run's loss at "
+         "least as well, and the same given the step."),
+        ("7 scale-free twin", "the same feature after the scale of the weights is divided out."),
+        ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
+         "checkpoint; nothing where the feature is exact."),
+        ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of the partial correlations, and "
+         "of that of the changes given the step."),
+        ("verdict", "item 10, by the rule in the methods."),
+        ("–", "not defined: mostly because a clock orders the checkpoints exactly as the feature or the loss does, so "
+         "that nothing is left once it is known."),
+    )
+)  # fmt: skip
+
+SPECS: tuple[Spec, ...] = (
+    feature_of(),
+    text_of("run", "run", names_row=True),
+    text_of("verdict", "verdict"),
+    number_of("n", "n", whole),
+    number_of("rho", "rho", group=_RAW),
+    number_of("p", "p", p_value, group=_RAW),
+    interval_of("95% interval", "low", "high", group=_RAW),
+    interval_of("95% interval", "block_low", "block_high", group=_BLOCKS),
+    number_of("block", "block_length", whole, group=_BLOCKS),
+    number_of("n eff.", "n_eff", tenths, group=_BLOCKS),
+    number_of("shift p", "p_shift", p_value, group=_BLOCKS),
+    number_of("step", "rho_step", group=_CLOCKS),
+    number_of("cum. rate", "rho_cumulative_learning_rate", group=_CLOCKS),
+    number_of("norm", "rho_weight_norm", group=_CLOCKS),
+    number_of("with step", "rho_with_step", group=_CLOCKS),
+    number_of("step", "rho_given_step", group=_GIVEN),
+    number_of("p", "p_given_step", p_value, group=_GIVEN),
+    number_of("all", "rho_given_all", group=_GIVEN),
+    number_of("p", "p_given_all", p_value, group=_GIVEN),
+    number_of("rho", "rho_differences", group=_DIFFERENCES),
+    number_of("p", "p_differences", p_value, group=_DIFFERENCES),
+    number_of("given step", "rho_differences_given_step", group=_DIFFERENCES),
+    number_of("p", "p_differences_given_step", p_value, group=_DIFFERENCES),
+    number_of("runs", "n_others", whole, group=_OTHERS),
+    number_of("as well", "share_others", share, group=_OTHERS),
+    number_of("given step", "share_others_given_step", share, group=_OTHERS),
+    number_of("rho", "rho_twin", group=_TWIN),
+    number_of("given step", "rho_twin_given_step", group=_TWIN),
+    number_of("p", "p_twin_given_step", p_value, group=_TWIN),
+    number_of("ratio", "noise", tenths, group=_NOISE),
+    number_of("rho", "p_adjusted", p_value, group=_ADJUSTED),
+    number_of("given step", "p_given_step_adjusted", p_value, group=_ADJUSTED),
+    number_of("given all", "p_given_all_adjusted", p_value, group=_ADJUSTED),
+    number_of("changes", "p_differences_adjusted", p_value, group=_ADJUSTED),
+)  # fmt: skip
+
+SHORT: tuple[Spec, ...] = (
+    feature_of(),
+    text_of("run", "run", names_row=True),
+    text_of("verdict", "verdict"),
+    number_of("feature", "rho", group="rho with the loss"),
+    number_of("step", "rho_step", group="rho with the loss"),
+    interval_of("block interval", "block_low", "block_high", group="dependence"),
+    number_of("n eff.", "n_eff", tenths, group="dependence"),
+    number_of("rho", "rho_given_step", group="given the step"),
+    number_of("p", "p_given_step_adjusted", p_value, group="given the step"),
+    number_of("rho", "rho_given_all", group="given all clocks"),
+    number_of("p", "p_given_all_adjusted", p_value, group="given all clocks"),
+    number_of("rho", "rho_differences_given_step", group="changes given step"),
+    number_of("p", "p_differences_adjusted", p_value, group="changes given step"),
+    number_of("as well", "share_others_given_step", share, group="other runs"),
+)
+
+
+def measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows where a correlation is defined."""
+    return rows.filter(~pl.col("verdict").is_in(UNMEASURED))
+
+
+def short_table(network: pl.DataFrame) -> Table | None:
+    """Return the features the report speaks of by name, a few columns each."""
+    rows = headline_rows(measured(network))
+    return table("association-short", "Association with the loss, the features spoken of by name", SHORT, rows)
+
+
+def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:
+    """Return every feature with all ten items: by name first, then other topology, then controls."""
+    found = measured(network)
+    places = {feature: place for place, feature in enumerate(NAMES)}
+    features = found.get_column("feature").unique(maintain_order=True)
+    control = dict(zip(features, features.str.contains(CONTROLS), strict=True))
+    runs = {run: place for place, run in enumerate(found.get_column("run").unique(maintain_order=True))}
+    rows = sorted(
+        found.to_dicts(),
+        key=lambda r: (
+            places.get(r["feature"], len(places)), control[r["feature"]], r["feature"], runs[r["run"]],
+        ),
+    )  # fmt: skip
+    return table(name, caption, SPECS, rows, sortable=True)

@@ -1,0 +1,283 @@
+"""Two studies side by side: verdicts, correlations and final values run by run, figures, declarations."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.comparison import fisher_z
+from toposcope.progress import Progress, silent
+from toposcope.report.association import NETWORK, measured
+from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
+from toposcope.report.figures import NAMELESS, STYLE, Drawn, draw
+from toposcope.report.material import Material
+from toposcope.report.rendering import Renderer
+from toposcope.report.sections import Facts, frames_of, verdict_of
+from toposcope.report.tables import (
+    Column,
+    Spec,
+    feature_of,
+    headline_rows,
+    interval_of,
+    number_of,
+    p_value,
+    plain,
+    table,
+    tenths,
+    text_of,
+    word,
+)
+from toposcope.report.verdict import primary
+from toposcope.report.writing import PAGE, material_of, write_document
+from toposcope.study import Study
+
+SHOWN = ("overview", "losses", "topology", "association", "scaling", "change_points", "layers", "rate")
+"""Figures set side by side, where both studies have them; each study's own report has all."""
+SAME_RUN = "the same run: not two samples"
+
+
+def write_comparison(
+    first: Study, second: Study, folder: Path, progress: Progress = silent, adjust: Method = "holm"
+) -> tuple[Path, list[tuple[str, list[str]]]]:
+    """Write a page that sets two studies side by side, with its Markdown, figures and tables.
+
+    Parameters
+    ----------
+    first, second : Study
+    folder : Path
+        Where it is written.
+    progress : callable
+        Called with ``report``.
+    adjust : "holm", "bonferroni" or "bh"
+        How p-values are adjusted for the number of rows.
+
+    Returns
+    -------
+    page : Path
+    verdicts : list of (str, list of str)
+        The name of each study and its verdict.
+    """
+    progress("report", 0, 3)
+    studies = (first, second)
+    with Renderer(STYLE, NAMELESS) as renderer:
+        materials = [material_of(study, adjust) for study in studies]
+        progress("report", 1, 3)
+        names = names_of(first, second)
+        drawn = [{d.name: d for d in draw(material) if d.name in SHOWN} for material in materials]
+        for side, figures in zip("ab", drawn, strict=True):
+            for name in figures:
+                if all(name in other for other in drawn):
+                    renderer.add(f"{side}-{name}", figures[name].figure)
+        frames = {
+            "correlations": correlations(*materials),
+            "finals": finals(*materials),
+            "declarations": differences(first, second),
+        }
+        leads = [
+            (name, verdict_of(material, frames_of(material, Facts.of(study))))
+            for name, material, study in zip(names, materials, studies, strict=True)
+        ]
+        document = _document(names, leads, frames, drawn)
+        rendered = renderer.finish()
+    progress("report", 2, 3)
+    write_document(folder, document, rendered, frames)
+    progress("report", 3, 3)
+    return folder / PAGE, leads
+
+
+def names_of(first: Study, second: Study) -> tuple[str, str]:
+    """Return what the studies are called; by their folders where they have one name."""
+    names = (first.declaration.name, second.declaration.name)
+    if names[0] != names[1]:
+        return names
+    folders = (first.directory.resolve(), second.directory.resolve())
+    if folders[0].name != folders[1].name:
+        return folders[0].name, folders[1].name
+    return str(folders[0]), str(folders[1])
+
+
+def correlations(first: Material, second: Material) -> pl.DataFrame:
+    """Compare every feature's correlation with the loss, by run or, with one run each, by that.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, other_run, feature, target_a, target_b``, then for a and b ``rho, rho_step, rho_given_step, n_eff,
+        verdict``; ``difference`` b - a with the interval ``low, high`` and ``p`` of Fisher's z on effective sizes
+        (the interval is of the difference of z), ``p_adjusted`` by Holm over the table, and a ``note``.
+    """
+    kept = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
+    a, b = (
+        measured(primary(material.analysis).filter(pl.col("group") == NETWORK)).select(kept)
+        for material in (first, second)
+    )
+    pairs = pl.DataFrame(_pairs(first, second), schema={"run": pl.String, "run_b": pl.String}, orient="row")
+    rows = (
+        pairs.join(a, on="run", maintain_order="left")
+        .join(b, left_on=["run_b", "feature"], right_on=["run", "feature"], suffix="_b", maintain_order="left")
+        .rename({name: f"{name}_a" for name in kept[2:]})
+    )
+    same = {(x, y) for x, y in pairs.iter_rows() if _same(first, second, x, y)}
+    tested = []
+    for row in rows.iter_rows(named=True):
+        if (row["run"], row["run_b"]) in same:
+            found = (row["rho_b"] - row["rho_a"], math.nan, math.nan, math.nan, SAME_RUN)
+        else:
+            found = (*fisher_z(row["rho_a"], row["n_eff_a"], row["rho_b"], row["n_eff_b"]), "")
+        tested.append(found)
+    floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
+    added = pl.DataFrame(tested, schema={**floats, "note": pl.String}, orient="row")
+    rows = rows.hstack(added)
+    return rows.with_columns(p_adjusted=pl.Series(adjusted(rows.get_column("p").to_numpy()), dtype=pl.Float64))
+
+
+def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
+    """Return the runs to compare: those of one name, or the one run of each."""
+    a, b = ([t.run for t in material.analysis.trajectories] for material in (first, second))
+    common = [(run, run) for run in a if run in b]
+    return common or ([(a[0], b[0])] if len(a) == len(b) == 1 else [])
+
+
+def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
+    """Tell whether two runs have the same losses at the same steps: then one is a copy of the other."""
+    a, b = (
+        next(t for t in material.analysis.trajectories if t.run == run)
+        for material, run in ((first, run_a), (second, run_b))
+    )
+    shared = [name for name in a.targets if name in b.targets]
+    return (
+        bool(shared)
+        and np.array_equal(a.steps, b.steps)
+        and all(np.array_equal(a.targets[name], b.targets[name], equal_nan=True) for name in shared)
+    )
+
+
+def finals(first: Material, second: Material) -> pl.DataFrame:
+    """Return the last known value of every target and feature in both: ``run, run_b, quantity, a, b, difference``."""
+    by_run = [{t.run: t for t in material.analysis.trajectories} for material in (first, second)]
+    rows = []
+    for run_a, run_b in _pairs(first, second):
+        a, b = ({**t.targets, **t.features} for t in (by_run[0][run_a], by_run[1][run_b]))
+        for name in a:
+            if name in b and np.isfinite(a[name][-1]) and np.isfinite(b[name][-1]):
+                x, y = float(a[name][-1]), float(b[name][-1])
+                rows.append((run_a, run_b, name, x, y, y - x))
+    texts, floats = dict.fromkeys(("run", "run_b", "quantity"), pl.String), dict.fromkeys("ab", pl.Float64)
+    return pl.DataFrame(rows, schema={**texts, **floats, "difference": pl.Float64}, orient="row")
+
+
+def differences(first: Study, second: Study) -> pl.DataFrame:
+    """Return what the declarations set otherwise: ``field, a, b``; what one does not have is empty."""
+    a, b = (dict(_fields(msgspec.to_builtins(study.declaration), "")) for study in (first, second))
+    rows = [(key, a.get(key, ""), b.get(key, "")) for key in dict.fromkeys((*a, *b)) if a.get(key) != b.get(key)]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("field", "a", "b"), pl.String), orient="row")
+
+
+def _fields(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Flatten a declaration; what stands in a list goes by its name, or its place."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _fields(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        for i, inner in enumerate(value):
+            called = inner.get("name") or inner.get("size") or inner.get("path")
+            place = called if isinstance(called, str) and path != "probes" else i + 1
+            yield from _fields(inner, f"{path}[{place}]")
+    else:
+        yield path, msgspec.json.encode(value).decode()
+
+
+def _document(
+    names: tuple[str, str],
+    leads: list[tuple[str, list[str]]],
+    frames: Mapping[str, pl.DataFrame],
+    drawn: list[dict[str, Drawn]],
+) -> Document:
+    found = [
+        section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
+        section("finals", "Final values", *_final_blocks(names, frames["finals"])),
+        section("figures", "Figures", *_figure_blocks(names, drawn)),
+        section("declarations", "What they declare differently", *_declaration_blocks(names, frames["declarations"])),
+    ]
+    return Document(f"toposcope: {names[0]} and {names[1]}", leads, [s for s in found if s is not None])
+
+
+def _runs(rows: list[dict[str, Any]]) -> list[Spec]:
+    """Return the columns that say which runs; one where they have the same names."""
+    alike = all(row["run"] == row["run_b"] for row in rows)
+    columns: list[Spec] = [text_of("run", "run", names_row=True)]
+    return columns if alike else [*columns, text_of("and", "run_b", names_row=True)]
+
+
+def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
+    if not len(frame):
+        return [
+            say("There is nothing to compare run by run: no run has the same name in both studies, with a known loss.")
+        ]
+    rows = headline_rows(frame)
+    specs = [feature_of(), *_runs(rows)]
+    for side, name in zip("ab", names, strict=True):
+        specs += [
+            number_of("rho", f"rho_{side}", group=name),
+            number_of("step's", f"rho_step_{side}", group=name),
+            number_of("given step", f"rho_given_step_{side}", group=name),
+            number_of("n eff.", f"n_eff_{side}", tenths, group=name),
+            text_of("verdict", f"verdict_{side}", group=name),
+        ]
+    difference = f"{names[1]} − {names[0]}"
+    specs += [
+        number_of("rho", "difference", group=difference),
+        interval_of("95% interval of z", "low", "high", group=difference),
+        number_of("Holm p", "p_adjusted", p_value, group=difference),
+        text_of("note", "note", group=difference),
+    ]
+    return [
+        say(
+            "Differences are tested by Fisher's z for independent correlations, with the variance 1.06 / (n − 3) of "
+            "ranks (Fieller, Hartley & Pearson 1957) on effective numbers of checkpoints; –: 3 of them or fewer, "
+            "or a "
+            "correlation of 1. All features: ", csv("correlations"), ".",
+        ),
+        table("correlations", "Correlation of each feature with the loss", specs, rows),
+    ]  # fmt: skip
+
+
+def _final_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
+    rows = headline_rows(frame, "quantity")
+    specs = [
+        feature_of("quantity", "quantity"),
+        *_runs(rows),
+        number_of(names[0], "a", plain),
+        number_of(names[1], "b", plain),
+        number_of("difference", "difference", lambda x: plain(x) if x is None or x < 0 else f"+{plain(x)}"),
+    ]
+    found = table("finals", "Values at the last measured checkpoint", specs, rows)
+    return [found, say("All: ", csv("finals"), ".", note=True)] if found else []
+
+
+def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Drawn]]) -> list[Block | None]:
+    return [
+        SideBySide(
+            names,
+            tuple(Picture(f"{side}-{name}", d[name].caption, d[name].alt) for side, d in zip("ab", drawn, strict=True)),
+        )
+        for name in SHOWN
+        if all(name in d for d in drawn)
+    ]
+
+
+def _declaration_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
+    if not len(frame):
+        return [say("Nothing: the declarations are the same.")]
+    specs: tuple[Spec, ...] = (
+        text_of("field", "field", names_row=True),
+        (Column(names[0], True, prose=True), lambda row: word(row["a"])),
+        (Column(names[1], True, prose=True), lambda row: word(row["b"])),
+    )
+    found = table("declarations", "Fields of the declarations that differ", specs, frame.to_dicts())
+    return [found if len(frame) <= 40 else details(f"{len(frame)} fields differ", found)]

@@ -1,0 +1,139 @@
+"""What a report is made of: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from toposcope.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to a place on the page (``#anchor``) or a file beside it."""
+
+    text: str
+    href: str
+    kind: ClassVar[str] = "link"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as a machine reads it."""
+
+    text: str
+    kind: ClassVar[str] = "code"
+
+
+Inline = str | Link | Code
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph; a note is set smaller."""
+
+    parts: tuple[Inline, ...]
+    note: bool = False
+    kind: ClassVar[str] = "paragraph"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+    kind: ClassVar[str] = "heading"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms and what they mean."""
+
+    items: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "terms"
+
+
+@dataclass(frozen=True)
+class Preformatted:
+    """Lines kept as they are; the label says what they are."""
+
+    text: str
+    label: str
+    kind: ClassVar[str] = "preformatted"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the report, by the stem of its files under ``figures/``."""
+
+    name: str
+    caption: str
+    alt: str
+    kind: ClassVar[str] = "picture"
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Pictures set beside each other, with a title each."""
+
+    titles: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    kind: ClassVar[str] = "side_by_side"
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is long and folded away until it is asked for; print shows it."""
+
+    summary: str
+    blocks: "tuple[Block, ...]"
+    kind: ClassVar[str] = "details"
+
+
+Block = Paragraph | Heading | Terms | Preformatted | Picture | SideBySide | Details | Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report that the table of contents names."""
+
+    anchor: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report.
+
+    Attributes
+    ----------
+    title : str
+    lead : list of tuple of (str, list of str)
+        What is said first: the verdict, by title; without a title where there is one alone.
+    sections : list of Section
+    """
+
+    title: str
+    lead: list[tuple[str, list[str]]]
+    sections: list[Section] = field(default_factory=list)
+
+
+def say(*parts: Inline, note: bool = False) -> Paragraph:
+    """Return a paragraph."""
+    return Paragraph(parts, note)
+
+
+def section(anchor: str, title: str, *blocks: Block | None) -> Section | None:
+    """Return a section of the blocks that are there; none if none is."""
+    found = tuple(block for block in blocks if block is not None)
+    return Section(anchor, title, found) if found else None
+
+
+def details(summary: str, *blocks: Block | None) -> Details | None:
+    """Return what is folded away, if there is anything."""
+    found = tuple(block for block in blocks if block is not None)
+    return Details(summary, found) if found else None
+
+
+def csv(name: str) -> Link:
+    """Return the link to a table's file."""
+    return Link(f"{name}.csv", f"tables/{name}.csv")

@@ -1,0 +1,195 @@
+"""Features and the loss: how they correlate, alone and with the step known."""
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from toposcope.analysis.trajectories import CONTROLS
+from toposcope.report.figures.drawn import (
+    FAINT,
+    INK,
+    SMALL,
+    Drawn,
+    chosen,
+    ink_on,
+    listed,
+    new_figure,
+    runs_of,
+    span,
+)
+from toposcope.report.headline import HEADLINES, TARGETS
+from toposcope.report.material import Material
+
+MOST_PANELS = 4
+COLUMNS = (
+    ("rho", "feature"),
+    ("rho_step", "step\nalone"),
+    ("rho_given_step", "feature\ngiven step"),
+    ("rho_given_all", "feature given\nall clocks"),
+)
+# From the strongest verdict to the weakest; marker and fill tell them apart without colour.
+VERDICTS = {
+    "beyond trend": ("#D55E00", "D", True),
+    "undecided": ("#E69F00", "s", True),
+    "trend only": ("#0072B2", "o", True),
+    "none": ("#57606a", "o", False),
+}
+
+
+def of_network(material: Material) -> pl.DataFrame:
+    """Return the rows of the whole network with each run's first target, where rho is defined."""
+    first = {t.run: next(iter(t.targets)) for t in material.analysis.trajectories if t.targets}
+    rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
+    table = material.analysis.association.filter(pl.col("rho").is_finite(), pl.col("group") == "network")
+    return table.join(rows, on=["run", "target"], how="semi", maintain_order="left")
+
+
+def _topology(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(~pl.col("feature").str.contains(CONTROLS))
+
+
+def association(material: Material) -> Drawn | None:
+    """Draw rank correlations of the headline features, alone and given the clocks."""
+    names = {h.feature: h.name for h in HEADLINES}
+    rows = of_network(material)
+    shown_rows = rows.filter(pl.col("feature").is_in(names))
+    if not len(shown_rows):
+        return None
+    features = [f for f in names if f in set(shown_rows.get_column("feature"))]
+    with_rows = set(shown_rows.get_column("run"))
+    shown, left_out = chosen(
+        [t for t in material.analysis.trajectories if t.run in with_rows], material.runs, MOST_PANELS
+    )
+    across = min(2, len(shown))
+    down = -(-len(shown) // across)
+    figure = new_figure(1.9 + down * (0.24 * len(features) + 0.3))
+    panels = figure.subplots(down, across, squeeze=False)
+    for i, axes in enumerate(panels.flat):
+        if i < len(shown):
+            _heat_map(axes, shown_rows.filter(run=shown[i].run), features, shown[i].run)
+            axes.set_yticks(range(len(features)), [names[f] for f in features] if i % across == 0 else [])
+            axes.tick_params(bottom=False, labelbottom=False, labeltop=i < across)
+        else:
+            axes.set_axis_off()
+    colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr")
+    figure.colorbar(
+        colours, ax=panels, label="Spearman's rho with the loss", location="top", fraction=0.02, aspect=40, shrink=0.8,
+        ticks=[-1, -0.5, 0, 0.5, 1],
+    )  # fmt: skip
+    told = _of_association(rows)
+    return Drawn(
+        "association",
+        f"{told} Spearman's rho with the {_targets(rows)}: of the feature, of the step, and of the feature once the "
+        "step, or every clock (step, weight norm, cumulative learning rate, as far as they are known), is given. "
+        f"Hatched: not defined, because the clock ranks the checkpoints as the feature or the loss does.{left_out}",
+        f"Heat map of rank correlations with the loss, a row a feature, a panel a run. {told}",
+        figure,
+    )
+
+
+def _targets(rows: pl.DataFrame) -> str:
+    return " or ".join(TARGETS.get(name, name) for name in rows.get_column("target").unique(maintain_order=True))
+
+
+def _of_association(rows: pl.DataFrame) -> str:
+    """Say how many topological features beat the step alone, and how strong they are once it is given."""
+    rows = _topology(rows)
+    both = rows.filter(pl.col("rho_step").is_finite())
+    if not len(both):
+        return "No topological feature correlates with the loss measurably."
+    stronger = both.filter(pl.col("rho").abs() > pl.col("rho_step").abs() + 1e-9)
+    given = rows.filter(pl.col("rho_given_step").is_finite())
+    text = (
+        f"In {len(stronger)} of {len(both)} pairs of run and topological feature the feature ranks the loss better "
+        "than the step alone does"
+    )
+    if not len(given):
+        return f"{text}; given the step no rho is defined."
+    raw, partial = (float(given.select(pl.col(name).abs().median()).item()) for name in ("rho", "rho_given_step"))
+    return f"{text}; the median |rho| of {raw:.2f} becomes {partial:.2f} once the step is given."
+
+
+def _heat_map(axes: Axes, rows: pl.DataFrame, features: list[str], title: str) -> None:
+    by_feature = {row["feature"]: row for row in rows.iter_rows(named=True)}
+    cells = np.array([[by_feature.get(f, {}).get(c, np.nan) for c, _ in COLUMNS] for f in features], dtype=float)
+    colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr").to_rgba
+    axes.imshow(cells, cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
+    for (i, j), value in np.ndenumerate(cells):
+        if np.isfinite(value):
+            colour = ink_on(colours(value)[:3])
+            axes.text(j, i, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=SMALL)
+        else:
+            box = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white", edgecolor="#999999", hatch="///", linewidth=0)
+            axes.add_patch(box)
+    axes.set_xticks(range(len(COLUMNS)), [label for _, label in COLUMNS], rotation=90)
+    axes.set_title(title)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+
+
+def partial(material: Material) -> Drawn | None:
+    """Draw rho of every feature against what is left of it once the step is given."""
+    rows = of_network(material).filter(pl.col("rho_given_step").is_finite())
+    if not len(_topology(rows)):
+        return None
+    figure = new_figure(3.7)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    is_control = pl.col("feature").str.contains(CONTROLS)
+    for axes, title, mine in zip(
+        panels,
+        ("topology", "controls (norms, gradients)"),
+        (rows.filter(~is_control), rows.filter(is_control)),
+        strict=True,
+    ):
+        axes.plot([-1, 1], [-1, 1], color=FAINT, linewidth=1, linestyle="--")
+        axes.axhline(0, color=INK, linewidth=0.8)
+        for verdict, (colour, marker, filled) in reversed(VERDICTS.items()):
+            found = mine.filter(verdict=verdict)
+            axes.plot(
+                found["rho"], found["rho_given_step"], linestyle="none", marker=marker, color=colour, markersize=5,
+                markerfacecolor=colour if filled else "none", alpha=0.8, label=verdict,
+            )  # fmt: skip
+        axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xlabel="rho with the loss", title=title, aspect="equal")
+        axes.set_xticks([-1, -0.5, 0, 0.5, 1])
+    panels[0].set_ylabel("partial rho given the step")
+    used = set(rows.get_column("verdict"))
+    handles, labels = panels[0].get_legend_handles_labels()
+    kept = [(h, label) for h, label in zip(handles, labels, strict=True) if label in used]
+    figure.legend([h for h, _ in kept], [label for _, label in kept], loc="outside upper center", ncols=4)
+    told = _of_partial(_topology(rows))
+    return Drawn(
+        "partial",
+        f"{told} A mark: a feature in a run, against the {_targets(rows)}; on the dashed line the step would explain "
+        "nothing of it, on the level line all of it. Colour and shape: the verdict of all ten items.",
+        f"Scatter of rho against partial rho given the step, topology and controls apart. {told}",
+        figure,
+    )
+
+
+def _of_partial(rows: pl.DataFrame) -> str:
+    """Say how much the step leaves of topology's correlations, and the verdicts."""
+    strong = rows.filter(pl.col("rho").abs() > 0.5)
+    weak = strong.filter(pl.col("rho_given_step").abs() < pl.col("rho").abs() / 2)
+    counts = dict(rows.group_by("verdict").len().iter_rows())
+    named = [f"{verdict} {counts[verdict]}" for verdict in VERDICTS if verdict in counts]
+    halved = (
+        f"Given the step, {len(weak)} of {len(strong)} topological correlations with |rho| over 0.5 lose more than half"
+        if len(strong)
+        else "No topological correlation has |rho| over 0.5"
+    )
+    return f"{halved}; verdicts: {listed(named)}, of {len(rows)}."
+
+
+def strongest(rows: pl.DataFrame, feature: str) -> str:
+    """Say what a feature's rho is over the runs, and what is left of it given the step; for captions."""
+    mine = rows.filter(feature=feature)
+    if not len(mine):
+        return ""
+    given = mine.filter(pl.col("rho_given_step").is_finite())
+    undefined = len(mine) - len(given)
+    parts = [f"given the step {span(given['rho_given_step'])}"] if len(given) else []
+    if undefined:
+        parts.append(f"given the step not defined in {runs_of(undefined, len(mine))}, ranked as the step ranks them")
+    return f"rho {span(mine['rho'])}, {', '.join(parts)}"

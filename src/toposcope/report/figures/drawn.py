@@ -1,0 +1,242 @@
+"""A drawn figure, and what all of them share: style, axes over training, how numbers are written."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
+
+from toposcope.analysis.trajectories import Trajectory
+
+WIDTH = 6.0
+"""Inches. Narrow on purpose: on a phone of 375 px the text is then still about 9 px high."""
+MOST_RUNS = 6
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+WIDE = 50
+"""Lines that differ by more than this factor are drawn on a logarithmic axis."""
+EVEN = 0.179
+"""Relative luminance on which black and white have the same contrast."""
+ALIKE = 4
+"""Runs of steps that differ by more than this factor are drawn by the share of their steps."""
+LABEL = 10.5
+SMALL = 9.5
+"""Points; nothing is set smaller."""
+
+# Okabe & Ito 2008, in an order that keeps neighbours apart; markers tell runs apart without colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SUSPECT = "#B00020"
+INK = "#1b1f24"
+SOFT = "#57606a"
+FAINT = "#8c959f"
+STYLE: dict[Any, Any] = {
+    "font.size": LABEL,
+    "axes.labelsize": LABEL,
+    "axes.titlesize": LABEL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.2,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "lines.markersize": 3.5,
+    "lines.linewidth": 1.3,
+    "image.cmap": "cividis",
+    "image.interpolation": "none",
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "svg.hashsalt": "toposcope",
+}
+NAMELESS: dict[str, dict[str, None]] = {
+    "svg": {"Date": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Metadata left out of each kind of file: no date and no version, so that equal figures are equal bytes."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A figure that answers one question.
+
+    Attributes
+    ----------
+    name : str
+        Of its files.
+    caption : str
+        The answer first, with its numbers; then what is drawn.
+    alt : str
+        What it shows, for those who cannot see it.
+    figure : Figure
+    """
+
+    name: str
+    caption: str
+    alt: str
+    figure: Figure
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """Return an empty figure of the report's width; inches."""
+    return Figure(figsize=(width, height))
+
+
+def looks() -> Iterator[tuple[str, str]]:
+    """Return a colour and a marker for each run in turn."""
+    return iter(zip(cycle(COLOURS), cycle(MARKERS), strict=False))
+
+
+def chosen(found: Sequence[Trajectory], runs: pl.DataFrame, most: int = MOST_RUNS) -> tuple[list[Trajectory], str]:
+    """Choose the runs that fit in a figure, from the smallest to the largest model.
+
+    Returns
+    -------
+    kept : list of Trajectory
+        All of them, in the study's order, if there are at most `most`; else evenly spaced in the order of size.
+    note : str
+        For the caption: what was left out; empty if nothing was.
+    """
+    if len(found) <= most:
+        return list(found), ""
+    sizes = dict(runs.select("run", "n_parameters").iter_rows())
+    ordered = sorted(found, key=lambda t: sizes.get(t.run) or 0)
+    places = np.linspace(0, len(ordered) - 1, most).round().astype(int) if most > 1 else [len(ordered) - 1]
+    kept = [ordered[i] for i in places]
+    which = "the largest" if most == 1 else "from the smallest to the largest model"
+    return kept, f" Drawn: {most} of {len(found)} runs, {which}; the tables hold all."
+
+
+def largest(found: Sequence[Trajectory], runs: pl.DataFrame) -> Trajectory:
+    """Return the run with the most parameters among those with at least half as many checkpoints as any."""
+    sizes = dict(runs.select("run", "n_parameters").iter_rows())
+    most = max(len(t.steps) for t in found)
+    return max((t for t in found if 2 * len(t.steps) >= most), key=lambda t: sizes.get(t.run) or 0)
+
+
+class Training:
+    """The horizontal axis of figures over training.
+
+    It is the step, or the share of the run's steps where runs on one axis have very different lengths.
+
+    Parameters
+    ----------
+    shown : sequence of Trajectory
+    findings : polars.DataFrame
+        `Study.findings`.
+    """
+
+    def __init__(self, shown: Sequence[Trajectory], findings: pl.DataFrame) -> None:
+        self._last = {t.run: max(int(t.steps[-1]), 1) for t in shown}
+        self._findings = findings
+        self.in_steps = max(self._last.values()) <= ALIKE * min(self._last.values())
+        self.label = "training step" if self.in_steps else "share of the run's steps, %"
+
+    def of(self, run: str, steps: Any) -> Vector:
+        """Return where steps of a run stand on the axis."""
+        at = np.asarray(steps, dtype=np.float64)
+        return at if self.in_steps else 100 * at / self._last[run]
+
+    def mark_suspects(self, axes: Axes, runs: Iterable[str] | None = None) -> str:
+        """Mark checkpoints that the doctor found at fault; return what the caption says of the marks."""
+        suspects: list[float] = []
+        for run in self._last if runs is None else runs:
+            rows = self._findings.filter(severity="fault", run=run)
+            suspects += self.of(run, rows.get_column("steps").explode().drop_nulls().unique().sort()).tolist()
+        if not suspects:
+            return ""
+        axes.plot(
+            suspects, [0] * len(suspects), transform=axes.get_xaxis_transform(), linestyle="none", marker="^",
+            color=SUSPECT, markersize=9, clip_on=False, zorder=5,
+        )  # fmt: skip
+        return " Triangles on the axis: checkpoints that are not what they claim to be (see what the doctor found)."
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 3) -> None:
+    """Put one legend above all panels, with what is labelled in one of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)))
+
+
+def logarithmic_if_wide(axes: Axes) -> None:
+    """Make the vertical axis logarithmic where the lines on it would else not be told apart at its foot."""
+    values = np.concatenate([np.ravel(np.asarray(line.get_ydata(), dtype=np.float64)) for line in axes.lines])
+    values = values[np.isfinite(values)]
+    if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(power_of_ten)
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
+def power_of_ten(value: float, _place: float = 0) -> str:
+    """Write a tick; Matplotlib's own way takes as long as the rest of the figure."""
+    if not value > 0:
+        return ""
+    exponent = round(np.log10(value))
+    return f"{value:g}" if 0 <= exponent < 4 else "10" + str(exponent).translate(SUPERSCRIPTS)
+
+
+def ink_on(background: Iterable[float]) -> str:
+    """Return black or white, whichever has the higher contrast (WCAG 2) on a colour; red, green, blue from 0 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background]
+    return "black" if np.dot(linear, [0.2126, 0.7152, 0.0722]) > EVEN else "white"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """Write a number with its sign."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def number(value: float) -> str:
+    """Write a number to three significant digits."""
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+    return text.replace("-", "−")
+
+
+def percent(before: float, after: float) -> str:
+    """Write the change of a positive quantity in percent, or from 0 as such."""
+    if not before > 0:
+        return f"from 0 to {number(after)}"
+    return f"{100 * (after / before - 1):+,.0f}%".replace("-", "−")
+
+
+def span(values: Iterable[float], digits: int = 2) -> str:
+    """Write one value, or the lowest and the highest of several."""
+    found = sorted(values)
+    low, high = signed(found[0], digits), signed(found[-1], digits)
+    return low if low == high else f"{low} to {high}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Join words as a sentence does."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def runs_of(n: int, total: int) -> str:
+    """Write how many of the runs."""
+    if total == 1:
+        return "the run" if n else "no run"
+    return f"all {total} runs" if n == total else f"{n or 'none'} of {total} runs"
+
+
+def first_last(values: Vector) -> tuple[float, float] | None:
+    """Return the first and the last finite value; None with fewer than two."""
+    known = values[np.isfinite(values)]
+    return (float(known[0]), float(known[-1])) if len(known) > 1 else None

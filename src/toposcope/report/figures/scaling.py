@@ -1,0 +1,87 @@
+"""How final values change with the size of the model."""
+
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
+
+from toposcope.analysis.analysis import sizes_of_complete
+from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
+from toposcope.report.headline import TARGETS, TRAJECTORIES, ranked
+from toposcope.report.material import Material
+
+MOST_TICKS = 4
+MOST_NAMED = 12
+"""Runs in a legend, at most."""
+
+
+def scaling(material: Material) -> Drawn | None:
+    """Draw final values against the number of parameters, with their power laws."""
+    analysis = material.analysis
+    laws = {row["quantity"]: row for row in analysis.scaling.iter_rows(named=True)}
+    target = next((name for name in TARGETS if name in laws), None)
+    wanted = [(target, f"final {TARGETS[target]} (nats)", f"The final {TARGETS[target]}")] if target else []
+    wanted += [(h.feature, h.axis, h.name) for h in TRAJECTORIES if h.feature in laws]
+    if not wanted:
+        return None
+    sizes = sizes_of_complete(analysis.trajectories, material.runs)
+    rows = -(-len(wanted) // 2)
+    figure = new_figure(2.7 * rows + 0.4)
+    panels = figure.subplots(rows, 2 if len(wanted) > 1 else 1, squeeze=False)
+    complete = [t for t in analysis.trajectories if t.run in sizes]
+    for axes, (quantity, label, _) in zip(panels.flat, wanted, strict=False):
+        law = laws[quantity]
+        for trajectory, (colour, marker) in zip(complete, looks(), strict=False):
+            values = {**trajectory.features, **trajectory.targets}
+            value = values[quantity][-1] if quantity in values else np.nan
+            axes.plot(
+                sizes[trajectory.run], value, marker=marker, markersize=6, color=colour, linestyle="none",
+                label=trajectory.run,
+            )  # fmt: skip
+        extent = np.array([min(sizes.values()), max(sizes.values())], dtype=float)
+        axes.plot(extent, law["factor"] * extent ** law["exponent"], color="#666666", linestyle="--", zorder=0)
+        axes.set(xscale="log", yscale="log", xlabel="parameters N", ylabel=label.replace(" (", "\n("))
+        axes.set_title(f"N^{signed(law['exponent'], 3)}, R² {law['r_squared']:.3f}")
+        _plain_ticks(axes, sorted(set(sizes.values())))
+    for axes in panels.flat[len(wanted) :]:
+        axes.set_axis_off()
+    if len(complete) <= MOST_NAMED:
+        legend(figure, panels.flat[0])
+    n_sizes = laws[wanted[0][0]]["n_sizes"]
+    told = "; ".join(_told(laws[quantity], name) for quantity, _, name in wanted)
+    return Drawn(
+        "scaling",
+        f"{told}. Dashed: power law in the number of parameters N over {n_sizes} sizes.",
+        f"Final loss and topology against the number of parameters, both axes logarithmic. {told}.",
+        figure,
+    )
+
+
+def _told(law: dict[str, float], name: str) -> str:
+    interval = ""
+    if np.isfinite(law["low"]):
+        interval = f", interval {signed(law['low'], 3)} to {signed(law['high'], 3)}"
+    return f"{name} goes as N^{signed(law['exponent'], 3)} (R² {law['r_squared']:.3f}{interval}; {ranked(law)})"
+
+
+def _plain_ticks(axes: Axes, sizes: list[int]) -> None:
+    """Mark sizes that were run, and a few round values, where powers of ten would be too far apart."""
+    # Labels of sizes nearer than a sixth of the axis would run into each other.
+    apart = np.log(sizes[-1] / sizes[0]) / MOST_TICKS if len(sizes) > 1 else 0.0
+    marked = sizes[:1]
+    for size in sizes[1:]:
+        if np.log(size / marked[-1]) >= apart:
+            marked.append(size)
+    axes.set_xticks(marked, [_short(size) for size in marked])
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    low, high = axes.get_ylim()
+    found = matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    ticks = [float(tick) for tick in np.asarray(found) if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def _short(size: int) -> str:
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if size >= unit:
+            return f"{size / unit:.3g}{letter}"
+    return str(size)

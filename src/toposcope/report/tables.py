@@ -1,0 +1,177 @@
+"""The tables of the page: which columns, in which order, how a number is written."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from toposcope.report.headline import HEADLINES, TARGETS
+
+NOTHING = "–"
+"""What stands where a number is not defined."""
+NAMES: dict[str, str] = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
+"""What the text calls a feature or a target; others keep the name they have in the tables."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes
+    ----------
+    title : str
+    text : bool
+        Words, set to the left; else numbers.
+    group : str
+        Heading over this column and its neighbours of the same group.
+    names_row : bool
+        A row is known by it.
+    prose : bool
+        Sentences: lines may break.
+    """
+
+    title: str
+    text: bool = False
+    group: str = ""
+    names_row: bool = False
+    prose: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is read.
+
+    Attributes
+    ----------
+    name : str
+        Unique on the page.
+    caption : str
+    columns : tuple of Column
+    rows : tuple of tuple of str
+        A cell for each column.
+    sortable : bool
+        Large enough to be sorted and filtered.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    sortable: bool = False
+    kind: ClassVar[str] = "table"
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Headings over several columns, with how many; empty where there are none."""
+        found: list[tuple[str, int]] = []
+        for column in self.columns:
+            if found and column.group and found[-1][0] == column.group:
+                found[-1] = (column.group, found[-1][1] + 1)
+            else:
+                found.append((column.group, 1))
+        return found if any(group for group, _ in found) else []
+
+
+Row = Mapping[str, Any]
+Spec = tuple[Column, Callable[[Row], str]]
+
+
+def table(
+    name: str, caption: str, specs: Sequence[Spec], rows: Iterable[Row], *, sortable: bool = False
+) -> Table | None:
+    """Make a table from rows; none without rows."""
+    cells = tuple(tuple(write(row) for _, write in specs) for row in rows)
+    columns = tuple(column for column, _ in specs)
+    return Table(name, caption, columns, cells, sortable) if cells else None
+
+
+def named(feature: str) -> str:
+    """Return what the text calls a feature, target or quantity."""
+    return NAMES.get(feature, feature)
+
+
+def missing(value: object) -> bool:
+    """Tell whether a value is absent or not a number."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """Write a number with its sign; what rounds to zero has none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    text = f"{value:+.{digits}f}"
+    return _minus(text) if float(text) else f"{0:.{digits}f}"
+
+
+def interval(low: float | None, high: float | None, digits: int = 2) -> str:
+    """Write an interval."""
+    return NOTHING if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
+
+
+def p_value(value: float | None) -> str:
+    """Write a p-value to three decimals."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return "< .001" if value < 0.0005 else f"{value:.3f}".lstrip("0") if value < 0.9995 else "1"
+
+
+def plain(value: float | None, digits: int = 4) -> str:
+    """Write a number to so many significant digits; whole numbers whole."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if float(value).is_integer() and abs(value) < 1e15:
+        return _minus(f"{value:,.0f}")
+    return _minus(f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}")
+
+
+def tenths(value: float | None) -> str:
+    """Write a positive number to one decimal."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.1f}"
+
+
+def share(value: float | None) -> str:
+    """Write a share in percent."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
+
+
+def whole(value: float | None) -> str:
+    """Write a count or a step."""
+    return NOTHING if value is None or not math.isfinite(value) else _minus(f"{round(value):,}")
+
+
+def word(value: object) -> str:
+    """Write a word."""
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def text_of(title: str, column: str, *, names_row: bool = False, prose: bool = False, group: str = "") -> Spec:
+    """Return a column of words."""
+    return Column(title, True, group, names_row, prose), lambda row: word(row[column])
+
+
+def number_of(title: str, column: str, write: Callable[[float | None], str] = signed, *, group: str = "") -> Spec:
+    """Return a column of numbers."""
+    return Column(title, group=group), lambda row: write(row[column])
+
+
+def interval_of(title: str, low: str, high: str, digits: int = 2, *, group: str = "") -> Spec:
+    """Return a column of intervals."""
+    return Column(title, group=group), lambda row: interval(row[low], row[high], digits)
+
+
+def feature_of(title: str = "feature", column: str = "feature", *, names_row: bool = True) -> Spec:
+    """Return the column that says which feature or target."""
+    return Column(title, True, names_row=names_row), lambda row: named(row[column])
+
+
+def headline_rows(frame: pl.DataFrame, column: str = "feature") -> list[dict[str, Any]]:
+    """Return the rows of the features the report speaks of by name, in the order of the headlines."""
+    order = {name: place for place, name in enumerate(NAMES)}
+    rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
+    return sorted(rows, key=lambda row: order[row[column]])

@@ -1,0 +1,128 @@
+"""Writing a report: everything is made first, then written file by file, each whole or absent."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from toposcope.analysis import analyse
+from toposcope.analysis.adjustment import Method
+from toposcope.files import write_bytes
+from toposcope.forecast.paper import predictions
+from toposcope.progress import Progress, silent
+from toposcope.report.document import Document, Picture
+from toposcope.report.figures import NAMELESS, STYLE, draw
+from toposcope.report.markdown import to_markdown
+from toposcope.report.material import Material
+from toposcope.report.page import Rendered, to_page
+from toposcope.report.rendering import Renderer
+from toposcope.report.sections import Facts, frames_of, study_document
+from toposcope.study import Study
+
+PAGE = "index.html"
+RECORD = "files.json"
+"""The files of a report with their SHA-256; what is in it and no longer needed may be removed."""
+
+
+def write_report(study: Study, progress: Progress = silent, adjust: Method = "holm") -> tuple[Path, list[str]]:
+    """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg|png|pdf``, ``tables/*.csv``.
+
+    Equal studies give equal bytes. Killed at any moment it leaves no half file, and the next call ends what it began.
+
+    Parameters
+    ----------
+    study : Study
+    progress : callable
+        Called with ``report``.
+    adjust : "holm", "bonferroni" or "bh"
+        How p-values are adjusted for the number of rows.
+
+    Returns
+    -------
+    page : Path
+    verdict : list of str
+        The sentences at the top of the page.
+    """
+    progress("report", 0, 3)
+    with Renderer(STYLE, NAMELESS) as renderer:
+        material, facts = material_of(study, adjust), Facts.of(study)
+        progress("report", 1, 3)
+        pictures = []
+        for d in draw(material):
+            renderer.add(d.name, d.figure)
+            pictures.append(Picture(d.name, d.caption, d.alt))
+        frames = frames_of(material, facts)
+        document = study_document(material, facts, frames, pictures)
+        rendered = renderer.finish()
+    progress("report", 2, 3)
+    folder = study.directory / "report"
+    write_document(folder, document, rendered, frames)
+    progress("report", 3, 3)
+    return folder / PAGE, document.lead[0][1]
+
+
+def material_of(study: Study, adjust: Method = "holm") -> Material:
+    """Read and analyse a study."""
+    log, runs = study.log(), study.runs()
+    analysis = analyse(study.frame(), study.labels(), log, runs, protocol=study.declaration.protocol, adjust=adjust)
+    return Material.of(study, analysis, predictions(analysis.trajectories, log, runs))
+
+
+def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:
+    """Write the files of a report, the page last, and remove those of an older one that are not among them.
+
+    A file is removed only if the record names it with its content: what somebody else put there, or changed, stays.
+    """
+    files = {
+        **{f"figures/{name}.{kind}": data for name, kinds in rendered.items() for kind, data in kinds.items()},
+        **{f"tables/{name}.csv": _csv(table) for name, table in tables.items()},
+        "report.md": to_markdown(document).encode(),
+        PAGE: to_page(document, rendered).encode(),
+    }
+    before = _recorded(folder)
+    now = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}
+    # Before anything changes, the record holds the old and the new: whatever is left by a kill is known to be ours.
+    both = {name: sorted({*before.get(name, []), *now.get(name, [])}) for name in (*before, *now)}
+    _record(folder, both)
+    for name, data in files.items():
+        write_bytes(folder / name, data)
+    for name in sorted(before.keys() - now.keys()):
+        _remove(folder / name, before[name])
+    _record(folder, now)
+
+
+def _csv(table: pl.DataFrame) -> bytes:
+    """Return a table as CSV; a list as its JSON."""
+    flat = [name for name, kind in table.schema.items() if not isinstance(kind, pl.List | pl.Struct)]
+    if len(flat) == len(table.columns):
+        return table.write_csv().encode()
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([json.dumps(v) if isinstance(v, list | dict) else v for v in row] for row in table.iter_rows())
+    return out.getvalue().encode()
+
+
+def _record(folder: Path, hashes: Mapping[str, list[str]]) -> None:
+    write_bytes(folder / RECORD, (json.dumps(dict(sorted(hashes.items())), indent=1) + "\n").encode())
+
+
+def _recorded(folder: Path) -> dict[str, list[str]]:
+    """Return the files of the report before; none where there is no record, or none that can be read."""
+    try:
+        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return (
+        {name: hashes for name, hashes in found.items() if isinstance(hashes, list)} if isinstance(found, dict) else {}
+    )
+
+
+def _remove(path: Path, hashes: list[str]) -> None:
+    path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
+    if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in hashes:
+        path.unlink()

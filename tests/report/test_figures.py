@@ -1,0 +1,289 @@
+"""Figures of a made-up study: what they say is what the data say, and they can be read."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+import pytest
+from made_up_material import material
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.errors import ToposcopeError
+from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn, draw
+from toposcope.report.figures.drawn import SMALL, WIDTH, chosen, number, percent
+from toposcope.report.figures.layers import on_even_steps, short_names
+from toposcope.report.material import Material
+from toposcope.report.rendering import render
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Drawn]:
+    """All figures of the made-up study, laid out."""
+    return {d.name: d for d in draw(material())}
+
+
+@pytest.fixture(scope="module")
+def files(drawn: dict[str, Drawn]) -> dict[str, dict[str, bytes]]:
+    """Their files by kind; lays the figures out."""
+    return {name: render(d.figure, STYLE, NAMELESS) for name, d in drawn.items()}
+
+
+def one(name: str, of: Material) -> Drawn | None:
+    """Draw one figure."""
+    make = next(make for make in MAKERS if make.__name__ == name)
+    with mpl.rc_context(STYLE):
+        return make(of)
+
+
+def with_analysis(of: Material, **changes: Any) -> Material:
+    return dataclasses.replace(of, analysis=dataclasses.replace(of.analysis, **changes))
+
+
+def texts(figure: Figure) -> list[Text]:
+    return [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
+
+
+def test_there_is_a_figure_for_everything_in_the_order_of_the_page(drawn: dict[str, Drawn]) -> None:
+    assert list(drawn) == [make.__name__ for make in MAKERS]
+
+
+@pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
+@pytest.mark.usefixtures("files")
+def test_a_figure_can_be_read(drawn: dict[str, Drawn], name: str) -> None:
+    d = drawn[name]
+    assert d.figure.get_figwidth() == WIDTH
+    assert len(d.alt) > 60
+    assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", d.caption + d.alt), d.caption
+    drawn_on = d.figure.get_tightbbox()
+    assert min(drawn_on.x0, drawn_on.y0, WIDTH - drawn_on.x1, d.figure.get_figheight() - drawn_on.y1) > -0.02
+    for text in texts(d.figure):
+        assert float(text.get_fontsize()) >= SMALL, text
+        if text.get_color() != "white":  # white stands on the dark cells of the heat map
+            assert contrast(text.get_color(), "white") >= 4.5, text
+
+
+def contrast(one: Any, other: Any) -> float:
+    """Return the contrast ratio of WCAG 2."""
+
+    def luminance(colour: Any) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_cells_of_the_association_map_keep_the_contrast(drawn: dict[str, Drawn]) -> None:
+    colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr")
+    cells = [t for a in drawn["association"].figure.axes for t in a.texts]
+    assert len(cells) > 50
+    for cell in cells:
+        background = colours.to_rgba(np.array(float(cell.get_text().replace("−", "-"))))
+        assert contrast(cell.get_color(), background) >= 4.5, cell
+
+
+def test_equal_data_give_equal_bytes(files: dict[str, dict[str, bytes]]) -> None:
+    for name in ("losses", "layers", "diagrams"):
+        again = one(name, material())
+        assert again is not None
+        assert render(again.figure, STYLE, NAMELESS) == files[name]
+
+
+def test_svg_is_small_and_whole(files: dict[str, dict[str, bytes]]) -> None:
+    for kinds in files.values():
+        assert ElementTree.fromstring(kinds["svg"]).tag.endswith("svg")
+    assert sum(len(kinds["svg"]) for kinds in files.values()) < 3_000_000
+
+
+@pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
+def test_without_its_data_a_figure_is_left_out(name: str) -> None:
+    full = material(1, 3)
+    bare = [
+        dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={})
+        for t in full.analysis.trajectories
+    ]
+    tables = {f: getattr(full.analysis, f).clear() for f in ("association", "change_points", "scaling", "references")}
+    empty = dataclasses.replace(
+        with_analysis(full, trajectories=bare, **tables),
+        predictions=full.predictions.clear(),
+        declaration=type(full.declaration)(name="empty"),
+    )
+    assert one(name, empty) is None
+
+
+@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (13, 4)])
+def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
+    found = list(draw(material(runs, checkpoints)))
+    assert {"losses", "topology", "predictions"} <= {d.name for d in found}
+    for d in found:
+        assert not re.search(r"\bnan\b|None|\binf\b", d.caption), d.caption
+    many = {d.name: d.caption for d in found}
+    assert ("Drawn: 6 of 13 runs" in many["losses"]) == (runs == 13)
+
+
+def test_unknown_values_and_lost_diagrams_are_no_obstacle() -> None:
+    full = material(2, 8)
+
+    def holed(t: Trajectory) -> Trajectory:
+        features = {name: np.where(t.steps == t.steps[-1], np.nan, v) for name, v in t.features.items()}
+        features["rips H1.total"] = np.full(len(t.steps), np.nan)
+        return dataclasses.replace(t, features=features)
+
+    def lost(run: str, step: int, probe: str) -> Any:
+        raise ToposcopeError("gone")
+
+    torn = with_analysis(full, trajectories=[holed(t) for t in full.analysis.trajectories])
+    found = list(draw(dataclasses.replace(torn, diagrams=lost)))
+    names = [d.name for d in found]
+    assert "topology" in names
+    assert not {"diagrams", "crocker"} & set(names)
+    for d in found:
+        assert not re.search(r"\bnan\b", d.caption), d.caption
+
+
+CAPTIONS: dict[str, list[str]] = {
+    "losses": ["fell in all 5 runs", "run-4 1.700"],
+    "topology": ["Mean neural persistence rises in all 5 runs", "H0 total rises in all 5 runs (+100% from first"],
+    "groups": ["attention layers ends above that of MLP layers in all 5 runs (means 0.500 and 0.400)"],
+    "layers": ["in 2 mlp.out of run-2 (+0.240, half of it by step 1,500)", "in 1 mlp.in of run-4 (+10%"],
+    "crocker": ["(+100%), by +0% once divided by the weight norm", "in run-4"],
+    "change_points": ["5 of 10 change points", "in all 5 runs", "run-0 at 725"],
+    "references": ["0 of 41 layers lie", "first checkpoint and 36 at the last", "ensemble 0 and 36"],
+    "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
+    "published": ["H0 total: by the published protocol", "at least as strong as the published value in all 5 runs"],
+    "traces": ["H0 total from 70.0 to 45.0 as published", "not measured in this study"],
+    "rate": ["H0 diagrams move fastest at step 100", "rho of their speed with the learning rate: +1.00"],
+    "gradients": ["H0 total of gradients falls in all 5 runs (−80% from first to last)"],
+    "partial": ["verdicts: beyond trend"],
+    "overview": ["given the step not defined in all 5 runs"],
+    "association": ["better than the step alone does"],
+    "scaling": ["goes as N^−0.100", "the exact p of the ranks is"],
+    "diagrams": ["of 0 mlp.in of run-4", "changes by +100%", "15 loops"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_a_caption_says_the_answer(drawn: dict[str, Drawn], name: str) -> None:
+    for part in CAPTIONS[name]:
+        assert part in drawn[name].caption, drawn[name].caption
+
+
+def test_suspect_checkpoints_are_marked(drawn: dict[str, Drawn]) -> None:
+    for name in ("losses", "topology", "rate", "layers", "change_points"):
+        assert "not what they claim to be" in drawn[name].caption
+    clean = dataclasses.replace(material(2, 5), findings=material(2, 5).findings.clear())
+    assert all("claim" not in d.caption for d in draw(clean))
+
+
+def test_a_trace_measured_here_is_drawn_beside_the_published_one() -> None:
+    full = material(2)
+    elsewhere = dataclasses.replace(full.analysis.trajectories[0], run="elsewhere")
+    found = one("traces", with_analysis(full, trajectories=[elsewhere, *full.analysis.trajectories]))
+    assert found is not None
+    assert "H0 total from 70.0 to 45.0 as published, but from 10.0 to 20.0 here" in found.caption
+    assert "mean neural persistence from 0.300 to 0.600 as published, also from" in found.caption
+    assert "not measured" not in found.caption
+
+
+def test_imported_values_without_weights_are_a_trace() -> None:
+    full = material(1)
+    steps = np.array([0, 10, 1000])
+    bare = Trajectory(
+        "told", steps, {"published np_mean": np.array([0.3, 0.4, 0.5])}, {}, {"step": steps.astype(float)}
+    )
+    found = one("traces", with_analysis(full, trajectories=[*full.analysis.trajectories, bare]))
+    assert found is not None
+    assert "told: mean neural persistence from 0.300 to 0.500 as published. It is not measured" in found.caption
+
+
+def test_runs_of_very_different_lengths_share_an_axis() -> None:
+    full = material(3)
+    long = full.analysis.trajectories[-1]
+    long = dataclasses.replace(long, run="long", steps=long.steps * 30)
+    suspect = full.findings.with_columns(run=pl.lit("long"), steps=pl.lit([int(long.steps[-1])]))
+    mixed = with_analysis(full, trajectories=[*full.analysis.trajectories, long])
+    mixed = dataclasses.replace(mixed, findings=suspect)
+    for name in ("losses", "topology", "rate", "groups", "overview", "gradients"):
+        found = one(name, mixed)
+        assert found is not None
+        labels = {axes.get_xlabel() for axes in found.figure.axes} - {"", "filled: alone, hollow: given step"}
+        assert labels == {"share of the run's steps, %"}
+        for axes in found.figure.axes:
+            drawn_at = [np.asarray(line.get_xdata(), dtype=np.float64) for line in axes.lines]
+            ends = [float(np.nanmax(at)) for at in drawn_at if len(at) > 2]
+            assert all(end <= 100 for end in ends)
+    losses = one("losses", mixed)
+    assert losses is not None
+    assert np.asarray(losses.figure.axes[0].lines[-1].get_xdata()).tolist() == [100]
+
+
+def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
+    full = material(3)
+    without = full.predictions.filter(
+        ~((pl.col("run") == "run-0") & pl.col("forecaster").str.contains("tda|combined$"))
+    )
+    there = one("predictions", dataclasses.replace(full, predictions=without))
+    kept = one("predictions", dataclasses.replace(full, predictions=full.predictions.filter(pl.col("run") != "run-0")))
+    assert there is not None
+    assert kept is not None
+    assert there.caption == kept.caption
+    assert "over 2 runs" in there.caption
+
+
+def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
+    full = material(2)
+    others = full.analysis.association.with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
+    both = with_analysis(full, association=pl.concat([full.analysis.association, others]))
+    for name in ("association", "partial", "overview"):
+        before, after = one(name, full), one(name, both)
+        assert before is not None
+        assert after is not None
+        assert before.caption == after.caption
+
+
+def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
+    full = material(13, 2)
+    shown, note = chosen(full.analysis.trajectories[::-1], full.runs)
+    names = [t.run for t in shown]
+    assert [names[0], names[-1], len(set(names))] == ["run-0", "run-12", 6]
+    assert "6 of 13 runs" in note
+    assert chosen(full.analysis.trajectories[:6], full.runs)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (number, 0.0, "0.00"),
+        (number, 1234.5, "1,234"),
+        (number, 15.0, "15.0"),
+        (number, -0.01234, "−0.0123"),
+        (lambda v: percent(2.0, v), 1.0, "−50%"),
+        (lambda v: percent(0.0, v), 1.0, "from 0 to 1.00"),
+    ],
+)
+def test_numbers_are_written_shortly(write: Callable[[float], str], value: float, text: str) -> None:
+    assert write(value) == text
+
+
+def test_columns_of_a_heat_map_are_nearest_checkpoints() -> None:
+    rows = np.array([[1.0, 2.0, 3.0]])
+    image, extent = on_even_steps(np.array([0, 10, 20]), rows)
+    assert image is rows
+    assert list(extent) == [-5, 25]
+    image, extent = on_even_steps(np.array([0, 10, 100]), rows)
+    assert list(extent) == [0, 100]
+    assert [image[0, 0], image[0, int(0.3 * image.shape[1])], image[0, -1]] == [1, 2, 3]
+    assert on_even_steps(np.array([7]), rows[:, :1])[0].shape[0] == 1
+
+
+def test_layers_are_named_by_block_and_role() -> None:
+    names = {"h.0.a": "attn.qkv", "h.11.b": "mlp.in", "lm_head": "head", "x": "other", "y": "other"}
+    assert short_names(list(names), names) == ["0 attn.qkv", "11 mlp.in", "head", "x", "y"]

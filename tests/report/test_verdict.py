@@ -1,0 +1,90 @@
+"""What the first sentence says of series whose truth is known, and what stands beside it."""
+
+import polars as pl
+import pytest
+from made_studies import FEATURES, RUNS, analysis, no_findings, runs_frame
+
+from toposcope.report.verdict import primary, sentences
+
+
+def said(rule: str, runs: tuple[str, ...] = RUNS) -> list[str]:
+    return sentences(analysis(rule, runs), runs_frame(runs), 0, no_findings())
+
+
+@pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
+def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
+    first, *others = said("clock", runs)
+    assert first.startswith("Topology adds nothing detectable about the loss to what the training step tells")
+    assert first.endswith("in any of 3 runs." if len(runs) > 1 else "in the run.")
+    (h0,) = [s for s in others if s.startswith("H0 total")]
+    assert "is a clock: it orders the checkpoints exactly as the step does" in h0
+    assert ("in all 3 runs" in h0) == (len(runs) > 1)
+
+
+def test_information_is_said_as_plainly() -> None:
+    first, *others = said("information")
+    assert first.startswith(
+        "Topology tells something about the loss beyond the trend: 1 of 3 topological features does"
+    )
+    assert "H0 total" in first
+    assert any(s.startswith("H0 total carries information about the loss beyond the trend") for s in others)
+
+
+def test_noise_does_not_correlate() -> None:
+    first, *others = said("nothing")
+    assert "none correlates with the loss in any of 3 runs" in first
+    assert any(s.startswith("H0 total does not correlate detectably with the loss in any of 3 runs") for s in others)
+
+
+@pytest.mark.parametrize(("verdict", "start"), [
+    ("undecided", "It is undecided whether topology tells something about the loss beyond the trend: 1 of 3"),
+    ("beyond trend", "Topology tells something about the loss beyond the trend: 1 of 3"),
+    ("none", "Topology adds nothing detectable"),
+])  # fmt: skip
+def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
+    found = analysis("nothing")
+    changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
+    object.__setattr__(found, "association", found.association.with_columns(verdict=changed))
+    assert sentences(found, runs_frame(), 0, no_findings())[0].startswith(start)
+
+
+def test_controls_are_told_apart_from_topology() -> None:
+    found = analysis("nothing")
+    changed = pl.when(feature="controls frobenius_norm").then(pl.lit("beyond trend")).otherwise("verdict")
+    object.__setattr__(found, "association", found.association.with_columns(verdict=changed))
+    told = sentences(found, runs_frame(), 0, no_findings())
+    assert told[0].startswith("Topology adds nothing detectable")
+    assert any("1 is beyond the trend in at least one run (Weight norm (control))" in s for s in told)
+
+
+@pytest.mark.parametrize("verdict", ["constant", "too few"])
+def test_nothing_to_say(verdict: str) -> None:
+    found = analysis("nothing")
+    object.__setattr__(found, "association", found.association.with_columns(verdict=pl.lit(verdict)))
+    (first,) = sentences(found, runs_frame(), 0, no_findings())
+    assert first.startswith("Nothing can be said about what topology adds: no feature varies")
+
+
+def test_without_a_loss() -> None:
+    found = analysis("nothing", ())
+    (first,) = sentences(found, runs_frame(()), 0, no_findings())
+    assert "no loss is known" in first
+    assert primary(found).is_empty()
+
+
+def test_troubles_claims_and_doubts() -> None:
+    claims = pl.DataFrame(
+        {"number": [1, 2, 3], "claim": ["x"] * 3, "verdict": ["stands", "does not", "stands"], "why": [""] * 3}
+    )
+    row = ("small", "identical", "fault", [100], "", "steps 100 and 200 are the same.")
+    findings = pl.DataFrame([row], schema=no_findings().schema, orient="row")
+    told = sentences(analysis("clock"), runs_frame(status="failed"), 1, findings, claims)
+    judged = "The published study makes 3 claims; the verdict here is “stands” for numbers 1 and 3 and “does not” for "
+    assert f"{judged}number 2." in told
+    assert f"Not complete: {', '.join(RUNS)}." in told
+    assert "1 part of the work failed; the report lists it." in told
+    assert any(s.startswith("The checkpoints of small are not what they claim to be: steps 100 and 200") for s in told)
+
+
+def test_numbers_have_a_minus_sign() -> None:
+    assert not any("-0" in sentence for rule in ("clock", "information", "nothing") for sentence in said(rule))
