@@ -8,7 +8,7 @@ from scipy.signal import lfilter
 
 from toposcope.analysis.trajectories import Trajectory
 
-Truth = Literal["clock", "clock and information", "information", "nothing"]
+Truth = Literal["clock", "clock and information", "information", "nothing", "shared cause"]
 N = 51
 STEPS = np.arange(N) * 100
 T = np.arange(N, dtype=np.float64)
@@ -28,12 +28,14 @@ def synthetic_study(
 ) -> list[Trajectory]:
     """Runs with a falling loss, whose deviation from its trend (`noise` nats, AR(1) with `phi`) is the information.
 
-    A feature's own noise has the size of its share of that information.
+    A feature's own noise has half the size of its share of that information. Under a shared cause features hold what
+    deviates in all runs alike: it belongs to the step, and tells no run from another.
     """
     rng = np.random.default_rng(seed)
     found = []
+    common = drifting(rng, phi)
     for run in range(n_runs):
-        deviation = drifting(rng, phi)
+        deviation = common + 0.5 * drifting(rng, phi) if truth == "shared cause" else drifting(rng, phi)
         features = {}
         for feature in range(n_features):
             own = drifting(rng, phi)
@@ -43,6 +45,7 @@ def synthetic_study(
                 "clock and information": clock - 0.03 * (2 * deviation + own),
                 "information": -(2 * deviation + own),
                 "nothing": own,
+                "shared cause": clock - 0.03 * (2 * common + own),
             }[truth]
         norm = np.sqrt(100 + 1900 * np.cumsum(RATE) / RATE.sum()) * (1 + 0.0005 * rng.normal(size=N))
         clocks = {"step": STEPS.astype(np.float64), "cumulative_learning_rate": np.cumsum(RATE), "weight_norm": norm}

@@ -15,8 +15,9 @@ N = len(STEPS)
 def ask(features: np.ndarray, target: np.ndarray, seed: int = 1, **more: object) -> list[dict[str, float]]:
     clocks = {"step": STEPS.astype(np.float64)[: features.shape[1]], **more.pop("clocks", {})}  # type: ignore[dict-item]
     series = Series(STEPS[: features.shape[1]], features)
-    n, table = associate(Question(series, target, clocks, **more), seed)  # type: ignore[arg-type]
-    return [{"n": float(k), **dict(zip(COLUMNS, row, strict=True))} for k, row in zip(n, table, strict=True)]
+    answer = associate(Question(series, target, clocks, **more), seed)  # type: ignore[arg-type]
+    rows = zip(answer.n, answer.table, strict=True)
+    return [{"n": float(k), **dict(zip(COLUMNS, row, strict=True))} for k, row in rows]
 
 
 def test_rho_p_and_clocks_are_scipys() -> None:
@@ -82,6 +83,16 @@ def test_other_runs_are_compared_on_common_steps() -> None:
     assert found["n_others"] == 2
     assert found["share_others"] == 0.5
     assert found["share_others_given_step"] == 0.5
+
+
+def test_another_run_that_cannot_be_asked_is_not_one_that_did_worse() -> None:
+    """Too short a stretch in common, or one in which this run's loss is the step and nothing else."""
+    target = np.concatenate([np.arange(N // 2 + 1, dtype=np.float64), RNG.normal(size=N - N // 2 - 1)])
+    short = Series(STEPS[-8:], RNG.normal(size=(1, 8)))
+    clocked = Series(STEPS[: N // 2 + 1], RNG.normal(size=(1, N // 2 + 1)))
+    (found,) = ask(RNG.normal(size=(1, N)), target, others=[short, clocked])
+    assert found["n_others"] == 0
+    assert np.isnan(found["share_others_given_step"])
 
 
 def test_noise_is_beside_the_change() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import Correlations, correlate, partial, ranks, two_sided
+from toposcope.analysis.ranks import Correlations, correlate, is_free, partial, ranks, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 
@@ -83,7 +83,27 @@ class Question:
     noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
 
 
-def associate(question: Question, seed: int) -> tuple[NDArray[np.int64], Matrix]:
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What is known of each feature.
+
+    Attributes
+    ----------
+    n : ndarray, shape (f,), int64
+        Checkpoints where feature and target are known.
+    table : ndarray, shape (f, len(COLUMNS)), float64
+        NaN where not defined: fewer than `FEWEST` checkpoints, or feature or target constant.
+    pairings : ndarray, shape (f, o), float64
+        How strongly the feature of each other run goes with this run's target, given the step: the absolute partial
+        correlation, 0 where the step determines the feature, NaN where it cannot be asked.
+    """
+
+    n: NDArray[np.int64]
+    table: Matrix
+    pairings: Matrix
+
+
+def associate(question: Question, seed: int) -> Answer:
     """Measure the association of every feature with the target.
 
     Resamples are the same for all features with the same known checkpoints and block length.
@@ -94,25 +114,22 @@ def associate(question: Question, seed: int) -> tuple[NDArray[np.int64], Matrix]
     seed : int
         Of both bootstraps.
 
-    Returns
-    -------
-    n : ndarray, shape (f,), int64
-        Checkpoints where feature and target are known.
-    table : ndarray, shape (f, len(COLUMNS)), float64
-        NaN where not defined: fewer than `FEWEST` checkpoints, or feature or target constant.
     """
     features, target = question.series.features, question.target
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
     table = np.full((len(features), len(COLUMNS)), np.nan)
+    pairings = np.full((len(features), len(question.others)), np.nan)
     for mask, rows in _by_mask(known):
         if n[rows[0]] < FEWEST or np.ptp(target[mask]) == 0:
             continue
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
-            found = _Alike(question, rows, mask, seed).items()
+            alike = _Alike(question, rows, mask, seed)
+            found = alike.items()
             table[rows] = np.column_stack([found[name] for name in COLUMNS])
-    return n, table
+            pairings[rows] = alike.pairings
+    return Answer(n, table, pairings)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
@@ -135,6 +152,7 @@ class _Alike:
         self.step = self.clocks[STEP][None]
         self.rho = correlate(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
+        self.pairings = np.full((len(rows), len(question.others)), np.nan)
 
     def items(self) -> dict[str, Vector]:
         """Return every column of `COLUMNS`, shape (f,)."""
@@ -198,22 +216,26 @@ class _Alike:
 
     def _others(self) -> dict[str, Vector]:
         """Share of the other runs whose feature does as well against this run's target (item 6)."""
-        counted, as_well, as_well_given = (self._all(0.0) for _ in range(3))
-        for other in self.question.others:
+        plain = np.full(self.pairings.shape, np.nan)
+        for i, other in enumerate(self.question.others):
             values = other.at(self.steps)[self.rows]
             for mask, rows in _by_mask(np.isfinite(values)):
-                rows = rows[np.ptp(values[np.ix_(rows, mask)], axis=1) > 0] if mask.sum() >= FEWEST else rows[:0]
-                target = ranks(self.target[mask]) if len(rows) else self.y
-                if not len(rows) or not np.any(target):
-                    continue
+                if mask.sum() < max(FEWEST, len(self.steps) / 2):
+                    continue  # too little in common to say who does better
+                y, step = ranks(self.target[mask]), ranks(self.steps[mask].astype(np.float64))[None]
                 x = ranks(values[np.ix_(rows, mask)])
-                counted[rows] += 1
-                as_well[rows] += np.abs(correlate(x, target)) >= np.abs(self.rho[rows]) * (1 - 1e-12)
-                given = partial(x, target, ranks(self.steps[mask].astype(np.float64))[None]).rho
-                as_well_given[rows] += np.abs(given) >= np.abs(self.given_step.rho[rows]) * (1 - 1e-12)
-        share, share_given = (_ratio(as_well, counted), _ratio(as_well_given, counted))
-        share_given[~np.isfinite(self.given_step.rho)] = np.nan
-        return {"n_others": counted, "share_others": share, "share_others_given_step": share_given}
+                if not is_free(y[None], step)[0]:
+                    continue  # the step is all there is in this stretch of the target
+                plain[rows, i] = np.nan_to_num(np.abs(correlate(x, y)))
+                self.pairings[rows, i] = np.nan_to_num(np.abs(partial(x, y, step).rho))
+        counted = np.isfinite(plain).sum(axis=1).astype(np.float64)
+        own, own_given = np.abs(self.rho), np.nan_to_num(np.abs(self.given_step.rho))
+        as_well = [
+            (values >= strength[:, None] * (1 - 1e-12)).sum(axis=1).astype(np.float64)
+            for values, strength in ((plain, own), (self.pairings, own_given))
+        ]
+        shares = [_ratio(count, counted) for count in as_well]
+        return {"n_others": counted, "share_others": shares[0], "share_others_given_step": shares[1]}
 
     def _twins(self) -> dict[str, Vector]:
         """Correlate the scale-free twins (item 7)."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -46,6 +47,16 @@ def probe_of(name: str, options: str) -> Probe | None:
         return make_probes([{"name": name, **json.loads(options)}])[0]
     except ToposcopeError:
         return None
+
+
+def feature_names(declared: Mapping[str, Probe | None]) -> dict[str, str]:
+    """Return what the features of each probe are called, by its label.
+
+    How often a probe repeats something to tell its noise is no part of the name, unless that would make two alike.
+    """
+    short = {label: probe.unrepeated().label() if probe else label for label, probe in declared.items()}
+    taken = Counter(short.values())
+    return {label: name if taken[name] == 1 else label for label, name in short.items()}
 
 
 def combined(probe: Probe, layers: Sequence[Statistics]) -> dict[str, Vector]:

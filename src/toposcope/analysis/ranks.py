@@ -67,13 +67,19 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """
     basis = _basis(controls)
     left, target = x - (x @ basis) @ basis.T, y - basis @ (basis.T @ y)
-    told = np.linalg.norm(left, axis=1) > SAME * np.linalg.norm(x, axis=1)
-    told &= np.linalg.norm(target) > SAME * np.linalg.norm(y)
+    told = is_free(x, controls) & is_free(y[None], controls)
     rho, p = np.full(len(x), np.nan), np.full(len(x), np.nan)
     if told.any():
         rho[told] = correlate(left[told], target)
         p[told] = two_sided(rho[told], effective_size(left[told], target) - 2 - basis.shape[1])
     return Correlations(rho, p)
+
+
+def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:
+    """Tell of each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
+    basis = _basis(controls)
+    left = series - (series @ basis) @ basis.T
+    return np.asarray(np.linalg.norm(left, axis=1) > SAME * np.linalg.norm(series, axis=1))
 
 
 def _basis(controls: Matrix) -> Matrix:

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.association import COLUMNS, FEWEST, Question, Series, associate
 from toposcope.analysis.comparison import by_blocks, williams
+from toposcope.analysis.pairing import pairing_p
 from toposcope.analysis.trajectories import Features, Trajectory
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.probe import NETWORK
 from toposcope.seeds import derive_seed
+
+Matrix = NDArray[np.float64]
 
 SEED = 42
 _PLACE = {"run": pl.String, "group": pl.String, "target": pl.String, "feature": pl.String, "n": pl.Int64}
@@ -33,8 +36,8 @@ def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.Data
     Returns
     -------
     polars.DataFrame
-        ``run, group, target, feature, n``, the columns of `toposcope.analysis.association.COLUMNS` and those of
-        `toposcope.analysis.verdict.with_verdicts`.
+        ``run, group, target, feature, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing`` of
+        `toposcope.analysis.pairing.pairing_p`, and those of `toposcope.analysis.verdict.with_verdicts`.
     """
     asked = [
         (trajectory, group, target)
@@ -44,7 +47,25 @@ def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.Data
     ]
     with ThreadPoolExecutor() as threads:  # resampling is compiled, and leaves the interpreter to others
         parts = list(threads.map(lambda q: _of_group(q[0], q[1], q[2], found), asked))
-    return with_verdicts(pl.concat([_empty(), *parts]), method)
+    table = pl.concat([_empty(), *(rows for rows, _ in parts)])
+    strengths = [strength for _, strength in parts]
+    return with_verdicts(table.with_columns(p_pairing=_pairings(table, strengths, found)), method)
+
+
+def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], found: Sequence[Trajectory]) -> pl.Series:
+    """Return, by row, the p of its feature's pairing with the losses of all runs; targets pair by their rank."""
+    place = {trajectory.run: i for i, trajectory in enumerate(found)}
+    order = {(t.run, target): i for t in found for i, target in enumerate(t.targets)}
+    keys = table.select("run", "group", "target", "feature").rows()
+    rows = np.concatenate([np.empty((0, len(found))), *strengths])
+    matrices: dict[tuple[str, int, str], dict[int, int]] = {}
+    for i, (run, group, target, feature) in enumerate(keys):
+        matrices.setdefault((group, order[run, target], feature), {})[place[run]] = i
+    p = np.full(len(keys), np.nan)
+    for (group, _, feature), members in matrices.items():
+        runs, indices = list(members), list(members.values())
+        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing", group, feature))
+    return pl.Series(p, dtype=pl.Float64)
 
 
 def _features(trajectory: Trajectory) -> dict[str, Features]:
@@ -55,11 +76,14 @@ def _empty() -> pl.DataFrame:
     return pl.DataFrame(schema={**_PLACE, **dict.fromkeys(COLUMNS, pl.Float64)})
 
 
-def _of_group(trajectory: Trajectory, group: str, target: str, found: Sequence[Trajectory]) -> pl.DataFrame:
+def _of_group(
+    trajectory: Trajectory, group: str, target: str, found: Sequence[Trajectory]
+) -> tuple[pl.DataFrame, Matrix]:
+    """Return the rows of a group, and how strongly each run's feature goes with this run's target given the step."""
     features = _features(trajectory)[group]
     names = list(features)
     if not names:
-        return _empty()
+        return _empty(), np.empty((0, len(found)))
     n = len(trajectory.steps)
     noise = trajectory.noise if group == NETWORK else {}
     question = Question(
@@ -74,12 +98,15 @@ def _of_group(trajectory: Trajectory, group: str, target: str, found: Sequence[T
         twins=_rows(trajectory.twins.get(group, {}), names, n),
         noise=_rows(noise, names, n),
     )
-    counts, table = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
+    answer = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
     place = {"run": trajectory.run, "group": group, "target": target}
-    return pl.DataFrame(
-        {**{k: [v] * len(names) for k, v in place.items()}, "feature": names, "n": counts, **_columns(table)},
+    rows = pl.DataFrame(
+        {**{k: [v] * len(names) for k, v in place.items()}, "feature": names, "n": answer.n, **_columns(answer.table)},
         schema=_empty().schema,
     )
+    own = np.nan_to_num(np.abs(answer.table[:, COLUMNS.index("rho_given_step")]))
+    here = [other.run for other in found].index(trajectory.run)
+    return rows, np.insert(answer.pairings, here, own, axis=1)
 
 
 def _rows(features: Mapping[str, NDArray[np.float64]], names: Sequence[str], n: int) -> NDArray[np.float64]:

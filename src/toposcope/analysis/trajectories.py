@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.groups import combined, layer_groups, probe_of, scale_free
+from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
 from toposcope.analysis.logged import Logged
 from toposcope.probes import Probe
 from toposcope.probes.probe import NETWORK, POOLED
@@ -17,7 +17,7 @@ Features = dict[str, Vector]
 
 PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = "controls frobenius_norm"
-CONTROLS = r"^(controls|log) | gradient_norm$"
+CONTROLS = r"^(controls|log|clustering|random_matrices) | gradient_norm$"
 """Names of features that are not topology."""
 NOISE = ".noise"
 """Ending of a statistic that is the standard deviation of another over draws or batches."""
@@ -76,8 +76,11 @@ def trajectories(
     batch_first : bool
         Whether the loss of one batch is the first target.
     """
+    declared = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
+    names = feature_names(declared)
+    labels = labels.with_columns(pl.col("label").replace_strict(names, return_dtype=pl.String))
     rows = features.join(labels, on=["probe", "options"], maintain_order="left")
-    probes = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
+    probes = {names[label]: probe for label, probe in declared.items()}
     # A run whose every checkpoint failed has nothing to compare.
     told = rows.filter(pl.col("layer").is_in(PSEUDO_LAYERS)).get_column("run").unique(maintain_order=True)
     return [_Arranged(rows.filter(run=run), probes).trajectory(run, log.filter(run=run), batch_first) for run in told]

@@ -5,6 +5,7 @@ import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.association import FEWEST
+from toposcope.analysis.pairing import FEWEST_RUNS
 
 LEVEL = 0.05
 TESTED = ("p", "p_given_step", "p_given_all", "p_differences_given_step")
@@ -15,9 +16,11 @@ RULE = (
     "a circular shift does as well (p of at most "
     f"{LEVEL:g}, or the least that so few checkpoints allow); the partial correlation given the step, and given every "
     "clock that is known (step, weight norm, cumulative learning rate), cannot be 0; neither can that of the changes "
-    f"given the step, and all three have one sign; and at most {LEVEL:.0%} of the other runs of the study have a "
-    "feature that does as well against this run's loss, given the step. 'undecided' if all that can be asked hold, but "
-    "there is no other run to compare with. 'trend only' if the feature correlates with the loss and they do not all "
+    f"given the step, and all three have one sign; at most {LEVEL:.0%} of the other runs of the study have a feature "
+    f"that does as well against this run's loss, given the step; and at most {LEVEL:.0%} of all ways to pair the runs' "
+    "features and losses do as well as the true one. 'undecided' if all that can be asked hold, but fewer than four "
+    "runs can be compared, which allow no such share. A schedule that one run has alone is no clock here: what follows "
+    "the learning rate of such runs can pass. 'trend only' if the feature correlates with the loss and they do not all "
     "hold; 'none' if it cannot be told from 0. p-values are adjusted over all rows of the table with the same target; "
     "those of partial correlations and of changes count as many checkpoints as their autocorrelation leaves. "
     f"'constant': feature or loss does not change. 'too few': fewer than {FEWEST} checkpoints."
@@ -30,7 +33,7 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     Parameters
     ----------
     table : polars.DataFrame
-        ``target, n`` and the columns of `toposcope.analysis.association.COLUMNS`.
+        ``target, n, p_pairing`` and the columns of `toposcope.analysis.association.COLUMNS`.
     method : "holm", "bonferroni" or "bh"
 
     Returns
@@ -59,9 +62,10 @@ def _verdicts(table: pl.DataFrame) -> list[str]:
     changes = column["p_differences_adjusted"] < LEVEL
     signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]
     alone = blocks & shifts & partials & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
-    known, none = column["n_others"] > 0, ~(column["p_adjusted"] < LEVEL)
+    known = np.isfinite(column["p_pairing"]) & (column["n_others"] + 1 >= FEWEST_RUNS)
+    others, none = (share <= LEVEL) & (column["p_pairing"] <= LEVEL), ~(column["p_adjusted"] < LEVEL)
     chosen = np.select(
-        [n < FEWEST, ~np.isfinite(rho), alone & known & (share <= LEVEL), alone & ~known, none],
+        [n < FEWEST, ~np.isfinite(rho), alone & known & others, alone & ~known, none],
         ["too few", "constant", "beyond trend", "undecided", "none"],
         "trend only",
     )

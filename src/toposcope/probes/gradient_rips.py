@@ -36,6 +36,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     VERSION: ClassVar[int] = 3
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
+    REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
 
     max_dimension: int = 1

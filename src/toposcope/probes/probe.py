@@ -115,6 +115,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         It looks at the shapes of layers alone, and is measured at the first readable checkpoint of a run only.
     LATER : frozenset of str
         Options that came later: at their defaults they are not in the key, so that rows measured before stand.
+    REPEATS : frozenset of str
+        Options that say how often something is repeated to tell its noise; no statistic depends on them.
     NORM : str
         The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
@@ -123,6 +125,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     NEEDS: ClassVar[frozenset[Need]] = frozenset()
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
+    REPEATS: ClassVar[frozenset[str]] = frozenset()
     NORM: ClassVar[str] = "frobenius_norm"
 
     @classmethod
@@ -153,6 +156,10 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         changed = {k: v for k, v in msgspec.to_builtins(self).items() if v != defaults[k]}
         text = ",".join(f"{k}={msgspec.json.encode(v).decode().strip(chr(34))}" for k, v in changed.items())
         return f"{self.name()}:{text}" if text else self.name()
+
+    def unrepeated(self) -> Self:
+        """Return the probe that measures the same statistics without repeating anything to tell their noise."""
+        return msgspec.structs.replace(self, **{name: getattr(type(self)(), name) for name in self.REPEATS})
 
     def source(self, probes: Sequence["Probe"]) -> "Probe | None":
         """Return the probe whose diagrams this one reads, among those declared; None if it reads none."""

@@ -58,6 +58,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     VERSION: ClassVar[int] = 2
     LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
+    REPEATS: ClassVar[frozenset[str]] = frozenset({"draws"})
 
     max_dimension: int = 1
     max_points: int = 2000
