@@ -67,6 +67,29 @@ def test_a_list_of_rows(tmp_path: Path) -> None:
     assert_logged(read(tmp_path), [3, 20, 100], columns)
 
 
+@pytest.mark.parametrize("name", ["weight_norm", "weight_norm_total"])
+def test_the_norm_of_the_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / "training_log.json").write_text(json.dumps([{"step": 0, "loss": 4.5, name: 10.5}]))
+    assert_logged(read(tmp_path), [0], {"loss": [4.5], "weight_norm": [10.5]})
+
+
+def test_what_a_log_lacks_is_filled_from_another() -> None:
+    log = TrainingLog.of({0: {"loss": 4.0}, 10: {"grad_norm": 1.0}, 20: {"loss": 3.0}})
+    more = TrainingLog.of({10: {"loss": 3.5, "grad_norm": 9.0}, 20: {"loss": 9.0}, 30: {"validation_loss": 2.5}})
+    nan = np.nan
+    assert_logged(
+        log.filled(more),
+        [0, 10, 20, 30],
+        {
+            "loss": [4.0, 3.5, 3.0, nan],
+            "grad_norm": [nan, 1.0, nan, nan],
+            "validation_loss": [nan, nan, nan, 2.5],
+        },
+    )
+    assert_logged(log.filled(TrainingLog.of({})), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]})
+    assert_logged(TrainingLog.of({}).filled(log), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]})
+
+
 @pytest.mark.parametrize("place", [".", "checkpoint-4"])
 def test_rows_of_a_trainer_are_merged_by_step(place: str, tmp_path: Path) -> None:
     (tmp_path / place).mkdir(exist_ok=True)

@@ -284,15 +284,26 @@ def test_a_bomb_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "step_2.pt", 1).layers()
 
 
+@pytest.mark.parametrize("width", [1, 90, 400])
+def test_rows_are_read_alone_with_their_header_or_behind_it(width: int, tmp_path: Path) -> None:
+    # A few numbers come with the header of their record, in one read; more in a second.
+    W = torch.arange(100 * width, dtype=torch.float32).view(100, width)
+    path = tmp_path / "step_1.pt"
+    torch.save({"model": {"first": torch.ones(3), "w": W, "last": torch.ones(3)}}, path)
+    (layer,) = Checkpoint(path, 1).layers()
+    for start, stop in [(0, 100), (0, 1), (99, 100), (40, 95), (7, 7)]:
+        assert torch.equal(layer.read(start, stop), W[start:stop])
+    layer.read(98)[:] = -1  # it is the caller's
+    assert torch.equal(layer.read(), W)
+
+
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), zipped=st.booleans())
 def test_any_damage_is_refused_or_does_not_matter(
     data: st.DataObject, zipped: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    buffer = io.BytesIO()
-    torch.save(
-        {"model": random_weights({"a.weight": (3, 2), "b": (4,)})}, buffer, _use_new_zipfile_serialization=zipped
-    )
+    buffer, weights = io.BytesIO(), random_weights({"a.weight": (3, 2), "b": (4,)})
+    torch.save({"model": weights}, buffer, _use_new_zipfile_serialization=zipped)
     content = bytearray(buffer.getvalue())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -307,4 +318,9 @@ def test_any_damage_is_refused_or_does_not_matter(
         expected = torch.load(path, weights_only=True)["model"]
     except Exception:  # noqa: BLE001 - torch looks at more than is read here
         return
-    assert all(same(found[name], tensor) for name, tensor in expected.items() if name in found)
+    # Of a record whose attributes make it a folder torch returns memory that nothing was read into.
+    assert all(
+        same(found[name], tensor) or (name in weights and same(found[name], weights[name]))
+        for name, tensor in expected.items()
+        if name in found
+    )

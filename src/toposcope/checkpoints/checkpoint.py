@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from torch import Tensor
@@ -76,8 +76,8 @@ class Checkpoint:
             If a file is missing, damaged or unsafe.
         """
         found = formats.entries(self.location, self.files)
-        names = roles.plain_names([entry.name for entry in found])
-        return sorted((replace(e, name=n) for e, n in zip(found, names, strict=True)), key=lambda e: _natural(e.name))
+        order = _in_order(tuple([entry.name for entry in found]))
+        return [found[k] if found[k].name == name else replace(found[k], name=name) for k, name in order]
 
     @cached_property
     def _layers(self) -> list[Layer]:
@@ -162,6 +162,12 @@ class Checkpoint:
 
 def _is_matrix(entry: formats.Entry) -> bool:
     return len(entry.shape) == 2 and entry.is_float and 0 not in entry.shape and not entry.name.endswith("bias")
+
+
+@lru_cache(maxsize=64)
+def _in_order(names: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return places and plain names in the natural order of these; the checkpoints of a series have the same names."""
+    return sorted(enumerate(roles.plain_names(names)), key=lambda placed: _natural(placed[1]))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

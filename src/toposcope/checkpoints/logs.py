@@ -21,8 +21,13 @@ _NO_LOG = (
     csv.Error,
 )
 """What making sense of a file that is no training log may raise."""
-COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
-_OTHER_NAMES = {"lr": "learning_rate", "eval_loss": "validation_loss", "val_loss": "validation_loss"}
+COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "eval_loss": "validation_loss",
+    "val_loss": "validation_loss",
+    "weight_norm_total": "weight_norm",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,25 @@ class TrainingLog:
 
     steps: NDArray[np.int64]
     values: dict[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, rows: Mapping[int, Mapping[str, float]]) -> "TrainingLog":
+        """Return the log of rows by step; a column that a row lacks was not logged."""
+        steps = sorted(rows)
+        return cls(
+            np.array(steps, dtype=np.int64),
+            {c: np.array([rows[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in COLUMNS},
+        )
+
+    def filled(self, more: "TrainingLog") -> "TrainingLog":
+        """Return the log with what it lacks, steps or values, taken from another."""
+        steps = np.union1d(self.steps, more.steps)
+        values = {c: np.full(len(steps), np.nan) for c in COLUMNS}
+        for log in (more, self):
+            for column, into in values.items():
+                known = ~np.isnan(log.values[column])
+                into[np.searchsorted(steps, log.steps[known])] = log.values[column][known]
+        return TrainingLog(steps, values)
 
 
 def read_log(place: Source | Path) -> TrainingLog | None:
@@ -100,11 +124,7 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> TrainingLog:
     for row in rows:
         values = by_step.setdefault(int(row["step"]), {})
         for name, value in row.items():
-            column = _OTHER_NAMES.get(name, name)
+            column = OTHER_NAMES.get(name, name)
             if column in COLUMNS and value not in ("", None):
                 values[column] = float(value)
-    steps = sorted(by_step)
-    return TrainingLog(
-        np.array(steps, dtype=np.int64),
-        {c: np.array([by_step[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in COLUMNS},
-    )
+    return TrainingLog.of(by_step)

@@ -173,7 +173,7 @@ def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str
 @lru_cache(maxsize=1 << 16)
 def _by_family(name: str) -> tuple[str, str]:
     # The checkpoints of a series have the same names.
-    plain = _WRAPPER.sub("", name)
+    plain = _plain_name(name)
     return next(((role, family) for pattern, role, family in _COMPILED if pattern.search(plain)), ("other", UNKNOWN))
 
 
@@ -200,12 +200,17 @@ def is_buffer(name: str) -> bool:
     return _BUFFER.search(name) is not None
 
 
+@lru_cache(maxsize=1 << 16)
+def _plain_name(name: str) -> str:
+    return _WRAPPER.sub("", name)
+
+
 def plain_names(names: Sequence[str]) -> list[str]:
     """Take off what wrappers (torch.compile, DistributedDataParallel, FSDP) put into the names of tensors.
 
     Where two would then be called the same, all stay as they are.
     """
-    plain = [_WRAPPER.sub("", name) for name in names]
+    plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
 
 

@@ -4,8 +4,10 @@ import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from pickle import BINGET, BININT1, BINPUT, BINUNICODE, LONG_BINPUT, MARK, STOP
 from typing import Any, BinaryIO, ClassVar, cast
+
+import msgspec
 
 from toposcope.checkpoints.sources import CheckpointError, StoredFile
 
@@ -16,10 +18,10 @@ LARGEST_PICKLE = 1 << 28
 LONGEST_LINE = 1 << 16
 MOST_DIMENSIONS = 64
 """As torch has it."""
+SEQUENCES = (tuple, list)
 
 
-@dataclass(frozen=True)
-class StoredStorage:
+class StoredStorage(msgspec.Struct, frozen=True, gc=False):
     """A run of numbers in an archive: its record, their format (empty if untyped: bytes) and their count."""
 
     record: str
@@ -27,8 +29,7 @@ class StoredStorage:
     count: int
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(msgspec.Struct, frozen=True, gc=False):
     """A tensor as a pickle describes it; offset and strides count numbers."""
 
     storage: StoredStorage
@@ -78,17 +79,18 @@ def whole_numbers(values: Any = ()) -> tuple[int, ...]:
     ValueError
         If they are none.
     """
-    if not isinstance(values, list | tuple) or len(values) > MOST_DIMENSIONS:
+    if type(values) not in SEQUENCES or len(values) > MOST_DIMENSIONS:
         raise ValueError("a shape that is none")
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError("a shape of other than whole numbers")
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise ValueError("a shape of other than whole numbers")
     return tuple(values)
 
 
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, told: Any) -> StoredTensor:
     if not isinstance(storage, StoredStorage) or dtype not in DTYPES:
         raise ValueError("a tensor of no numbers that torch knows")
-    if isinstance(told, Mapping) and (told.get("conj") or told.get("neg")):
+    if told is not None and isinstance(told, Mapping) and (told.get("conj") or told.get("neg")):
         raise ValueError("a tensor that is conjugated or negated when it is read")
     shape, strides, (offset,) = whole_numbers(shape), whole_numbers(strides), whole_numbers([offset])
     if len(shape) != len(strides):
@@ -247,12 +249,47 @@ class _Unpickler(pickle._Unpickler):
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
+    memo: dict[int, Any]
 
     def __init__(
         self, stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(stream)
+        self._stream = stream
         self._location, self._names, self._persistent = location, names, persistent
+
+    def load(self) -> Any:
+        """Read one pickle; the opcodes of which the pickles of torch mostly consist without a call for each.
+
+        What a frame says is passed over: it tells how much to read ahead.
+        """
+        self.read, self.readline = self._stream.read, self._stream.readline
+        self.metastack, self.stack = [], []
+        self.append = self.stack.append
+        read, dispatch, memo = self.read, self.dispatch, self.memo
+        while opcode := read(1):
+            if opcode == BINPUT:
+                memo[read(1)[0]] = self.stack[-1]
+            elif opcode == BININT1:
+                self.append(read(1)[0])
+            elif opcode == BINGET:
+                self.append(memo[read(1)[0]])
+            elif opcode == LONG_BINPUT:
+                memo[int.from_bytes(read(4), "little")] = self.stack[-1]
+            elif opcode == BINUNICODE:
+                self.append(str(read(int.from_bytes(read(4), "little")), "utf-8", "surrogatepass"))
+            elif opcode == MARK:
+                self.metastack.append(self.stack)
+                self.stack = []
+                self.append = self.stack.append
+            elif opcode == STOP:
+                return self.stack.pop()
+            else:
+                dispatch[opcode[0]](self)
+        raise EOFError("it ends too early")
+
+    def _pass_over_frame(self) -> None:
+        self.read(8)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -311,6 +348,7 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError("it uses what torch does not write")
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
+        pickle.FRAME[0]: _pass_over_frame,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
         pickle.SETITEMS[0]: _set_items,

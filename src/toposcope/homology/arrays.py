@@ -1,6 +1,8 @@
 """Checking what the user hands in, once, before any mathematics."""
 
+import math
 import sys
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.kernels.magnitudes import EXPONENT_BITS, Magnitudes
+
+COMPUTED_IN = (np.dtype(np.float32), np.dtype(np.float64))
+NORMAL_EXPONENT = 1000
+"""Two to a power nearer to zero than this is a normal number of float64."""
 
 
 def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] | NDArray[np.float64]:
@@ -26,15 +32,37 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
     ToposcopeError
         If it is not a floating-point matrix, is empty, or holds NaN or infinities.
     """
-    matrix, format = _as_floats(values, name)
-    if format == "bfloat16":
-        matrix = _widened(matrix)
-    with np.errstate(over="ignore"):  # wider than float64, and infinite in it
-        matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
-    finite = np.isfinite(matrix)
-    if not finite.all():
-        raise not_finite(name, int(matrix.size - finite.sum()), matrix.size, matrix.shape)
+    matrix = _as_computed(values, name)
+    if not np.isfinite(matrix).all():
+        raise _not_finite_in(matrix, name)
     return matrix
+
+
+def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[NDArray[np.float64], int]:
+    """Return the same in float64, in units of a power of two in which no entry is above one, and that power.
+
+    Returns
+    -------
+    ndarray, shape (m, n), float64, C-contiguous
+        A new array.
+    int
+        The matrix is that array, times two to this power.
+    """
+    matrix = _as_computed(values, name)
+    largest = float(np.abs(matrix).max())  # NaN if one entry is
+    if not math.isfinite(largest):
+        raise _not_finite_in(matrix, name)
+    exponent = math.frexp(largest)[1]
+    return scaled(matrix, -exponent), exponent
+
+
+def scaled(values: NDArray[Any], exponent: int) -> NDArray[np.float64]:
+    """Return values times two to a power, in float64; infinite where they are beyond its range."""
+    if abs(exponent) < NORMAL_EXPONENT:
+        product: NDArray[np.float64] = np.multiply(values, 2.0**exponent, dtype=np.float64, order="C")
+        return product
+    product = np.ldexp(values.astype(np.float64, order="C", copy=False), exponent)
+    return product
 
 
 def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = None) -> Magnitudes:
@@ -58,13 +86,13 @@ def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = N
     if format not in EXPONENT_BITS:  # wider than float64
         with np.errstate(over="ignore"):  # infinite in float64
             matrix, format = matrix.astype(np.float64), "float64"
-    native = matrix.astype(matrix.dtype.newbyteorder("="), copy=False)
+    native = matrix if matrix.dtype.isnative else matrix.astype(matrix.dtype.newbyteorder("="))
     if not native.flags.aligned or 0 in native.strides:  # a broadcast entry is many entries
         native = native.copy()
     chosen = None if rows is None else as_indices(rows, "rows", len(native))
     if chosen is not None and (np.diff(chosen) == 1).all():
         native, chosen = native[chosen[0] : chosen[-1] + 1], None
-    return Magnitudes.of(native.view(f"u{native.dtype.itemsize}"), format, chosen)
+    return Magnitudes.of(native, format, chosen)
 
 
 def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> Any:
@@ -78,6 +106,21 @@ def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> A
     dtype = str(values.dtype).removeprefix("torch.")
     _check_matrix(name, tuple(values.shape), dtype, dtype in EXPONENT_BITS)
     return values if rows is None else values[as_indices(rows, "rows", len(values))]
+
+
+def _as_computed(values: Any, name: str) -> NDArray[np.float32] | NDArray[np.float64]:
+    """Return a floating-point matrix in the precision it is computed in; its entries are not looked at."""
+    matrix, format = _as_floats(values, name)
+    if format == "bfloat16":
+        matrix = _widened(matrix)
+    if matrix.dtype not in COMPUTED_IN:
+        with np.errstate(over="ignore"):  # wider than float64, and infinite in it
+            matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
+    return matrix
+
+
+def _not_finite_in(matrix: NDArray[Any], name: str) -> ToposcopeError:
+    return not_finite(name, int(np.count_nonzero(~np.isfinite(matrix))), matrix.size, matrix.shape)
 
 
 def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> ToposcopeError:
@@ -127,10 +170,11 @@ def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
             values = values.detach().cpu()
             if str(values.dtype) == "torch.bfloat16":
                 return np.asarray(values.view(sys.modules["torch"].int16)).view(np.uint16), "bfloat16"
-        if np.ma.is_masked(values):
+            values = values.numpy()
+        if type(values) is not np.ndarray and np.ma.is_masked(values):
             raise ValueError("some entries are masked; fill or drop them")
         array = np.asarray(values)
-        format = array.dtype.name
+        format = _format(array.dtype)
         return (array.view(np.uint16) if format == "bfloat16" else array), format
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
         reason = " ".join(str(error).split())
@@ -138,6 +182,12 @@ def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
         raise ToposcopeError(
             f"{name}: expected an array of numbers, got {type(values).__name__}{shape}: {reason}"
         ) from error
+
+
+@cache
+def _format(dtype: np.dtype[Any]) -> str:
+    # NumPy composes the name anew each time, in longer than a small matrix takes.
+    return dtype.name
 
 
 def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -173,6 +223,8 @@ def as_number(value: Any, name: str, least: float) -> float:
     ToposcopeError
         Naming the option and what was expected.
     """
+    if type(value) is float and value >= least:
+        return value
     try:
         number = float(value) if isinstance(value, Real) else float("nan")
     except OverflowError:  # a whole number beyond float64
@@ -184,6 +236,8 @@ def as_number(value: Any, name: str, least: float) -> float:
 
 def as_count(value: Any, name: str, least: int) -> int:
     """Return an option that must be a whole number of at least some value."""
+    if type(value) is int and value >= least:
+        return value
     count = int(value) if isinstance(value, Integral) and value is not True and value is not False else least - 1
     if count < least:
         raise ToposcopeError(f"{name}: expected a whole number of at least {least}, got {value!r}")

@@ -41,7 +41,8 @@ class Diagram:
     engine: str = ""
 
     def __post_init__(self) -> None:
-        pairs = as_array(self.pairs, "pairs")
+        usual = type(self.pairs) is np.ndarray and self.pairs.dtype == np.float64
+        pairs = self.pairs if usual else as_array(self.pairs, "pairs")
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "fiu":
             raise ToposcopeError(
                 f"pairs: expected (birth, death) points, shape (k, 2), got {pairs.dtype} of shape {pairs.shape}"
@@ -51,7 +52,8 @@ class Diagram:
                 f"pairs: {int((~np.isfinite(pairs)).any(axis=1).sum())} of {len(pairs)} points are not finite; count "
                 "what never dies in n_essential"
             )
-        object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
+        if not usual:
+            object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
 
     @property
     def lifetimes(self) -> NDArray[np.float64]:

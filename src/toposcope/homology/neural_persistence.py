@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any, Literal
 
@@ -27,21 +28,27 @@ class NeuralPersistence:
         ``norm`` / (N-1)^(1/p), in [0, 1] when the essential class is dropped: ``np_normalized``, Rieck Def. 3.
     deaths : ndarray, shape (N-1,), float64
         Weights of the maximum spanning tree, divided by the scale, descending.
-    diagram : Diagram
-        The points (1, a_e); births are 1 and the filtration descends.
     scale : float
         What |W| was divided by.
     degenerate : bool
         True for an all-zero matrix, whose persistence is 0 by convention.
+    diagram : Diagram
+        The points (1, a_e); births are 1 and the filtration descends. Made when it is asked for.
     """
 
     mean: float
     norm: float
     normalized: float
     deaths: NDArray[np.float64]
-    diagram: Diagram
     scale: float
     degenerate: bool
+
+    @cached_property
+    def diagram(self) -> Diagram:
+        """The points (1, a_e); births are 1 and the filtration descends."""
+        pairs = np.empty((len(self.deaths), 2))
+        pairs[:, 0], pairs[:, 1] = 1, self.deaths[::-1]
+        return Diagram(pairs, dimension=0, n_essential=1)
 
 
 def neural_persistence(
@@ -140,8 +147,6 @@ def _summary(
     deaths: NDArray[np.float64], scale: float, p: float, essential: str, *, degenerate: bool
 ) -> NeuralPersistence:
     persistences = 1.0 - deaths
-    pairs = np.ones((len(deaths), 2))
-    pairs[:, 1] = deaths[::-1]
     if essential == "count" and not degenerate:
         persistences = np.append(persistences, 1.0)
     # Relative to the largest, which is the last, high powers of small persistences do not underflow all at once.
@@ -152,7 +157,6 @@ def _summary(
         norm=norm,
         normalized=norm / len(deaths) ** (1 / p),
         deaths=deaths,
-        diagram=Diagram(pairs, dimension=0, n_essential=1),
         scale=scale,
         degenerate=degenerate,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_float_matrix
+from toposcope.homology.arrays import as_float_matrix, as_scaled_matrix, scaled
 
 Points = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -20,6 +20,10 @@ Metric = Literal["euclidean", "cosine", "precomputed"]
 BORUVKA_POINTS = 1000
 BORUVKA_COORDINATES = 40_000
 """From so many points, and numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
+
+
+SAFE_EXPONENT = 1000
+"""Distances between points whose coordinates are below two to this power are in the range of float64."""
 
 
 class Cloud(Protocol):
@@ -56,8 +60,9 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
         return Distances(as_distances(points, name))
     if metric == "euclidean" and getattr(points, "is_cuda", False):
         return DeviceEuclidean.of(points, name)
-    cloud = np.ascontiguousarray(as_float_matrix(points, name), dtype=np.float64)
-    return Euclidean.of(cloud, name) if metric == "euclidean" else Directions.of(cloud, name)
+    if metric == "euclidean":
+        return Euclidean.of(points, name)
+    return Directions.of(as_float_matrix(points, name).astype(np.float64, copy=False), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +77,9 @@ class Euclidean:
     name: str
 
     @classmethod
-    def of(cls, points: Points, name: str) -> "Euclidean":
-        """Choose the unit so that no coordinate is above one."""
-        exponent = int(np.frexp(np.abs(points).max())[1])
-        return cls(np.ldexp(points, -exponent), exponent, name)
+    def of(cls, points: ArrayLike | Any, name: str) -> "Euclidean":
+        """Check the points, and choose the unit so that no coordinate is above one."""
+        return cls(*as_scaled_matrix(points, name), name)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,18 +91,17 @@ class Euclidean:
         n, d = self.points.shape
         if d == 1:
             return self._scaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
-        distinct, squares = np.arange(n), None
-        if n >= BORUVKA_POINTS and n * d >= BORUVKA_COORDINATES:
-            from toposcope.kernels.duplicates import first_occurrences
+        if n < BORUVKA_POINTS or n * d < BORUVKA_COORDINATES:
+            squares = _prim_squares(self.points)
+            squares.sort()
+            return self._scaled(np.sqrt(squares, out=squares)), "prim"
+        from toposcope.kernels.duplicates import first_occurrences
 
-            distinct = first_occurrences(self.points)
-            squares = self._boruvka_squares(distinct)
-        engine = "boruvka"
-        if squares is None:
-            from toposcope.kernels.euclidean_prim import prim_squares
-
-            squares, engine = prim_squares(self.points[distinct]), "prim"
-        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(squares))])), engine
+        distinct, engine = first_occurrences(self.points), "boruvka"
+        found = self._boruvka_squares(distinct)
+        if found is None:
+            found, engine = _prim_squares(self.points[distinct]), "prim"
+        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(found))])), engine
 
     def _boruvka_squares(self, distinct: Indices) -> Vector | None:
         from toposcope.kernels.euclidean_tree import boruvka_squares
@@ -129,14 +132,22 @@ class Euclidean:
         return float(self._scaled(nearest).max())
 
     def _scaled(self, lengths: Vector) -> Vector:
+        if self.exponent < SAFE_EXPONENT:
+            return scaled(lengths, self.exponent)
         with np.errstate(over="ignore"):
-            scaled: Vector = np.ldexp(lengths, self.exponent)
-        if not np.isfinite(scaled).all():
+            found = scaled(lengths, self.exponent)
+        if not np.isfinite(found).all():
             raise ToposcopeError(
                 f"{self.name}: distances are beyond the range of float64, shape {self.points.shape}; divide the points "
                 "by a constant"
             )
-        return scaled
+        return found
+
+
+def _prim_squares(points: Points) -> Vector:
+    from toposcope.kernels.euclidean_prim import prim_squares
+
+    return prim_squares(points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +165,7 @@ class DeviceEuclidean(Euclidean):
     @classmethod
     def of(cls, points: Any, name: str) -> "DeviceEuclidean":
         """Check and scale the points; the copy on the host serves landmarks, loops, and small clouds."""
-        host = Euclidean.of(np.ascontiguousarray(as_float_matrix(points, name), dtype=np.float64), name)
+        host = Euclidean.of(points, name)
         # In two steps: one power of two may be out of range.
         half = host.exponent // 2
         device_points = points.detach().double() * 2.0**-half * 2.0 ** (half - host.exponent)

@@ -121,9 +121,11 @@ def farthest_points(
 
 def _connected_components(cloud: Cloud, threshold: float) -> Diagram:
     lengths, engine = cloud.tree()
-    deaths = lengths[lengths <= threshold]
+    deaths = lengths if threshold == np.inf else lengths[lengths <= threshold]
+    pairs = np.zeros((len(deaths), 2))
+    pairs[:, 1] = deaths
     return Diagram(
-        np.column_stack([np.zeros_like(deaths), deaths]),
+        pairs,
         dimension=0,
         n_essential=1,
         n_truncated=len(lengths) - len(deaths),

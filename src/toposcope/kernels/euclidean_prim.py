@@ -19,6 +19,25 @@ def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return squared
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _four_squares(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    c: NDArray[np.float64],
+    d: NDArray[np.float64],
+    e: NDArray[np.float64],
+) -> tuple[float, float, float, float]:
+    """Return the squared distances of four points from a fifth: four sums at once wait less for each other."""
+    to_a = to_b = to_c = to_d = 0.0
+    for t in range(len(e)):
+        from_a, from_b, from_c, from_d = a[t] - e[t], b[t] - e[t], c[t] - e[t], d[t] - e[t]
+        to_a += from_a * from_a
+        to_b += from_b * from_b
+        to_c += from_c * from_c
+        to_d += from_d * from_d
+    return to_a, to_b, to_c, to_d
+
+
 @numba.njit(cache=True, nogil=True)
 def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them.
@@ -34,21 +53,28 @@ def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     n = len(points)
     squares = np.empty(n - 1)
-    nearest = np.full(n, np.inf)
-    outside = np.arange(1, n)
-    n_outside = n - 1
-    added = 0
+    # Behind the points outside stand others, so that four can be taken at a time; what is found of them is not used.
+    outside = np.zeros(n + 3, np.int64)
+    outside[:n] = np.arange(n)
+    nearest = np.full(n + 3, np.inf)
+    n_outside, closest = n, 0
     for k in range(n - 1):
-        closest = 0
+        added = points[outside[closest]]
+        n_outside -= 1
+        outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
+        for o in range(0, n_outside, 4):
+            found = _four_squares(
+                points[outside[o]],
+                points[outside[o + 1]],
+                points[outside[o + 2]],
+                points[outside[o + 3]],
+                added,
+            )
+            for i in range(4):
+                nearest[o + i] = min(nearest[o + i], found[i])
         shortest = np.inf
         for o in range(n_outside):
-            vertex = outside[o]
-            nearest[vertex] = min(nearest[vertex], squared_distance(points[vertex], points[added]))
-            if nearest[vertex] < shortest:
-                shortest = nearest[vertex]
-                closest = o
+            if nearest[o] < shortest:
+                shortest, closest = nearest[o], o
         squares[k] = shortest
-        added = outside[closest]
-        n_outside -= 1
-        outside[closest] = outside[n_outside]
     return squares

@@ -17,6 +17,11 @@ EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 """Width of the exponent of each format read."""
 
 
+SIGNED = {size: np.dtype(f"i{size}") for size in (2, 4, 8)}
+MASKS = {dtype: dtype.type(np.iinfo(dtype).max) for dtype in SIGNED.values()}
+"""All bits but the sign."""
+
+
 class Entries(NamedTuple):
     """Where the entries of a matrix lie: the key of entry (i, j) is ``buffer[starts[i] + j * step] & mask``.
 
@@ -58,10 +63,13 @@ class Magnitudes:
 
     @classmethod
     def of(cls, bits: NDArray[Any], format: str, rows: NDArray[np.int64] | None = None) -> "Magnitudes":
-        """View a matrix of bit patterns, shape (m, n), any strides; `rows` selects rows without copying them.
+        """View a matrix by its bits, shape (m, n), any strides; `rows` selects rows without copying them.
 
         Rows and columns are exchanged where that makes the entries of a row neighbours.
         """
+        if rows is None and bits.flags.c_contiguous:
+            m, n = bits.shape
+            return cls._at(bits.view(SIGNED[bits.itemsize]).reshape(-1), np.arange(0, m * n, n), n, 1, True, format)
         # The order of rows and of columns does not matter: all can be read forwards.
         if bits.strides[1] < 0:
             bits = bits[:, ::-1]
@@ -73,15 +81,20 @@ class Magnitudes:
         m, n = bits.shape
         step = max(across, 1) if n > 1 else 1
         contiguous = rows is None and step == 1 and down == n
-        signed = bits.view(f"i{bits.itemsize}")
+        signed = bits.view(SIGNED[bits.itemsize])
         buffer = (
             signed.reshape(-1)
             if contiguous
             else as_strided(signed, ((m - 1) * down + (n - 1) * across + 1,), (bits.itemsize,))
         )
+        return cls._at(buffer, (np.arange(m) if rows is None else rows) * down, n, step, contiguous, format)
+
+    @classmethod
+    def _at(
+        cls, buffer: Keys, starts: NDArray[np.int64], n: int, step: int, contiguous: bool, format: str
+    ) -> "Magnitudes":
         buffer.flags.writeable = False
-        mask = buffer.dtype.type((1 << (8 * bits.itemsize - 1)) - 1)
-        return cls(Entries(buffer, (np.arange(m) if rows is None else rows) * down, n, step, mask, contiguous), format)
+        return cls(Entries(buffer, starts, n, step, MASKS[buffer.dtype], contiguous), format)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -188,17 +188,16 @@ def _off_the_way(known: Sequence[Track], longest: int = LONGEST) -> list[Suspect
         for steps, ratio in _detours(track, longest):
             layers[steps].append(track.name)
             ratios[steps].append(ratio)
-        if track.is_matrix:
+        if track.is_matrix and longest > 1:
             walking = track.two_intervals()
-            ratios_alone = _detour_ratios(track, track.lagged(2), 1)[:, 0]
+            ratios_alone = _detour_ratios([totals(parts) for parts in track.lagged(2)], track.floor(), 1)
             for k, ratio in enumerate(ratios_alone, start=1):
                 far = ratio > DETOUR_OF_MOST and (
                     _is_a_detour(track, walking, k, k + 1) or _is_louder(ratios_alone, k - 1)
                 )
                 single[int(track.steps[k])].append(float(ratio) if far else 0.0)
     for step, of_matrices in single.items():
-        median = float(np.median(of_matrices))
-        if longest > 1 and len(of_matrices) >= FEWEST_MATRICES and median > DETOUR_OF_MOST:
+        if len(of_matrices) >= FEWEST_MATRICES and (median := float(np.median(of_matrices))) > DETOUR_OF_MOST:
             layers[step,] = [track.name for track in known]
             ratios[step,] = [median]
     return [
@@ -237,14 +236,20 @@ def _worst_detour(track: Track, longest: int) -> tuple[tuple[int, ...], float] |
     The others are looked at again without it: a checkpoint beside one that is wrong may seem to be wrong itself.
     """
     n = len(track.steps)
-    lagged, walking = track.lagged(min(longest + 1, n - 1)), track.two_intervals()
+    lagged, walking, floor = track.lagged(min(longest + 1, n - 1)), track.two_intervals(), track.floor()
+    wholes = [totals(parts) for parts in lagged]
     for length in range(1, min(len(lagged), (n + 1) // 2)):
-        ratios = _detour_ratios(track, lagged, length)
-        candidates = np.flatnonzero((ratios[:, 0] > DETOUR) & (ratios[:, 1] > DETOUR_QUARTER))
-        for k in sorted(candidates.tolist(), key=lambda k: -float(ratios[k, 0])):
-            alone = length == 1 and track.is_matrix and _is_louder(ratios[:, 0], k)
+        ratios = _detour_ratios(wholes, floor, length)
+        far = ratios > DETOUR
+        if not far.any():
+            continue
+        # By the same of each quarter: not the doing of a few.
+        quarters = _detour_ratios(lagged, floor[:, None] / QUARTERS, length).min(axis=1)
+        candidates = np.flatnonzero(far & (quarters > DETOUR_QUARTER))
+        for k in sorted(candidates.tolist(), key=lambda k: -float(ratios[k])):
+            alone = length == 1 and track.is_matrix and _is_louder(ratios, k)
             if alone or _is_a_detour(track, walking, k + 1, k + 1 + length):
-                return tuple(track.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k, 0])
+                return tuple(track.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k])
     return None
 
 
@@ -273,18 +278,15 @@ def _correlation(track: Track, a: int, b: int) -> float:
     return float(Track(track.name, True, track.steps[[a, b]], track.values[[a, b]], track.rounding).correlations()[0])
 
 
-def _detour_ratios(track: Track, lagged: Sequence[Array], length: int) -> Array:
-    """Return how far off stretches of some length are, by the checkpoint before: of all values, and the least quarter.
+def _detour_ratios(lagged: Sequence[Array], floor: Array, length: int) -> Array:
+    """Return how far off stretches of some length are, by the checkpoint before.
 
-    That is the nearer of the distances to the checkpoints before and after, over the distance between these.
+    That is the nearer of the distances to the checkpoints before and after, over the distance between these; from
+    squared distances by lag, and what rounding alone may make of them.
     """
-    n = len(track.steps) - length - 1
-    floor = track.floor()[:n, None] / QUARTERS
-    nearer = np.minimum(totals(lagged[0][:n]), totals(lagged[0][length:]))
-    across = totals(lagged[length])
-    whole = np.sqrt((nearer + 4 * floor[:, 0]) / (across + 4 * floor[:, 0]))
-    quarters = np.sqrt((np.minimum(lagged[0][:n], lagged[0][length:]) + floor) / (lagged[length] + floor))
-    return np.stack([whole, quarters.min(axis=1)], axis=1)
+    n = len(floor) - length - 1
+    nearer = np.minimum(lagged[0][:n], lagged[0][length:])
+    return np.asarray(np.sqrt((nearer + floor[:n]) / (lagged[length] + floor[:n])))
 
 
 def _stretched(known: Sequence[Track]) -> list[Suspect]:
@@ -296,10 +298,12 @@ def _stretched(known: Sequence[Track]) -> list[Suspect]:
         size = np.where(factors > 0, np.abs(np.log(np.where(factors > 0, factors, 1))), 0)
         rate = size + track.rounding
         radial = (np.abs(factors - 1) > rest) & (size > STRETCH * track.rounding)
-        # A learning rate that restarts higher makes all of the movement larger, decay as well as noise.
-        faster = [rest[k] / max(1.0, factors[k]) / np.median(_nearby(rest, k, 2)) for k in range(len(rest))]
-        least = STRETCH * np.maximum(1, faster)
-        far = radial & np.array([rate[k] > least[k] * _nearby(rate, k, 2).max() for k in range(len(rate))])
+        least, far = np.zeros(len(rest)), np.zeros(len(rest), dtype=np.bool_)
+        for k in np.flatnonzero(radial).tolist():
+            # A learning rate that restarts higher makes all of the movement larger, decay as well as noise.
+            faster = rest[k] / max(1.0, factors[k]) / np.median(_nearby(rest, k, 2))
+            least[k] = STRETCH * np.maximum(1, faster)
+            far[k] = rate[k] > least[k] * _nearby(rate, k, 2).max()
         k = 0
         while k < len(far):
             if k + 1 < len(far) and far[k] and far[k + 1] and (factors[k] > 1) != (factors[k + 1] > 1):

@@ -145,9 +145,10 @@ class _Part:
         if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
             raise CheckpointError(f"{where} is no archive of torch.save, or damaged; fetch or save it again", "damaged")
         archive = Archive(self.file, self.start, self.stop)
-        if not isinstance(archive.content, StoredTensor):
+        content = archive.content
+        if not isinstance(content, StoredTensor):
             raise CheckpointError(f"{where} holds no tensor; fetch or save it again", "damaged")
-        entry = archive.entry("chunk", archive.content)
+        entry = archive.entry("chunk", content)
         if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
             raise CheckpointError(
                 f"{where} holds {entry.dtype} {list(entry.shape)}, where {METADATA} tells of {self.dtype} "

@@ -15,6 +15,7 @@ from toposcope.errors import ToposcopeError
 
 BLOCK = 1 << 24
 """Bytes of a tensor that are in memory at a time where it is read in turn."""
+IN_NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Entry:
     @property
     def is_float(self) -> bool:
         """Whether its numbers are floating-point, each of them in bytes of its own."""
-        return self.dtype.startswith(("float", "bfloat")) and not self.dtype.startswith("float4")
+        return _is_float(self.dtype)
 
     def content_hash(self) -> str:
         """Return the SHA-256 of dtype, shape and bytes, a few rows in memory at a time."""
@@ -74,6 +75,11 @@ class Entry:
         step = max(1, BLOCK // max(1, width))
         for start in range(0, count, step):
             yield read(start, min(start + step, count))
+
+
+@cache
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat")) and not dtype.startswith("float4")
 
 
 def in_row(tensor: Tensor) -> Tensor:
@@ -115,6 +121,11 @@ def as_tensor(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
     """Return bytes as a tensor, without a copy where they lie on the boundaries its numbers need."""
     if not stored.size:
         return torch.empty(shape, dtype=getattr(torch, dtype))
-    if stored.ctypes.data % itemsize(dtype):
+    if (known_to_numpy := IN_NUMPY.get(dtype)) is not None:
+        # NumPy's views cost less than torch's, which counts where a tensor is small.
+        numbers = stored.view(known_to_numpy).reshape(shape)
+        return torch.from_numpy(numbers if numbers.flags.aligned else numbers.copy())
+    known = getattr(torch, dtype)
+    if stored.__array_interface__["data"][0] % known.itemsize:
         stored = np.array(stored)
-    return torch.from_numpy(stored).view(getattr(torch, dtype)).view(shape)
+    return torch.from_numpy(stored).view(known).view(shape)

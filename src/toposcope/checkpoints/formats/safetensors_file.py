@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -36,7 +37,7 @@ DTYPES = {
 LONGEST_HEADER = 100_000_000
 """Bytes, as the safetensors library has it."""
 FIRST_READ = 1 << 16
-"""Bytes read at first: most headers fit, and one request is enough."""
+"""Bytes read at first: most headers fit, and one request is enough. What is said in shorter ones is remembered."""
 
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -46,6 +47,12 @@ class _Described(msgspec.Struct):
     dtype: str
     shape: list[_Whole]
     data_offsets: tuple[_Whole, _Whole]
+
+
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_DESCRIBED = msgspec.json.Decoder(_Described)
+_Tensor = tuple[str, tuple[int, ...], str, int]
+"""Name, shape, dtype, and where its bytes begin behind the header."""
 
 
 def claims(names: Collection[str]) -> bool:
@@ -61,57 +68,26 @@ def entries(spec: str, files: Files) -> list[Entry]:
 
 def entries_of(file: StoredFile) -> list[Entry]:
     """List the tensors of one file."""
-    begin, header = _header(file)
-    found = []
-    for name, described in header.items():
-        first, last = described.data_offsets
-        shape, dtype = _shape(file, name, described)
-        length = math.prod(shape) * itemsize(dtype)
-        if first > last or last - first != length:
-            raise _damaged(file, f"the header gives {name[:80]!r} {last - first} bytes, which its shape does not need")
-        found.append(contiguous(name, shape, dtype, file, begin + first))
-    _check_places(file, begin, sorted(described.data_offsets for described in header.values()))
-    return found
-
-
-def _shape(file: StoredFile, name: str, described: _Described) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype as torch has them; two numbers of 4 bits are one element there."""
-    shape, dtype = described.shape, DTYPES.get(described.dtype, "")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+    header = _header(file)
+    try:
+        promised, tensors = (_described if len(header) <= FIRST_READ else _described.__wrapped__)(header)
+    except ValueError as error:
+        raise _damaged(file, str(error)) from error
+    begin = 8 + len(header)
+    if begin + promised > file.size:
         raise CheckpointError(
-            f"{file.location}: damaged, or not for this version of torch: {name[:80]!r} holds numbers of the format "
-            f"{described.dtype[:40]!a}",
-            "damaged",
-        )
-    if len(shape) > MOST_DIMENSIONS:
-        raise _damaged(file, f"the header gives {name[:80]!r} {len(shape)} dimensions")
-    if described.dtype != "F4":
-        return tuple(shape), dtype
-    if not shape or shape[-1] % 2:
-        raise _damaged(file, f"the header gives {name[:80]!r} an odd count of 4-bit numbers")
-    return (*shape[:-1], shape[-1] // 2), dtype
-
-
-def _check_places(file: StoredFile, begin: int, places: list[tuple[int, int]]) -> None:
-    """Refuse a file in which tensors share bytes, or bytes belong to none."""
-    end = 0
-    for first, last in places:
-        if first != end:
-            raise _damaged(file, f"the header leaves bytes {end} to {first} to no tensor, or to two")
-        end = last
-    if begin + end > file.size:
-        raise CheckpointError(
-            f"{file.location}: truncated or damaged: the header promises {begin + end} bytes, there are {file.size}; "
-            "fetch or save it again",
+            f"{file.location}: truncated or damaged: the header promises {begin + promised} bytes, there are "
+            f"{file.size}; fetch or save it again",
             "truncated",
         )
-    if begin + end < file.size:
-        raise _damaged(file, f"{file.size - begin - end} bytes more than the header promises")
+    if begin + promised < file.size:
+        raise _damaged(file, f"{file.size - begin - promised} bytes more than the header promises")
+    return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
 
 
-def _header(file: StoredFile) -> tuple[int, dict[str, _Described]]:
-    """Return where the data begins, and what is said of each tensor."""
-    first = file.read(0, min(FIRST_READ, file.size)).tobytes()
+def _header(file: StoredFile) -> bytes:
+    """Return the text that stands before the data."""
+    first = file.read(0, min(FIRST_READ, file.size)).data
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or length > file.size - 8:
         told = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
@@ -119,12 +95,54 @@ def _header(file: StoredFile) -> tuple[int, dict[str, _Described]]:
     if length > LONGEST_HEADER:
         raise _damaged(file, f"its header would be {length} bytes long")
     rest = file.read(len(first), 8 + length).tobytes() if 8 + length > len(first) else b""
+    return bytes(first[8 : 8 + length]) + rest
+
+
+@lru_cache(maxsize=64)
+def _described(header: bytes) -> tuple[int, list[_Tensor]]:
+    """Return how many bytes of data a header promises, and its tensors; a series has one header in all its files.
+
+    Raises
+    ------
+    ValueError
+        If it is no header, tensors share bytes, or bytes belong to none.
+    """
     try:
-        raw = msgspec.json.decode((first + rest)[8 : 8 + length], type=dict[str, msgspec.Raw])
+        raw = _RAW.decode(header)
         raw.pop("__metadata__", None)
-        return 8 + length, {name: msgspec.json.decode(text, type=_Described) for name, text in raw.items()}
+        described = {name: _DESCRIBED.decode(text) for name, text in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(file, f"its header is no header ({str(error)[:120]!a})") from error
+        raise ValueError(f"its header is no header ({str(error)[:120]!a})") from error
+    tensors = []
+    for name, told in described.items():
+        first, last = told.data_offsets
+        shape, dtype = _shape(name, told)
+        if last - first != math.prod(shape) * itemsize(dtype):
+            raise ValueError(f"the header gives {name[:80]!r} {last - first} bytes, which its shape does not need")
+        tensors.append((name, shape, dtype, first))
+    end = 0
+    for first, last in sorted(told.data_offsets for told in described.values()):
+        if first != end:
+            raise ValueError(f"the header leaves bytes {end} to {first} to no tensor, or to two")
+        end = last
+    return end, tensors
+
+
+def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
+    """Return shape and dtype as torch has them; two numbers of 4 bits are one element there."""
+    shape, dtype = described.shape, DTYPES.get(described.dtype, "")
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(
+            f"{name[:80]!r} holds numbers of the format {described.dtype[:40]!a}, which this version of torch does not "
+            "know"
+        )
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"the header gives {name[:80]!r} {len(shape)} dimensions")
+    if described.dtype != "F4":
+        return tuple(shape), dtype
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"the header gives {name[:80]!r} an odd count of 4-bit numbers")
+    return (*shape[:-1], shape[-1] // 2), dtype
 
 
 def _damaged(file: StoredFile, reason: str) -> CheckpointError:

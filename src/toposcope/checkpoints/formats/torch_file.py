@@ -3,8 +3,9 @@
 import io
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from toposcope.checkpoints.formats.entry import Entry, as_tensor, itemsize
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other
-from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import LARGEST_PICKLE, TENSORS, StoredStorage, StoredTensor, Stream, load
 
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app")
@@ -23,7 +24,13 @@ DEEPEST = 4
 LOCAL_HEADER = 30
 MOST_STRETCHED = 1 << 30
 """Bytes that a tensor may have where its numbers, used over and over, are fewer."""
+ALIGNMENT = 128
+"""Bytes that torch puts at most between a record's header and its numbers."""
+FEW = 1 << 15
 SIGNATURES = {"zip": b"PK\x03\x04", "legacy": b"\x80"}
+NAMES = (str, int)
+Data = Callable[[int, int], Bytes]
+"""From a range of the bytes of a storage to these."""
 MAGIC = 0x1950A86A20F9469CFC6C
 """What files from before torch 1.6 begin with, pickled."""
 
@@ -92,9 +99,9 @@ class Archive:
                 listed = archive.infolist()
                 self._records = {info.filename.partition("/")[2]: info for info in listed}
                 self._check(len(listed))
-                if "byteorder" in self._records and self._content(archive, "byteorder") != b"little":
-                    raise self._damaged("its numbers are big-endian; save it again on another machine")
-                self.pickle = self._content(archive, "data.pkl")
+            if "byteorder" in self._records and self._content("byteorder") != b"little":
+                raise self._damaged("its numbers are big-endian; save it again on another machine")
+            self.pickle = self._content("data.pkl")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"{file.location}: truncated or damaged: its end, where an archive lists what it holds, cannot be "
@@ -102,9 +109,9 @@ class Archive:
                 "truncated",
             ) from error
 
-    @cached_property
+    @property
     def content(self) -> Any:
-        """What was saved, `StoredTensor` for each tensor."""
+        """What was saved, `StoredTensor` for each tensor; made anew each time, and not kept beside the entries."""
         return load(io.BytesIO(self.pickle), self._file.location, TENSORS, _storage)
 
     def _check(self, count: int) -> None:
@@ -117,28 +124,37 @@ class Archive:
         if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
             raise self._damaged("its records are compressed, as torch does not write them")
 
-    def _content(self, archive: zipfile.ZipFile, record: str) -> bytes:
+    def _content(self, record: str) -> bytes:
         info = self._records[record]
         if info.file_size > LARGEST_PICKLE:
             raise self._damaged(f"its {record} would be {info.file_size} bytes long")
-        with archive.open(info) as stream:
-            return stream.read()
+        content = self._data(info, 0, info.file_size).tobytes()
+        if zlib.crc32(content) != info.CRC:
+            raise zipfile.BadZipFile
+        return content
 
     def entry(self, name: str, tensor: StoredTensor) -> Entry:
         """Return one of its tensors, whose record is there and long enough."""
         info = self._records.get(f"data/{tensor.storage.record}")
         if info is None:
             raise self._damaged(f"{name[:80]!r} has no data")
-        return _entry(self._file, name, tensor, info.file_size, partial(self._data_begins, info))
+        return _entry(self._file, name, tensor, info.file_size, partial(self._data, info))
 
-    def _data_begins(self, info: zipfile.ZipInfo) -> int:
-        """Return where a record's numbers begin: behind its own header, whose length only that header tells."""
+    def _data(self, info: zipfile.ZipInfo, start: int, stop: int) -> Bytes:
+        """Return bytes of a record's numbers: behind its own header, whose length only that header tells.
+
+        Few are read together with the header.
+        """
         at = self._start + info.header_offset
-        header = self._file.read(at, at + LOCAL_HEADER).tobytes()
+        ahead = len(info.filename) + ALIGNMENT + stop if stop <= FEW else 0
+        read = self._file.read(at, min(at + LOCAL_HEADER + ahead, self._file.size))
+        header = read[:LOCAL_HEADER].tobytes()
         if not header.startswith(SIGNATURES["zip"]):
             raise self._damaged(f"its record {info.filename[:80]!r} is not where its end says")
-        name, extra = (int.from_bytes(header[k : k + 2], "little") for k in (26, 28))
-        return at + LOCAL_HEADER + name + extra
+        begin = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        if begin + stop <= len(read):
+            return read[begin + start : begin + stop]
+        return self._file.read(at + begin + start, at + begin + stop)
 
     def _damaged(self, reason: str) -> CheckpointError:
         return _not_weights(self._file, reason)
@@ -193,13 +209,13 @@ class Legacy:
         if storage.record not in self._begins:
             raise _not_weights(self._file, f"{name[:80]!r} has no data")
         size = storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
-        return _entry(self._file, name, tensor, size, partial(self._data_begins, storage))
+        return _entry(self._file, name, tensor, size, partial(self._data, storage))
 
-    def _data_begins(self, storage: StoredStorage) -> int:
+    def _data(self, storage: StoredStorage, start: int, stop: int) -> Bytes:
         begin = self._begins[storage.record]
         if int.from_bytes(self._file.read(begin - 8, begin).tobytes(), "little") != storage.count:
             raise _not_weights(self._file, "its numbers are not as many as it says")
-        return begin
+        return self._file.read(begin + start, begin + stop)
 
 
 def _not_weights(file: StoredFile, reason: str) -> CheckpointError:
@@ -208,15 +224,15 @@ def _not_weights(file: StoredFile, reason: str) -> CheckpointError:
 
 def _storage(told: Any) -> StoredStorage:
     kind, typed, record, _device, count, *view = told
-    if kind != "storage" or not isinstance(typed, StoredStorage) or any(part is not None for part in view):
+    if kind != "storage" or not isinstance(typed, StoredStorage) or view.count(None) < len(view):
         raise ValueError("an unknown kind of stored object")
     if not isinstance(record, str) or type(count) is not int or count < 0:
         raise ValueError("a storage without a name or a count")
     return StoredStorage(record, typed.dtype, count)
 
 
-def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, begins: Callable[[], int]) -> Entry:
-    """Return a tensor of a storage of `size` bytes, which begins where `begins` tells when it is read."""
+def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, data: Data) -> Entry:
+    """Return a tensor of a storage of `size` bytes."""
     needed = (tensor.offset + _span(tensor.shape, tensor.strides)) * itemsize(tensor.dtype)
     if needed > size:
         raise _not_weights(file, f"{name[:80]!r} needs more data than the {size} bytes that are there")
@@ -225,19 +241,18 @@ def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, begins:
         raise _not_weights(
             file, f"{name[:80]!r} makes {stretched:.3g} bytes of {size}, by the same numbers over and over"
         )
-    read = partial(_read, file, tensor, begins)
+    read = partial(_read, tensor, data)
     return Entry(name, tensor.shape, tensor.dtype, read, _rows_in_turn(tensor.shape, tensor.strides))
 
 
-def _read(file: StoredFile, tensor: StoredTensor, begins: Callable[[], int], start: int, stop: int) -> Tensor:
+def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> Tensor:
     size = itemsize(tensor.dtype)
     shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
     span = _span(shape, tensor.strides)
     if not span:
         return torch.empty(shape, dtype=getattr(torch, tensor.dtype))
-    first = begins() + (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
-    stored = as_tensor(file.read(first, first + span * size), tensor.dtype, (span,))
-    return stored.as_strided(shape, tensor.strides)
+    first = (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
+    return as_tensor(data(first, first + span * size), tensor.dtype, (span,)).as_strided(shape, tensor.strides)
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -268,7 +283,7 @@ def weights_of(content: object, depth: int = DEEPEST) -> dict[str, StoredTensor]
 
 def _tensors(content: object) -> dict[str, StoredTensor]:
     items = content.items() if isinstance(content, Mapping) else ()
-    return {str(name): v for name, v in items if isinstance(v, StoredTensor) and isinstance(name, str | int)}
+    return {str(name): v for name, v in items if isinstance(v, StoredTensor) and isinstance(name, NAMES)}
 
 
 def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:

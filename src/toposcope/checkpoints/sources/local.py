@@ -13,7 +13,7 @@ from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Bytes, Check
 from toposcope.errors import ToposcopeError
 
 MAPPED = 1 << 16
-"""Shorter ranges are copied: a map of its own costs more than they do."""
+"""Up to this, ranges are copied: a map of its own costs more than they do."""
 LONGEST_SHOWN = 120
 """Of a path that is none, in a message."""
 
@@ -39,23 +39,28 @@ class LocalFile:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range; a long one is a private map of the file, which is let go with the array."""
-        check_range(self.location, start, stop, self.size)
+        if not 0 <= start <= stop <= self.size:
+            check_range(self.location, start, stop, self.size)
         try:
-            with self.path.open("rb") as file:
-                status = os.fstat(file.fileno())
+            file = os.open(self.path, os.O_RDONLY)
+            try:
+                status = os.fstat(file)
                 if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.version):
                     raise CheckpointError(
                         f"{self.location}: changed while it was in use; run the same command again", "changed"
                     )
                 if start == stop:
                     return np.empty(0, np.uint8)
-                if stop - start < MAPPED:
-                    content = os.pread(file.fileno(), stop - start, start)
-                    check_range(self.location, start, stop, start + len(content))
-                    return np.frombuffer(bytearray(content), np.uint8)
+                if stop - start <= MAPPED:
+                    content = np.empty(stop - start, np.uint8)
+                    if (count := os.preadv(file, [content.data], start)) < stop - start:
+                        check_range(self.location, start, stop, start + count)
+                    return content
                 begin = start - start % mmap.ALLOCATIONGRANULARITY
                 # A private map may be written to, as torch expects of an array; the file is not.
-                view = mmap.mmap(file.fileno(), stop - begin, access=mmap.ACCESS_COPY, offset=begin)
+                view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
+            finally:
+                os.close(file)
         except OSError as error:
             raise CheckpointError(
                 f"{self.location}: cannot be read: {error.strerror or error}", "unreachable"
