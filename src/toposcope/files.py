@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,31 +24,48 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     ToposcopeError
         When the disk is full, or the place cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-        _sync_folder(path.parent)
-    except Exception as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        reason = _reason(error)
-        if reason is None:
-            raise
-        raise ToposcopeError(f"{path}: cannot be written: {reason}") from error
+    _write_all({path: write})
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes whole (see `write_whole`)."""
-    write_whole(path, lambda partial: partial.write_bytes(content))
+    write_whole(path, _writing(content))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text whole (see `write_whole`)."""
     write_bytes(path, text.encode())
+
+
+def write_all_bytes(contents: Mapping[Path, bytes]) -> None:
+    """Write several files, each of them whole (see `write_whole`); none is renamed before all are synced."""
+    _write_all({path: _writing(content) for path, content in contents.items()})
+
+
+def _writing(content: bytes) -> Callable[[Path], object]:
+    return lambda partial: partial.write_bytes(content)
+
+
+def _write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
+    partials = {path: path.with_name(f".{path.name}.partial") for path in writers}
+    try:
+        for path, partial in partials.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writers[path](partial)
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+        for path, partial in partials.items():
+            partial.replace(path)
+        for folder in {path.parent: None for path in partials}:
+            _sync_folder(folder)
+    except Exception as error:
+        for partial in partials.values():
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise ToposcopeError(f"{path}: cannot be written: {reason}") from error
 
 
 def _reason(error: Exception) -> str | None:

@@ -33,6 +33,7 @@ COMMANDS = [
     ["measure"],
     ["study"],
     ["study", "run"],
+    ["study", "import"],
     ["study", "status"],
     ["report"],
     ["export"],
@@ -552,3 +553,44 @@ def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
     assert line.startswith("error: found step 10: read: ")
     assert done.returncode == 1
     assert any(text.startswith("report: ") for text in done.stdout.splitlines())
+
+
+def write_published(folder: Path) -> Path:
+    """A published run: checkpoints, features, and a file that is neither."""
+    write_series(folder / "mine")
+    rows = [{"step": step, "loss": 5 - step / 10, "h0_total": float(step)} for step in (0, 10, 20)]
+    (folder / "features.json").write_text(json.dumps({"mine": rows, "other": rows}))
+    (folder / "machine.json").write_text('{"host": 3}')
+    return folder
+
+
+def test_a_published_study_is_taken_on_and_then_measured(tmp_path: Path) -> None:
+    write_published(tmp_path / "published")
+    done = command("study", "import", "published", "--workers", "1", cwd=tmp_path)
+    (note,) = complaints(done)
+    assert note.startswith("note: left out: ")
+    assert "machine.json" in note
+    assert done.returncode == 0
+    out = tmp_path / "published-study"
+    assert done.stdout.splitlines()[-1] == f"report: {out / 'report' / 'index.html'}"
+    told = json.loads(succeed("study", "status", out, "--json", by=inside))
+    assert [(run["kind"], run["measured"]) for run in told["runs"]] == [("series", 0), ("published", 0)]
+    succeed("study", "run", out / "study.toml", "--out", out, "--workers", "1")
+    told = json.loads(succeed("study", "status", out, "--json", by=inside))
+    assert [run["measured"] for run in told["runs"]] == [3, 0]
+
+
+@pytest.mark.parametrize("content", ["", "{"])
+def test_a_folder_with_nothing_to_take_on_is_bad_use(tmp_path: Path, content: str) -> None:
+    (tmp_path / "empty").mkdir()
+    if content:
+        (tmp_path / "empty" / "features.json").write_text(content)
+    line = misuse("study", "import", tmp_path / "empty", "--out", tmp_path / "out", by=inside)
+    assert str(tmp_path / "empty") in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_is_not_put_into_the_folder_it_is_taken_from(tmp_path: Path) -> None:
+    folder = write_published(tmp_path / "published")
+    assert "--out" in misuse("study", "import", folder, "--out", folder, by=inside)
+    assert not (folder / "study.toml").exists()

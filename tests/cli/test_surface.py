@@ -24,9 +24,10 @@ COMMANDS = {
         *("--role", "--step-pattern", "--steps", "--workers", "-h", "SERIES"),
     ],
     "toposcope study": ["--help", "-h"],
+    "toposcope study import": ["--help", "--out", "--workers", "-h", "FOLDER"],
     "toposcope study run": ["--engine", "--help", "--keep", "--offline", "--out", "--workers", "-h", "FILE"],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
-    "toposcope report": ["--help", "-h", "DIRECTORY"],
+    "toposcope report": ["--adjust", "--help", "--out", "-h", "DIRECTORIES"],
     "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],
 }
 

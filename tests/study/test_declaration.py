@@ -12,6 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, Size, Training
 from toposcope.study import Declaration, load_declaration, run_study
 from toposcope.study.declaration import DeclaredRun, DeclaredSeries, check
+from toposcope.study.published import Law, Published, Trace
 from toposcope.study.shipped import shipped_study
 from toposcope.version import __version__
 
@@ -153,6 +154,22 @@ def test_a_misspelled_field_is_told_with_the_known_ones(
     assert [name for name in known if name not in message.replace(f"'{field}'", "").replace(f"`{field}`", "")] == []
 
 
+MISSPELLED |= {
+    "series": ({"series": [{"paht": "a"}]}, "paht", ["path", "name", "features", "optional", "steps"]),
+    "published": ({"runs": [RUN], "published": {"corelations": {}}}, "corelations", ["correlations", "scaling"]),
+    "a published law": (
+        {"runs": [RUN], "published": {"scaling": {"loss": {"exponent": 1.0, "r_squared": 1.0, "q": 1.0}}}},
+        "q",
+        ["exponent", "r_squared", "rho"],
+    ),
+    "a published trace": (
+        {"runs": [RUN], "published": {"traces": {"a": {"steps": [], "values": {}, "value": {}}}}},
+        "value",
+        ["steps", "values"],
+    ),
+}
+
+
 BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no name": ({"runs": [RUN]}, ["name"]),
     "nothing": ({"name": "x"}, ["[[runs]]", "[[series]]"]),
@@ -174,6 +191,17 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a vocabulary": ({"name": "x", "runs": [RUN], "corpus": {"vocabulary": 64}}, ["vocabulary", "64", "128"]),
     "a tokenizer": ({"name": "x", "runs": [RUN], "corpus": {"tokenizer": "words"}}, ["'words'", "corpus.tokenizer"]),
+    "a protocol": ({"name": "x", "runs": [RUN], "protocol": "loose"}, ["'loose'", "protocol"]),
+    "a series of nothing": ({"name": "x", "series": [{"name": "a"}]}, ["series", "path", "features"]),
+    "features of no name": ({"name": "x", "series": [{"features": "f.json"}]}, ["series", "name", "features"]),
+    "a correlation": (
+        {"name": "x", "runs": [RUN], "published": {"correlations": {"np_mean": {"a": "high"}}}},
+        ["float", "published.correlations"],
+    ),
+    "a trace": (
+        {"name": "x", "runs": [RUN], "published": {"traces": {"a": {"steps": [0, 1], "values": {"np_mean": [1.0]}}}}},
+        ["np_mean has 1 values for 2 steps", "published.traces"],
+    ),
     "a probe without a name": ({"name": "x", "runs": [RUN], "probes": [{"pooled": True}]}, ["probe", "rips"]),
     "an option": (
         {"name": "x", "runs": [RUN], "probes": [{"name": "rips", "max_dimension": -1}]},
@@ -276,7 +304,18 @@ FULL = Declaration(
         DeclaredRun(size="tiny-3k", training={"seed": 1, "learning_rate": 1e-4}),
         DeclaredRun(size=Size(hidden=8, layers=1, heads=1), name="dials"),
     ],
-    series=[DeclaredSeries(path="/checkpoints", name="found", steps=[0, 10])],
+    series=[
+        DeclaredSeries(path="/checkpoints", name="found", steps=[0, 10], optional=True),
+        DeclaredSeries(name="told", features="/features.json"),
+    ],
+    protocol="published",
+    published=Published(
+        correlations={"H0.total": {"found": -0.5}},
+        intervals={"H0.total": {"found": (-0.75, -0.25)}},
+        prediction_errors={"loss_only": {"0.2": 0.1}},
+        scaling={"loss": Law(exponent=-0.1, r_squared=0.5, p=0.25)},
+        traces={"pythia-14m": Trace(steps=[0, 5], values={"np_mean": [0.5, 0.25]})},
+    ),
     probes=[
         {"name": "rips", "threshold": 2.0},
         {"name": "rips", "pooled": True},
@@ -313,6 +352,57 @@ def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
     check(declaration)
     assert declaration.name == name
+
+
+PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ({"protocol": "exact"}, ["neural_persistence", "rips", "controls", "distances"]),
+        ({"protocol": "published"}, ["neural_persistence", PUBLISHED_CLOUD, "controls"]),
+        ({"protocol": "published", "probes": [{"name": "rips"}]}, ["rips"]),
+        ({"protocol": "published", "probes": []}, []),
+    ],
+    ids=["exact", "published", "own", "none"],
+)
+def test_the_probes_of_a_protocol(tmp_path: Path, content: dict[str, Any], labels: list[str]) -> None:
+    declaration = load(tmp_path, {"name": "x", "runs": [RUN], **content})
+    assert [probe.label() for probe in declaration.resolved_probes()] == labels
+    assert load(tmp_path, declaration.to_toml()) == declaration
+
+
+def test_paths_of_features_start_at_the_file(tmp_path: Path) -> None:
+    declaration = load(tmp_path, {"name": "x", "series": [{"name": "a", "features": "f.json"}]})
+    assert declaration.series[0].features == str(tmp_path / "f.json")
+    assert declaration.series[0].path == ""
+
+
+def test_the_shipped_study_of_the_paper_measures_as_published_and_exactly() -> None:
+    declaration = shipped_study("paper")
+    labels = [probe.label() for probe in declaration.resolved_probes()]
+    assert {"neural_persistence", "rips", PUBLISHED_CLOUD, "distances:of=neural_persistence"} <= set(labels)
+    assert declaration.protocol == "exact"
+    sizes = set(SIZES)
+    published = declaration.published
+    assert published is not None
+    by_run: list[dict[str, Any]] = [
+        published.final_loss,
+        *published.correlations.values(),
+        *published.intervals.values(),
+        published.largest_change,
+        published.diminishing_returns,
+    ]
+    assert [set(values) for values in by_run] == [sizes] * 7
+    assert [set(errors) for errors in published.prediction_errors.values()] == [{"0.2", "0.3", "0.5"}] * 3
+    assert all(
+        low < published.correlations["H0.total"][run] < high
+        for run, (low, high) in published.intervals["H0.total"].items()
+    )
+    (pythia,) = declaration.series
+    assert pythia.optional
+    assert published.traces[pythia.called()].steps == pythia.steps
 
 
 def test_the_shipped_study_of_the_paper_is_as_published() -> None:

@@ -32,3 +32,12 @@ def test_a_task_that_kills_its_worker_stops_no_other(tmp_path: Path) -> None:
     assert isinstance(lost, Failed)
     assert "killed 2 times" in lost.message
     assert found == {(tmp_path, number): number * number for number in range(8) if number != 3}
+
+
+def test_an_engine_tells_while_nothing_is_ready(tmp_path: Path) -> None:
+    told: list[int] = []
+    with Workers(2) as pool:
+        # Workers take longer to start than the engine waits for a result.
+        found = list(pool.run(square, [1, 2], idle=lambda: told.append(1)))
+    assert sorted(found) == [(1, 1), (2, 4)]
+    assert told

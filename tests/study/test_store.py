@@ -18,7 +18,7 @@ from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
 SCHEMA = {
     "meta": ["key", "value"],
     "runs": ["run", "position", "kind", "n_parameters", "status", "last_step", "source"],
-    "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"],
+    "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
     "evidence": ["run", "step", "content"],
@@ -69,7 +69,7 @@ def test_the_schema_is_the_documented_one(store: Store) -> None:
     tables = [name for name in tables if not name.startswith("sqlite_")]  # its own
     found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
     assert found == SCHEMA
-    assert store.meta("schema_version") == "1"
+    assert store.meta("schema_version") == "2"
 
 
 def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:
@@ -89,6 +89,47 @@ def test_another_schema_version_is_refused(tmp_path: Path, store: Store) -> None
     store.close()
     with pytest.raises(ToposcopeError, match=r"study\.db: schema version 99"):
         Store(tmp_path / "study.db")
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+        INSERT INTO meta VALUES ('schema_version', '1'), ('toposcope', '0.0.1');
+        CREATE TABLE log (run TEXT NOT NULL, step INTEGER NOT NULL, loss REAL, learning_rate REAL, grad_norm REAL,
+            tokens REAL, flops REAL, validation_loss REAL, PRIMARY KEY (run, step)) WITHOUT ROWID;
+        INSERT INTO log VALUES ('run', 5, 2.5, 0.1, 0.5, 64, 100, 2.75);
+        """
+    )
+    connection.close()
+    opened = Store(path)
+    assert query(opened, "SELECT * FROM log") == [("run", 5, 2.5, 0.1, 0.5, 64, 100, 2.75, None)]
+    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("2", "0.0.1")
+    opened.put_log("run", log([5], weight_norm=[3.5]))
+    assert query(opened, "SELECT weight_norm FROM log") == [(3.5,)]
+    test_the_schema_is_the_documented_one(opened)
+    opened.close()
+
+
+def test_published_features_stand_whatever_becomes_of_checkpoints(store: Store) -> None:
+    store.put_checkpoint(checkpoint(layer("a")))
+    store.put_measurements([row(unit("a"))])
+    store.put_published("run", "first", {10: {"x": 1.5}, 20: {"x": 2.5}})
+    store.drop_checkpoints("run", [10, 20])
+    ids = query(store, "SELECT step, probe, id FROM measurements ORDER BY step")
+    assert [found[:2] for found in ids] == [(10, "published"), (20, "published")]
+    assert store.statistics("run", 20, "published", "{}") == {"network": {"x": 2.5}}
+    # Under the same key nothing is written; under another all of them are replaced.
+    store.put_published("run", "first", {10: {"x": 1.5}, 20: {"x": 2.5}})
+    assert query(store, "SELECT step, probe, id FROM measurements ORDER BY step") == ids
+    store.put_published("run", "second", {30: {"y": 1.0}})
+    assert query(store, "SELECT step, statistic, value FROM measurements JOIN features ON measurement = id") == [
+        (30, "y", 1.0)
+    ]
+    store.put_published("run", "", {})
+    assert query(store, "SELECT COUNT(*) FROM measurements") == [(0,)]
 
 
 def test_a_file_that_is_no_database_is_told_with_its_mend(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``toposcope study run`` and ``toposcope study status``."""
+"""``toposcope study run``, ``toposcope study import`` and ``toposcope study status``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toposcope.cli.shared import (
+    BadUse,
     access_options,
     bad_use,
     engine_option,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def study() -> None:
-    """Run a declared study, or see where one stands."""
+    """Run a declared study, take on a published one, or see where one stands."""
 
 
 @study.command()
@@ -55,17 +56,54 @@ def run_and_report(
     *,
     engine: str = "pool",
     access: Access | None = None,
+    measured: bool = True,
 ) -> None:
     """Run a study, write its report, and tell where it is and what it says."""
     from toposcope.cli.report import write_and_tell
     from toposcope.study import Study, run_study
 
     with progress_bars() as progress:
-        errors = run_study(declaration, directory, workers=workers, engine=engine, access=access, progress=progress)
+        errors = run_study(
+            declaration,
+            directory,
+            workers=workers,
+            engine=engine,
+            access=access,
+            measured=measured,
+            progress=progress,
+        )
     write_and_tell(directory)
     for note in Study.load(directory).notes():
         click.echo(f"note: {note}", err=True)
     tell_errors(errors, directory)
+
+
+@study.command("import")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the study; FOLDER's name and -study if left out."
+)
+@workers_option
+def import_published(folder: Path, out: Path | None, workers: int | None) -> None:
+    """Take on a published study from its own files, and report on its published numbers.
+
+    In FOLDER may lie checkpoint folders with their training logs, JSON files of features by step, and one of
+    correlations. Nothing is measured yet; `toposcope study run DIR/study.toml --out DIR` measures the checkpoints too.
+
+    
+    Example:
+      toposcope study import published/ --out again
+    """
+    from toposcope.study.imported import imported
+
+    directory = out or Path(f"{folder.resolve().name}-study")
+    with bad_use():
+        if directory.resolve() == folder.resolve():
+            raise BadUse(f"--out {directory}: the folder that is read; choose another")
+        found = imported(folder, directory)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    run_and_report(found.declaration, directory, workers, measured=False)
 
 
 @study.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
 from toposcope.progress import Progress, silent
-from toposcope.study.pool import Engine, Failed, Result, Task, free, one_thread
+from toposcope.study.pool import Engine, Failed, Result, Task, free, nothing, one_thread
 
 if TYPE_CHECKING:
     import ray
@@ -67,6 +67,7 @@ class Cluster:
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = free,
+        idle: Callable[[], None] = nothing,
     ) -> Iterator[tuple[Task, Result | Failed]]:
         """See `Engine.run`; progress of tasks under way is not told."""
         import ray
@@ -84,6 +85,8 @@ class Cluster:
             if not running:
                 return
             done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+            if not done:
+                idle()
             for reference in done:
                 task = running.pop(reference)
                 yield task, _result(reference)

@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import tomli_w
@@ -18,6 +18,7 @@ from toposcope.family import Corpus, Run, Size, Training
 from toposcope.family.corpus import CHARACTERS
 from toposcope.family.sizes import find_size
 from toposcope.probes import Probe, make_probes
+from toposcope.study.published import Law, Published, Trace
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -28,6 +29,16 @@ DEFAULT_PROBES: list[dict[str, Any]] = [
     {"name": "controls"},
     {"name": "distances"},
 ]
+PUBLISHED_CLOUD: dict[str, Any] = {
+    "name": "rips",
+    "max_points": 200,
+    "threshold": 2.0,
+    "pooled": True,
+    "sample": "random",
+    "draws": 10,
+}
+"""The cloud of the published study (METHODS 3). It drew once, without a seed; ten draws tell how much hangs on that."""
+PUBLISHED_PROBES: list[dict[str, Any]] = [{"name": "neural_persistence"}, PUBLISHED_CLOUD, {"name": "controls"}]
 
 
 class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,14 +60,19 @@ class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A series of checkpoints that exists.
+    """A run that exists: a series of checkpoints, features of it that were published, or both.
 
     Attributes
     ----------
     path : str
-        A path, of which a relative one starts at the TOML file; ``hf:owner/name@revisions``; or a URL.
+        A path, of which a relative one starts at the TOML file; ``hf:owner/name@revisions``; or a URL. Empty if there
+        are no checkpoints, only features.
     name : str
         The last part of the path if left out.
+    features : str
+        A JSON file of published features (see ``docs/import.md``); a relative path starts at the TOML file.
+    optional : bool
+        Whether it is no error if the series cannot be opened: the study then says so in a note, and does the rest.
     steps : list of int
         Only these; all if empty.
     every : int
@@ -69,8 +85,10 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Regular expressions of tensor names and their roles, before the built-in ones.
     """
 
-    path: str
+    path: str = ""
     name: str = ""
+    features: str = ""
+    optional: bool = False
     steps: list[int] = []
     every: int = 0
     log_spaced: int = 0
@@ -112,7 +130,13 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     runs : list of DeclaredRun
     series : list of DeclaredSeries
     probes : list of dict
-        ``name`` and options of each; all of METHODS' weight probes if left out.
+        ``name`` and options of each; `DEFAULT_PROBES` if left out. In a TOML file whose protocol is ``published`` they
+        are then `PUBLISHED_PROBES`.
+    protocol : "exact" or "published"
+        Whose choices the headline numbers follow: all rows and all deaths, a trusted loss; or those of the published
+        study.
+    published : Published, optional
+        What was published of these runs.
     toposcope : str
         Version that ran the study; filled in by the runner.
     """
@@ -123,6 +147,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     runs: list[DeclaredRun] = []
     series: list[DeclaredSeries] = []
     probes: list[dict[str, Any]] = msgspec.field(default_factory=lambda: list(DEFAULT_PROBES))
+    protocol: Literal["exact", "published"] = "exact"
+    published: Published | None = None
     toposcope: str = __version__
 
     def resolved_runs(self) -> list[Run]:
@@ -139,7 +165,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def to_toml(self) -> str:
         """Return the declaration with every default written out."""
-        return tomli_w.dumps(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__)))
+        return tomli_w.dumps(_told(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__))))
 
     def _resolve(self, declared: DeclaredRun) -> Run:
         name = declared.name or (declared.size if isinstance(declared.size, str) else "")
@@ -174,6 +200,8 @@ def load_declaration(path: str | Path) -> Declaration:
         raise ToposcopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ToposcopeError(f"{path}: not valid TOML: {error}") from error
+    if content.get("protocol") == "published":
+        content.setdefault("probes", PUBLISHED_PROBES)
     try:
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
@@ -200,6 +228,8 @@ def check(declaration: Declaration) -> None:
                 f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
             )
     for found in declaration.series:
+        if not found.path and not (found.features and found.name):
+            raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")
         checked(found.roles)
         if found.step_pattern:
             step_pattern(found.step_pattern)
@@ -208,11 +238,21 @@ def check(declaration: Declaration) -> None:
             raise ToposcopeError(f"the name {name!r} of a series cannot be a folder's; give it another name")
 
 
+def _told(content: Any) -> Any:
+    """Leave out what is None, for which TOML has no word."""
+    if isinstance(content, dict):
+        return {key: _told(value) for key, value in content.items() if value is not None}
+    return [_told(value) for value in content] if isinstance(content, list | tuple) else content
+
+
 def _anchored(declaration: Declaration, folder: Path) -> Declaration:
     """Make paths absolute, starting at the TOML file."""
+
+    def anchored(path: str) -> str:
+        return str(folder / local_path(path)) if path and not is_remote(path) else path
+
     series = [
-        s if is_remote(s.path) else msgspec.structs.replace(s, path=str(folder / local_path(s.path)))
-        for s in declaration.series
+        msgspec.structs.replace(s, path=anchored(s.path), features=anchored(s.features)) for s in declaration.series
     ]
     corpus = declaration.corpus
     if corpus.source != "python-docs" and not corpus.source.startswith("hf:"):
@@ -232,6 +272,9 @@ def _with_choices(message: str, content: dict[str, Any]) -> str:
         "runs": DeclaredRun,
         "runs.size": Size,
         "series": DeclaredSeries,
+        "published": Published,
+        "published.scaling": Law,
+        "published.traces": Trace,
     }
     place = re.sub(r"\[\d*\]|\[\.\.\.\]", "", found.group(2)) if found.group(2) else None
     known = ", ".join(places[place].__struct_fields__) if place in places else "other fields"

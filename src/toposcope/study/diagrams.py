@@ -10,7 +10,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_bytes
 from toposcope.homology import Diagram
 from toposcope.probes import Probe
 
@@ -32,8 +31,8 @@ def is_readable(path: Path) -> bool:
         return False
 
 
-def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str]) -> None:
-    """Write the diagrams of a checkpoint's layers, beside those in the file that are to be kept.
+def diagram_bytes(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str]) -> bytes:
+    """Return a diagram file of a checkpoint's layers, and of those in the file at `path` that are to be kept.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
     names, dimension, n_essential, n_truncated and cover_radius.
@@ -45,7 +44,7 @@ def write_diagrams(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
     # One metadata key: safetensors writes several in no fixed order.
     metadata = {"diagrams": msgspec.json.encode(rest).decode()}
-    write_bytes(path, save(tensors, metadata=metadata))
+    return save(tensors, metadata=metadata)
 
 
 def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:

@@ -80,7 +80,7 @@ def plan(
             continue
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
-        if _applies(probe, row, previous):
+        if _applies(probe, row, previous, row is checkpoints[min(checkpoints)]):
             keys = _keys(probe, source, row, first, previous, corpus_sha256)
         current = set()
         for layer, unit in mine[step].items():
@@ -102,7 +102,9 @@ def plan(
             )
 
 
-def _applies(probe: Probe, row: CheckpointRow, previous: CheckpointRow | None) -> bool:
+def _applies(probe: Probe, row: CheckpointRow, previous: CheckpointRow | None, is_first: bool) -> bool:
+    if probe.ONCE and not is_first:
+        return False
     if "gradients" in probe.NEEDS and not row.weights_hash:
         return False
     return "diagrams" not in probe.NEEDS or previous is not None
@@ -123,7 +125,7 @@ def _keys(
     if "gradients" in probe.NEEDS:
         fixed += [row.weights_hash, corpus_sha256]
     others = [first if need == "first" else previous for need in ("first", "previous") if need in probe.NEEDS]
-    columns = [_hashes(row), *(_hashes(other) if other else {} for other in others)]
+    columns = [_shapes(row) if probe.ONCE else _hashes(row), *(_hashes(other) if other else {} for other in others)]
     names = [layer.layer for layer in row.layers]
     parts = {name: [*fixed, *(column.get(name, "") for column in columns)] for name in names}
     whole = [part for name in names for part in parts[name]]
@@ -134,6 +136,10 @@ def _keys(
 
 def _hashes(row: CheckpointRow) -> dict[str, str]:
     return {layer.layer: layer.content_hash for layer in row.layers}
+
+
+def _shapes(row: CheckpointRow) -> dict[str, str]:
+    return {layer.layer: f"{layer.n_rows}x{layer.n_columns}" for layer in row.layers}
 
 
 def _digest(parts: Sequence[str]) -> str:

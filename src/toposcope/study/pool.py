@@ -3,19 +3,24 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_connections
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from toposcope.homology.memory import free_memory
 from toposcope.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -30,6 +35,10 @@ _report: Progress = silent
 def free(_: Any) -> int:
     """Cost nothing."""
     return 0
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 def report(what: str, done: int, total: int) -> None:
@@ -53,6 +62,7 @@ class Engine(Protocol):
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = free,
+        idle: Callable[[], None] = nothing,
     ) -> Iterator[tuple[Task, Result | Failed]]:
         """Yield every task with its result, in the order they finish.
 
@@ -66,6 +76,8 @@ class Engine(Protocol):
             Called with what tasks `report`.
         cost : callable
             Bytes a task holds in memory.
+        idle : callable
+            Called now and then while tasks are under way elsewhere and no result is ready.
         """
         ...
 
@@ -105,6 +117,7 @@ class Workers(AbstractContextManager["Workers"]):
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = free,
+        idle: Callable[[], None] = nothing,
     ) -> Iterator[tuple[Task, Result | Failed]]:
         """See `Engine.run`."""
         if self._executor is None:
@@ -113,19 +126,24 @@ class Workers(AbstractContextManager["Workers"]):
         lost: list[Task] = []
         waiting = iter(tasks)
         while True:
-            yield from self._run(function, waiting, progress, cost, lost)
+            yield from self._run(function, waiting, progress, cost, idle, lost)
             if not lost:
                 return
             for task in self._taken(lost):
-                yield from self._alone(function, task, progress, cost)
+                yield from self._alone(function, task, progress, cost, idle)
 
     def _alone(
-        self, function: Callable[[Task], Result], task: Task, progress: Progress, cost: Callable[[Task], int]
+        self,
+        function: Callable[[Task], Result],
+        task: Task,
+        progress: Progress,
+        cost: Callable[[Task], int],
+        idle: Callable[[], None],
     ) -> Iterator[tuple[Task, Result | Failed]]:
         """Run a task that was under way when a worker died: by itself, so that it is known which one kills."""
         for _ in range(TRIES_ALONE):
             lost: list[Task] = []
-            yield from self._run(function, iter([task]), progress, cost, lost)
+            yield from self._run(function, iter([task]), progress, cost, idle, lost)
             if not self._taken(lost):
                 return
         told = f"its worker process was killed {TRIES_ALONE} times, perhaps for want of memory; try fewer --workers"
@@ -146,6 +164,7 @@ class Workers(AbstractContextManager["Workers"]):
         waiting: Iterator[Task],
         progress: Progress,
         cost: Callable[[Task], int],
+        idle: Callable[[], None],
         lost: list[Task],
     ) -> Iterator[tuple[Task, Result]]:
         """Run tasks until there are no more, or a worker died; what was under way is then added to `lost`."""
@@ -170,6 +189,8 @@ class Workers(AbstractContextManager["Workers"]):
             done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             while not self._reports.empty():
                 progress(*self._reports.get())
+            if not done:
+                idle()
             for future in done:
                 if isinstance(future.exception(), BrokenProcessPool):
                     continue
@@ -245,15 +266,22 @@ def _interrupts_held() -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Compute as a worker process does: sums over several threads depend on their number."""
     import torch
-    from threadpoolctl import threadpool_limits
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with _libraries(len(sys.modules)).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@lru_cache(1)
+def _libraries(_modules: int) -> "ThreadpoolController":
+    """Return what sets the threads of the loaded libraries; looked for anew when modules were imported since."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _begin_worker(reports: Any, lifeline: Connection) -> None:

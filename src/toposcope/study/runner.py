@@ -20,8 +20,9 @@ from toposcope.files import write_text
 from toposcope.progress import Progress, silent
 from toposcope.study.cluster import engine_named
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
+from toposcope.study.feature_file import PublishedRun, of_run, read_features
 from toposcope.study.pool import Engine, Failed, Workers
-from toposcope.study.store import Store, Unit
+from toposcope.study.store import PUBLISHED, Store, Unit
 from toposcope.study.survey import Survey
 from toposcope.study.tasks import TrainTask, train_task
 from toposcope.version import __version__
@@ -39,6 +40,7 @@ def run_study(
     engine: str = "pool",
     access: Access | None = None,
     opened: Mapping[str, Series] | None = None,
+    measured: bool = True,
     progress: Progress = silent,
 ) -> dict[Unit, str]:
     """Run a study in a directory, or go on with it.
@@ -57,6 +59,8 @@ def run_study(
         How remote bytes are come by, and what of them is kept.
     opened : mapping, optional
         Series, by the name they are declared under, that need not be opened.
+    measured : bool
+        Whether the probes are to measure; otherwise checkpoints are read and examined, and no more.
     progress : callable
         Called with the name of a run or ``compare`` (counts), ``read`` or ``measure`` (bytes).
 
@@ -79,7 +83,7 @@ def run_study(
         try:
             with Workers(workers or _processors()) as pool, engine_named(engine, pool) as chosen:
                 return _Runner(
-                    declaration, directory, store, pool, chosen, access or Access(), opened or {}, progress
+                    declaration, directory, store, pool, chosen, access or Access(), opened or {}, measured, progress
                 ).go()
         finally:
             store.close()
@@ -134,6 +138,7 @@ class _Runner:
     engine: Engine
     access: Access
     opened: Mapping[str, Series]
+    measured: bool
     progress: Progress
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
@@ -208,37 +213,85 @@ class _Runner:
         declared = self.declaration.named_series()
         specs = {name: str(self.run_directory(name)) for name in runs} | {n: s.path for n, s in declared.items()}
         for position, (name, spec) in enumerate(specs.items()):
+            published = self._published(declared[name]) if name in declared else None
             if name in declared:
-                self.store.put_run(name, position, "series", None, spec)
+                kind = "series" if spec else PUBLISHED
+                size = published.n_parameters if published else None
+                self.store.put_run(name, position, kind, size, spec or declared[name].features)
+                self.store.set_meta(f"unreachable {name}", "")
             elif not (self.run_directory(name) / "checkpoints").is_dir():
                 continue  # its training failed before the first checkpoint, and said so
+            if not spec:
+                self._keep_published_alone(name, published)
+                continue
             try:
                 found = self._open(declared[name]) if name in declared else series(spec)
             except (ToposcopeError, OSError) as error:
-                self.store.put_log(name, None)
+                if name in declared and declared[name].optional:
+                    self._leave_out(name, str(error), published)
+                    continue
+                self._put_log(name, None, published)
                 self._fail_run(name, "read", str(error))
                 continue
-            self._keep_log(name, found)
+            self._keep_log(name, found, published)
             self.checkpoints[name] = {c.step: c for c in found}
             self.store.set_meta(f"ignored {name}", ", ".join(found.ignored))
             if name in declared:
                 self.store.set_status(name, "complete", found.steps[-1])
 
+    def _published(self, declared: DeclaredSeries) -> PublishedRun | None:
+        """Keep the published features of a run as they are now; those of a file that has no sense are forgotten."""
+        name, found = declared.called(), None
+        if declared.features:
+            path = Path(declared.features)
+            try:
+                found = of_run(read_features(path), name, path)
+            except ToposcopeError as error:
+                self._fail({Unit(name, WHOLE_RUN, "", PUBLISHED, ""): str(error)})
+        self.store.put_published(name, found.key if found else "", found.features if found else {})
+        return found
+
+    def _keep_published_alone(self, name: str, published: PublishedRun | None) -> None:
+        """Keep a run of which there are features and no checkpoints."""
+        self.store.drop_checkpoints(name, self.store.checkpoints(name))
+        self.store.put_findings(name, [])
+        for fact in ("examined", "ignored"):
+            self.store.set_meta(f"{fact} {name}", "")
+        self._put_log(name, None, published)
+        last = max(published.features) if published else None
+        self.store.set_status(name, "complete" if published else "failed", last)
+
+    def _leave_out(self, name: str, reason: str, published: PublishedRun | None) -> None:
+        """Go on without a series that need not be there; what was measured of it before stands."""
+        self.store.set_meta(f"unreachable {name}", reason)
+        evidence = self.store.evidence(name)
+        if evidence:
+            self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
+        else:
+            self._put_log(name, None, published)
+        self.store.set_status(name, "unreachable", max(evidence, default=None))
+
     def _open(self, declared: DeclaredSeries) -> Series:
         return self.opened.get(declared.called()) or declared.open(self.access)
 
-    def _keep_log(self, name: str, found: Series) -> None:
+    def _keep_log(self, name: str, found: Series, published: PublishedRun | None) -> None:
         """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
         try:
             self.logs[name] = read_log(found.source) if found.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
-        self.store.put_log(name, self.logs[name])
+        self._put_log(name, self.logs[name], published)
+
+    def _put_log(self, name: str, log: TrainingLog | None, published: PublishedRun | None) -> None:
+        """Keep a training log, filled up with what was published beside the features."""
+        if published:
+            log = log.filled(published.log) if log else published.log
+        self.store.put_log(name, log)
 
     def _survey(self) -> None:
         """Read and measure what is missing."""
-        probes = self.declaration.resolved_probes()
+        probes = self.declaration.resolved_probes() if self.measured else []
         survey = Survey(
             store=self.store,
             directory=self.directory,

@@ -1,18 +1,19 @@
 -- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
 
 CREATE TABLE IF NOT EXISTS meta (
-    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, ignored RUN, examined RUN
+    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256; of a run: ignored, examined,
+                                           -- unreachable, with its name behind
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS runs (
     run          TEXT PRIMARY KEY,
     position     INTEGER NOT NULL,         -- order of declaration
-    kind         TEXT NOT NULL,            -- family (trained here) or series (found)
+    kind         TEXT NOT NULL,            -- family (trained here), series (found), published (only numbers)
     n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
-    status       TEXT NOT NULL,            -- running, complete, diverged, failed
+    status       TEXT NOT NULL,            -- running, complete, diverged, failed, unreachable
     last_step    INTEGER,
-    source       TEXT NOT NULL             -- folder, hf:owner/name@revisions, or URL
+    source       TEXT NOT NULL             -- folder, file, hf:owner/name@revisions, or URL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
@@ -24,6 +25,7 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
     tokens          REAL,                  -- seen so far
     flops           REAL,                  -- 6 N D so far
     validation_loss REAL,                  -- on the fixed set; at checkpoints only
+    weight_norm     REAL,                  -- L2, of all weights; where a log tells it
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
@@ -73,7 +75,7 @@ CREATE TABLE IF NOT EXISTS measurements (
     step     INTEGER NOT NULL,
     layer    TEXT NOT NULL,                -- or network, pooled
     role     TEXT NOT NULL,
-    probe    TEXT NOT NULL,
+    probe    TEXT NOT NULL,                -- or published: numbers that were published, not measured
     options  TEXT NOT NULL,                -- JSON
     key      TEXT NOT NULL,                -- of the tensors measured, the probe, its version and its options
     flag     TEXT NOT NULL,                -- degenerate, landmarks, or empty
@@ -92,7 +94,7 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,              -- -1: the run as a whole
     layer   TEXT NOT NULL,
-    probe   TEXT NOT NULL,                 -- or train, read, log
+    probe   TEXT NOT NULL,                 -- or train, read, log, published
     options TEXT NOT NULL,
     message TEXT NOT NULL,
     PRIMARY KEY (run, step, layer, probe, options)

@@ -18,7 +18,11 @@ from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Measurement
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
+OLDER = ("1",)
+"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``."""
+PUBLISHED = "published"
+"""Under this name of a probe stand numbers that were published with a run; they need no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,26 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._joined = False
         with self._told():
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
         known = self.meta("schema_version")
-        if known not in (None, SCHEMA_VERSION):
+        if known not in (None, SCHEMA_VERSION, *OLDER):
             raise ToposcopeError(
                 f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
             )
-        self.set_meta("schema_version", SCHEMA_VERSION)
+        self._bring_up_to_date()
+
+    def _bring_up_to_date(self) -> None:
+        """Add what an older version lacks; both or neither is done."""
+        columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
+        with self._transaction() as c:
+            if "weight_norm" not in columns:
+                c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
+            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -129,7 +142,9 @@ class Store:
         rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
         with self._transaction() as c:
             c.execute("DELETE FROM log WHERE run = ?", (run,))
-            c.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            c.executemany(
+                f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})", rows
+            )
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -197,10 +212,13 @@ class Store:
 
     def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
         """Forget checkpoints that are gone or cannot be read, with all that was measured on them."""
+        steps = list(steps)
+        if not steps:
+            return
         with self._transaction() as c:
             for step in steps:
                 _forget(c, run, step)
-                c.execute("DELETE FROM measurements WHERE run = ? AND step = ?", (run, step))
+                c.execute("DELETE FROM measurements WHERE run = ? AND step = ? AND probe <> ?", (run, step, PUBLISHED))
 
     def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
         """Return key and diagram file of everything measured on a run at some steps."""
@@ -230,25 +248,31 @@ class Store:
         """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
         with self._transaction() as c:
             for unit, key, found, diagrams in rows:
-                place = (unit.run, unit.step, unit.layer, unit.probe, unit.options)
                 c.execute(
                     "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
-                    place,
+                    (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
-                cursor = c.execute(
-                    "INSERT INTO measurements (run, step, layer, probe, options, role, key, flag, diagrams) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*place, found.role, key, found.flag, diagrams),
-                )
-                values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
-                c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
+                _insert(c, unit, key, found, diagrams)
+
+    def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
+        """Keep the published features of a run, by step, in place of older ones; under the same key they stand."""
+        units = {step: Unit(run, step, "network", PUBLISHED, "{}") for step in features}
+        known = self._rows("SELECT step, key FROM measurements WHERE run = ? AND probe = ?", run, PUBLISHED)
+        if sorted(known) == [(step, key) for step in sorted(units)]:
+            return
+        with self._transaction() as c:
+            c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
+            for step, statistics in features.items():
+                _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Forget what was measured on tensors, or by probe versions, that are no longer current."""
+        rows = [(u.run, u.step, u.layer, u.probe, u.options) for u in units]
+        if not rows:
+            return
         with self._transaction() as c:
             c.executemany(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
-                [(u.run, u.step, u.layer, u.probe, u.options) for u in units],
+                "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
             )
 
     def clear_errors(self) -> None:
@@ -259,6 +283,8 @@ class Store:
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Keep what failed."""
         rows = [(u.run, u.step, u.layer, u.probe, u.options, message) for u, message in errors.items()]
+        if not rows:
+            return
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
 
@@ -267,7 +293,20 @@ class Store:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """Keep all that is put meanwhile in one transaction: the whole of it, or, where anything fails, nothing."""
+        with self._transaction():
+            self._joined = True
+            try:
+                yield
+            finally:
+                self._joined = False
+
+    @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._joined:  # `together` ends it
+            yield self._connection
+            return
         with self._told():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -291,6 +330,17 @@ def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
     c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
     c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
     c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
+
+
+def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, diagrams: str) -> None:
+    place = (unit.run, unit.step, unit.layer, unit.probe, unit.options)
+    cursor = c.execute(
+        "INSERT INTO measurements (run, step, layer, probe, options, role, key, flag, diagrams) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*place, found.role, key, found.flag, diagrams),
+    )
+    values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
+    c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
 
 
 def _or_null(value: float) -> float | None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import polars as pl
 
+from toposcope.checkpoints.logs import COLUMNS
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
+from toposcope.study.store import PUBLISHED
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -23,6 +25,8 @@ FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "value": pl.Float64,
     "flag": pl.String,
 }
+
+_OF_MEASUREMENT = ("run", "step", "layer", "role", "probe", "options", "flag")
 
 
 class Study:
@@ -57,7 +61,7 @@ class Study:
         return cls(directory, load_declaration(directory / "study.toml"))
 
     def frame(self) -> pl.DataFrame:
-        """Return every feature of the declared runs by the declared probes, in a fixed order.
+        """Return every feature of the declared runs by the declared probes, and what was published, in a fixed order.
 
         Returns
         -------
@@ -65,20 +69,31 @@ class Study:
             Columns ``run, step, layer, role, probe, options, statistic, value, flag``. ``layer`` is ``network`` for
             what a probe says of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
         """
-        frame = self._query(
-            "SELECT m.run, m.step, m.layer, m.role, m.probe, m.options, statistic, value, flag "
-            "FROM measurements m JOIN features ON measurement = id JOIN runs r ON r.run = m.run "
+        # The texts of a measurement are read once, not once for each of its statistics.
+        measured = self._query(
+            "SELECT id, m.run, m.step, m.layer, m.role, m.probe, m.options, flag "
+            "FROM measurements m JOIN runs r ON r.run = m.run "
             "LEFT JOIN layers l ON (l.run, l.step, l.layer) = (m.run, m.step, m.layer) "
-            "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options, statistic",
-            FRAME_SCHEMA,
+            "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options",
+            {"measurement": pl.Int64, **{name: FRAME_SCHEMA[name] for name in FRAME_SCHEMA if name in _OF_MEASUREMENT}},
         )
-        frame = frame.filter(pl.col("run").is_in(self._run_names()))
-        return frame.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")
+        measured = measured.filter(pl.col("run").is_in(self._run_names()))
+        measured = measured.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")
+        features = self._query(
+            "SELECT measurement, statistic, value FROM features ORDER BY measurement, statistic",
+            {"measurement": pl.Int64, "statistic": pl.String, "value": pl.Float64},
+        )
+        return measured.join(features, on="measurement", maintain_order="left_right").select(*FRAME_SCHEMA)
 
     def labels(self) -> pl.DataFrame:
-        """Return ``probe, options, label`` of the declared probes; a label is what the command line takes."""
+        """Return ``probe, options, label`` of the declared probes; a label is what the command line takes.
+
+        Where features were published with a run, they are those of ``published``.
+        """
         probes = self.declaration.resolved_probes()
         rows = [(probe.name(), probe.options(), probe.label()) for probe in probes]
+        if any(series.features for series in self.declaration.series):
+            rows.append((PUBLISHED, "{}", PUBLISHED))
         return pl.DataFrame(rows, schema={"probe": pl.String, "options": pl.String, "label": pl.String}, orient="row")
 
     def runs(self) -> pl.DataFrame:
@@ -103,7 +118,7 @@ class Study:
             "SELECT DISTINCT run, step, probe, options FROM measurements",
             {"run": pl.String, "step": pl.Int64, "probe": pl.String, "options": pl.String},
         )
-        declared = done.join(self.labels(), on=["probe", "options"], how="semi")
+        declared = done.filter(pl.col("probe") != PUBLISHED).join(self.labels(), on=["probe", "options"], how="semi")
         measured = declared.group_by("run").agg(measured=pl.col("step").n_unique())
         failed = self.errors().group_by("run").agg(errors=pl.len())
         return (
@@ -115,11 +130,12 @@ class Study:
 
     def log(self) -> pl.DataFrame:
         """Return the training logs; see ``schema.sql`` for units."""
-        columns = ["loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"]
+        known = set(self._query("SELECT name FROM pragma_table_info('log')", {"name": pl.String})["name"])
+        columns = [name if name in known else f"NULL AS {name}" for name in COLUMNS]  # an older store has fewer
         frame = self._query(
             f"SELECT l.run, l.step, {', '.join(columns)} FROM log l JOIN runs r ON r.run = l.run "
             "ORDER BY position, l.step",
-            {"run": pl.String, "step": pl.Int64, **dict.fromkeys(columns, pl.Float64)},
+            {"run": pl.String, "step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)},
         )
         return frame.filter(pl.col("run").is_in(self._run_names()))
 
@@ -160,8 +176,9 @@ class Study:
 
     def notes(self) -> list[str]:
         """Return what was left out of the study without being an error, a sentence each."""
-        series = list(self.declaration.named_series())
-        found = [
+        series = [name for name, declared in self.declaration.named_series().items() if declared.path]
+        found = [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
+        found += [
             f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
             for name in series
             if (files := self._ignored(name))
@@ -171,8 +188,9 @@ class Study:
             f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
             for name in self._runs_of_8_bits()
         ]
-        if series:
-            which = ", ".join(series)
+        reached = [name for name in series if not self.meta(f"unreachable {name}")]
+        if reached:
+            which = ", ".join(reached)
             found += [f"{p} does not apply to {which}: only runs trained here can be evaluated" for p in needing]
         return found
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
 from toposcope.errors import ToposcopeError
+from toposcope.files import write_all_bytes
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams
 from toposcope.progress import Progress, silent
-from toposcope.study.diagrams import diagram_file, read_diagrams, write_diagrams
+from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams
+from toposcope.study.grouping import Group
 from toposcope.study.plan import Planned, plan
 from toposcope.study.pool import Engine, Failed
 from toposcope.study.store import CheckpointRow, Store, Unit
-from toposcope.study.tasks import BYTES, Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
+from toposcope.study.tally import Tally
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
 
 BATCH = 64 * 10**6
 """Bytes of layers that make one task; a larger layer is a task of its own."""
@@ -68,9 +71,9 @@ class Survey:
         """Read and measure what is missing; return what failed."""
         sizes = self._sizes()
         stale = self._stale()
-        reading = _Tally("read", sum(sizes[place].stored for place in stale), self.progress)
+        reading = Tally("read", sum(sizes[place].stored for place in stale), self.progress)
         alone = [probe for probe, source in self.sources.items() if source is None]
-        measuring = _Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
+        measuring = Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for window in _windows(self._places(), fetched, self.keep):
             self._read([place for place in window if place in stale], sizes, reading)
@@ -111,25 +114,32 @@ class Survey:
                 self.progress("open", len(sizes), len(places))
         return sizes
 
-    def _read(self, window: Sequence[Place], sizes: Mapping[Place, "_Size"], tally: "_Tally") -> None:
+    def _read(self, window: Sequence[Place], sizes: Mapping[Place, "_Size"], tally: "Tally") -> None:
         """Read and hash checkpoints."""
         tasks = [ReadTask(run, self.checkpoints[run][step], run in self.evaluable) for run, step in window]
-        for task, result in self.engine.run(read_task, tasks, tally.partly):
-            run, step = task.run, task.checkpoint.step
-            tally.add(sizes[run, step].stored)
-            if isinstance(result, Read) and result.row is not None:
-                self.store.put_checkpoint(result.row)
-                self.rows[run][step] = result.row
-            else:
-                self.store.drop_checkpoints(run, [step])
-                self.rows[run].pop(step, None)
-                message = result.message if isinstance(result, Failed) else result.evidence.error
-                self._fail({Unit(run, step, "", "read", ""): message})
-            if isinstance(result, Read):
-                self.store.put_evidence(run, step, result.evidence)
+        with Group(self._keep_read) as group:
+            for task, result in self.engine.run(read_task, tasks, tally.partly, idle=group.flush):
+                tally.add(sizes[task.run, task.checkpoint.step].stored)
+                group.add((task, result))
+
+    def _keep_read(self, results: Sequence[tuple[ReadTask, Read | Failed]]) -> None:
+        """Keep what was read of several checkpoints."""
+        with self.store.together():
+            for task, result in results:
+                run, step = task.run, task.checkpoint.step
+                if isinstance(result, Read) and result.row is not None:
+                    self.store.put_checkpoint(result.row)
+                    self.rows[run][step] = result.row
+                else:
+                    self.store.drop_checkpoints(run, [step])
+                    self.rows[run].pop(step, None)
+                    message = result.message if isinstance(result, Failed) else result.evidence.error
+                    self._fail({Unit(run, step, "", "read", ""): message})
+                if isinstance(result, Read):
+                    self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
-        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, "_Size"], tally: "_Tally"
+        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, "_Size"], tally: "Tally"
     ) -> None:
         """Measure what is missing with probes that look at checkpoints alone."""
         tasks: list[MeasureTask] = []
@@ -143,10 +153,11 @@ class Survey:
         tally.add(len(probes) * sum(sizes[place].analysed for place in window) - planned_bytes)
         here = [task for task in tasks if task.run_directory]
         anywhere = [task for task in tasks if not task.run_directory]
-        for engine, mine in ((self.engine, anywhere), (self.here, here)):
-            for task, result in engine.run(measure_task, mine, cost=lambda task: task.largest):
-                tally.add(task.n_bytes)
-                self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe])
+        with Group(self._store) as group:
+            for engine, mine in ((self.engine, anywhere), (self.here, here)):
+                for task, result in engine.run(measure_task, mine, cost=lambda task: task.largest, idle=group.flush):
+                    tally.add(task.n_bytes)
+                    self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
     def _compare(self) -> None:
         """Measure with probes that compare the diagrams of others."""
@@ -166,9 +177,10 @@ class Survey:
                 )
 
         pending = {(run, found.step, found.probe): _Pending(found, 1) for run, found in planned}
-        for done, (task, result) in enumerate(self.here.run(measure_task, tasks()), 1):
-            self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe])
-            self.progress("compare", done, len(planned))
+        with Group(self._store) as group:
+            for done, (task, result) in enumerate(self.here.run(measure_task, tasks(), idle=group.flush), 1):
+                self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe], group)
+                self.progress("compare", done, len(planned))
 
     def _planned(self, window: Iterable[Place], probes: Mapping[Probe, Probe | None]) -> Iterator[tuple[str, Planned]]:
         """Yield what is missing, and forget what no longer stands."""
@@ -178,11 +190,14 @@ class Survey:
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)
             steps = sorted(self.checkpoints[run])
-            for probe, source in probes.items():
-                for planned in plan(rows, steps, only, probe, source, measured, self.directory, self.corpus_sha256):
-                    self.store.drop_measurements(planned.stale)
-                    if planned.wanted:
-                        yield run, planned
+            found = [
+                planned
+                for probe, source in probes.items()
+                for planned in plan(rows, steps, only, probe, source, measured, self.directory, self.corpus_sha256)
+            ]
+            self.store.drop_measurements(unit for planned in found for unit in planned.stale)
+            # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
+            yield from ((run, planned) for planned in sorted(found, key=lambda p: p.step) if planned.wanted)
 
     def _tasks(self, run: str, planned: Planned) -> Iterator[MeasureTask]:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
@@ -230,33 +245,43 @@ class Survey:
         except ToposcopeError:
             return {}
 
-    def _keep(self, task: MeasureTask, result: list[Measurement | Failure] | Failed, pending: "_Pending") -> None:
-        """Write diagrams, then the rows that point to them; when all layers are there, what is said of the network."""
+    def _keep(
+        self,
+        task: MeasureTask,
+        result: list[Measurement | Failure] | Failed,
+        pending: "_Pending",
+        group: "Group[_Finished]",
+    ) -> None:
+        """Keep what was measured; when all layers are there, what is said of the network."""
         if isinstance(result, Failed):
             result = [Failure(name, result.message) for name in task.wanted]
-        self._store(task, result, pending)
+        group.add(_Finished(task, result, pending))
+        if pending.is_parted:  # the next part is added to the diagrams of this one, and the last asks for its rows
+            group.flush()
         pending.remaining -= 1
         if pending.remaining == 0 and NETWORK in pending.planned.wanted and NETWORK not in task.wanted:
             known = self._known(task.run, pending.planned)
             wanted = {NETWORK: pending.planned.wanted[NETWORK]}
             closing = replace(task, wanted=wanted, known=known, first=None, previous=None)
-            self._store(closing, measure_task(closing), pending)
+            group.add(_Finished(closing, measure_task(closing), pending))
 
-    def _store(self, task: MeasureTask, results: Sequence[Measurement | Failure], pending: "_Pending") -> None:
-        probe, step = task.probe, task.checkpoint.step
-
-        def unit(layer: str) -> Unit:
-            return Unit(task.run, step, layer, probe.name(), probe.options())
-
-        found = [r for r in results if isinstance(r, Measurement)]
-        file = diagram_file(task.run, step, probe)
-        diagrams = {r.layer: r.diagrams for r in found if r.diagrams}
-        if diagrams or (self.directory / file).exists():
-            # Also without new ones: diagrams of a layer that now fails must go.
-            write_diagrams(self.directory / file, diagrams, sorted(pending.current))
-        self.store.put_measurements((unit(r.layer), task.wanted[r.layer], r, file if r.diagrams else "") for r in found)
-        pending.current |= {r.layer for r in found}
-        self._fail({unit(r.layer): r.message for r in results if isinstance(r, Failure)})
+    def _store(self, finished: Sequence["_Finished"]) -> None:
+        """Write diagrams, then the rows that point to them."""
+        contents: dict[Path, bytes] = {}
+        for work in finished:
+            path = self.directory / work.file
+            diagrams = {r.layer: r.diagrams for r in work.found if r.diagrams}
+            if diagrams or path.exists():
+                # Also without new ones: diagrams of a layer that now fails must go.
+                contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current))
+        write_all_bytes(contents)
+        with self.store.together():
+            for work in finished:
+                keys, file = work.task.wanted, work.file
+                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.found)
+                self.store.put_measurements(rows)
+                work.pending.current |= {r.layer for r in work.found}
+                self._fail({work.unit(r.layer): r.message for r in work.results if isinstance(r, Failure)})
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
@@ -295,37 +320,33 @@ class _Pending:
 
     planned: Planned
     remaining: int
-    current: set[str] = field(default_factory=set)
+    current: set[str] = field(init=False)
+    is_parted: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.current = set(self.planned.current)
+        self.is_parted = self.remaining > 1
 
 
-@dataclass
-class _Tally:
-    """Bytes done of bytes to do, told as they grow."""
+@dataclass(frozen=True)
+class _Finished:
+    """What a task measured, on its way to the disk."""
 
-    stage: str
-    total: int
-    progress: Progress
-    done: int = 0
-    ahead: int = 0
+    task: MeasureTask
+    results: Sequence[Measurement | Failure]
+    pending: _Pending
 
-    def add(self, n_bytes: int) -> None:
-        """Count finished work; what was told of it while it was under way counts once."""
-        self.done += n_bytes
-        self.ahead = max(0, self.ahead - n_bytes)
-        self._tell()
+    @property
+    def found(self) -> list[Measurement]:
+        return [result for result in self.results if isinstance(result, Measurement)]
 
-    def partly(self, what: str, n_bytes: int, _: int) -> None:
-        """Count work under way."""
-        if what == BYTES:
-            self.ahead += n_bytes
-            self._tell()
+    @property
+    def file(self) -> str:
+        return diagram_file(self.task.run, self.task.checkpoint.step, self.task.probe)
 
-    def _tell(self) -> None:
-        if self.total:
-            self.progress(self.stage, min(self.total, self.done + self.ahead), self.total)
+    def unit(self, layer: str) -> Unit:
+        probe = self.task.probe
+        return Unit(self.task.run, self.task.checkpoint.step, layer, probe.name(), probe.options())
 
 
 def _windows(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:

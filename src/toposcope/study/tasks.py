@@ -139,10 +139,10 @@ def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
 def _subject(task: MeasureTask) -> Subject:
     run_directory, corpus = task.run_directory, task.corpus
 
-    def gradients() -> dict[str, Tensor]:
+    def gradients(batch: int) -> dict[str, Tensor]:
         assert run_directory is not None  # the plan gives such tasks to trained runs alone
         assert corpus is not None
-        return loss_gradients(run_directory, corpus, task.checkpoint.tensors())
+        return loss_gradients(run_directory, corpus, task.checkpoint.tensors(), batch)
 
     return Subject(
         layers=_opened(task.checkpoint, task.fingerprint).analysed(),

@@ -1,0 +1,121 @@
+"""Work kept several pieces at a time: each once, in order, soon, and a group of it whole or not at all."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, series_study, write_series
+
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_all_bytes
+from toposcope.study import grouping, run_study, survey
+from toposcope.study.grouping import MOST, SECONDS, Group
+from toposcope.study.store import Store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as the last number of a list."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[-1])
+    return now
+
+
+def test_every_piece_is_kept_once_and_in_order(clock: list[float]) -> None:
+    kept: list[list[int]] = []
+    with Group(kept.append) as group:
+        for number in range(MOST + 3):
+            group.add(number)
+        assert kept == [list(range(MOST))]
+    assert kept == [list(range(MOST)), [MOST, MOST + 1, MOST + 2]]
+
+
+def test_what_took_long_is_kept_at_once(clock: list[float]) -> None:
+    kept: list[list[int]] = []
+    with Group(kept.append) as group:
+        group.add(1)
+        clock.append(SECONDS)
+        group.add(2)
+        assert kept == [[1, 2]]
+        group.add(3)
+        assert kept == [[1, 2]]
+        clock.append(2 * SECONDS)
+        group.add(4)
+    assert kept == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, [[1]]), (ToposcopeError, [])])
+def test_a_stop_by_the_user_loses_nothing(
+    clock: list[float], error: type[BaseException], expected: list[list[int]]
+) -> None:
+    kept: list[list[int]] = []
+
+    def stopped() -> None:
+        with Group(kept.append) as group:
+            group.add(1)
+            raise error
+
+    with pytest.raises(error):
+        stopped()
+    assert kept == expected
+
+
+def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = Store(tmp_path / "study.db")
+
+    def stopped() -> None:
+        with store.together():
+            store.set_meta("a", "1")
+            store.set_meta("b", "1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert (store.meta("a"), store.meta("b")) == (None, None)
+    with store.together():
+        store.set_meta("a", "2")
+        store.set_meta("b", "2")
+    store.set_meta("c", "3")
+    assert [store.meta(key) for key in "abc"] == ["2", "2", "3"]
+    store.close()
+
+
+def test_files_that_cannot_all_be_written_leave_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ToposcopeError, match="b: cannot be written"):
+        write_all_bytes({tmp_path / "folder" / "a": b"1", tmp_path / "file" / "b": b"2"})
+    assert list((tmp_path / "folder").iterdir()) == []
+    write_all_bytes({tmp_path / "folder" / "a": b"1", tmp_path / "other" / "b": b"2"})
+    assert [path.read_bytes() for path in (tmp_path / "folder" / "a", tmp_path / "other" / "b")] == [b"1", b"2"]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["a", "b", "file"]
+
+
+def test_a_stop_between_diagrams_and_rows_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Diagrams are there and no row points to them: as after a crash, what is missing is measured again."""
+    found = write_series(tmp_path / "found", [0, 5, 20])
+    declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
+
+    def write_and_stop(contents: Mapping[Path, bytes]) -> None:
+        write_all_bytes(contents)
+        assert Store(tmp_path / "study" / "study.db").measured("found", [0, 5, 20]) == {}
+        raise ToposcopeError("stopped")
+
+    monkeypatch.setattr(survey, "write_all_bytes", write_and_stop)
+    with pytest.raises(ToposcopeError, match="stopped"):
+        run_study(declaration, tmp_path / "study", workers=1)
+    assert list((tmp_path / "study" / "diagrams").rglob("*.safetensors"))
+    assert frame(tmp_path / "study").is_empty()
+    monkeypatch.undo()
+    assert run_study(declaration, tmp_path / "study", workers=1) == {}
+    assert run_study(declaration, tmp_path / "fresh", workers=1) == {}
+    assert_same_study(tmp_path / "study", tmp_path / "fresh")
+
+
+def test_the_size_of_groups_shows_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = write_series(tmp_path / "found", list(range(0, 50, 5)))
+    declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
+    assert run_study(declaration, tmp_path / "grouped", workers=1) == {}
+    monkeypatch.setattr(grouping, "MOST", 1)
+    assert run_study(declaration, tmp_path / "single", workers=1) == {}
+    assert_same_study(tmp_path / "grouped", tmp_path / "single")
