@@ -41,6 +41,7 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/neural_persistence.py
 	$(BIN)/python benchmarks/point_clouds.py
 	$(BIN)/python benchmarks/checkpoints.py
+	$(BIN)/python benchmarks/study.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/plot.py
