@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from toposcope.analysis.comparison import by_blocks, fisher_z, williams
+from toposcope.analysis.comparison import against_step, fisher_z, williams
 
 RNG = np.random.default_rng(3)
 
@@ -28,18 +28,23 @@ def test_williams_compares_strengths_whatever_the_signs() -> None:
 
 
 def test_a_copy_is_no_stronger() -> None:
-    assert np.isnan(williams(0.6, 0.6, 1.0, 30).p)
     y, x = RNG.normal(size=(2, 40))
-    found = by_blocks(x, np.exp(x), y, seed=1)
-    assert found.difference == pytest.approx(0)
-    assert found.p == 1
+    ((by_williams, by_blocks),) = against_step(np.exp(x)[None], x, y, seed=1)
+    assert np.isnan(by_williams.p)
+    assert by_blocks.difference == pytest.approx(0)
+    assert by_blocks.p == 1
 
 
-def test_blocks_find_a_stronger_feature() -> None:
+def test_a_stronger_feature_is_found_and_a_weaker_one() -> None:
     y = RNG.normal(size=60)
-    found = by_blocks(y + 0.2 * RNG.normal(size=60), y + 5 * RNG.normal(size=60), y, seed=1)
-    assert found.low > 0
-    assert found.p < 0.05
+    step = y + RNG.normal(size=60)
+    features = np.array([y + 0.2 * RNG.normal(size=60), y + 5 * RNG.normal(size=60)])
+    stronger, weaker = against_step(features, step, y, seed=1)
+    assert all(found.difference > 0 for found in stronger)
+    assert stronger[1].low > 0
+    assert stronger[1].p < 0.05
+    assert weaker[1].high < 0
+    assert against_step(features[:1], step, y, seed=1)[0] == stronger
 
 
 def test_fisher_z_keeps_its_level() -> None:

@@ -183,16 +183,19 @@ class _Alike:
 
     def _intervals(self) -> dict[str, Vector]:
         """Percentile intervals of 95%: of single checkpoints (item 1), and of blocks of neighbours (item 2)."""
-        x, y, n = _dense(self.x), _dense(self.y), len(self.y)
-        low, high = _percentiles(resampled_spearman(x, y, single_draws(n, RESAMPLES, self.seed)))
-        lengths = np.maximum(block_length(self.x), block_length(self.y[None]))
-        block_low, block_high = self._all(np.nan), self._all(np.nan)
+        # Features that rank the checkpoints alike, as many do that follow the step, have the same intervals.
+        distinct, which = np.unique(dense(self.x), axis=0, return_inverse=True)
+        y, n = dense(self.y), len(self.y)
+        low, high = _percentiles(resampled_spearman(distinct, y, single_draws(n, RESAMPLES, self.seed)))
+        lengths = np.maximum(block_length(distinct.astype(np.float64)), block_length(self.y[None]))
+        block_low, block_high = np.empty(len(distinct)), np.empty(len(distinct))
         for length in np.unique(lengths):
             alike = lengths == length
             draws = block_draws(n, int(length), RESAMPLES, derive_seed(self.seed, "blocks", int(length)))
-            block_low[alike], block_high[alike] = _percentiles(resampled_spearman(x[alike], y, draws))
+            block_low[alike], block_high[alike] = _percentiles(resampled_spearman(distinct[alike], y, draws))
         names = ("low", "high", "block_low", "block_high", "block_length")
-        return dict(zip(names, (low, high, block_low, block_high, lengths.astype(np.float64)), strict=True))
+        found = (low, high, block_low, block_high, lengths.astype(np.float64))
+        return {name: values[which.ravel()] for name, values in zip(names, found, strict=True)}
 
     def _shifts(self) -> Vector:
         """Share of the circular shifts of the target, none included, that do as well."""
@@ -261,8 +264,9 @@ class _Alike:
         return np.where(told, _ratio(np.median(np.where(told[:, None], noise, 0.0), axis=1), change), np.nan)
 
 
-def _dense(centred: Matrix) -> NDArray[np.int64]:
-    return np.ascontiguousarray(rankdata(centred, method="dense", axis=-1).astype(np.int64) - 1)
+def dense(values: Matrix) -> NDArray[np.int64]:
+    """Return dense ranks from 0 along the last axis: equal values share one."""
+    return np.ascontiguousarray(rankdata(values, method="dense", axis=-1).astype(np.int64) - 1)
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from toposcope.analysis.association import RESAMPLES
+from toposcope.analysis.association import RESAMPLES, dense
 from toposcope.analysis.dependence import block_draws, block_length
 from toposcope.analysis.ranks import correlate, ranks
 from toposcope.kernels.resampled_ranks import resampled_spearman
+from toposcope.seeds import derive_seed
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -50,31 +51,43 @@ def williams(with_first: float, with_second: float, between: float, n: int) -> C
     return Comparison(first - second, np.nan, np.nan, float(2 * student.sf(abs(statistic), n - 3)))
 
 
-def by_blocks(first: Vector, second: Vector, target: Vector, seed: int) -> Comparison:
-    """Compare the strengths of two Spearman correlations that share a target, by a moving-block bootstrap.
+def against_step(features: Matrix, step: Vector, target: Vector, seed: int) -> list[tuple[Comparison, Comparison]]:
+    """Ask of features whether they correlate with a target more strongly than the step does.
 
     Parameters
     ----------
-    first, second, target : ndarray, shape (n,)
+    features : ndarray, shape (f, n)
         All known, none constant.
+    step, target : ndarray, shape (n,)
     seed : int
 
     Returns
     -------
-    Comparison
-        Of the absolute rho; the interval is of percentiles, p twice the smaller share of resamples on one side of 0.
+    list of (Comparison, Comparison)
+        By Williams' test, and by a moving-block bootstrap: its interval is of percentiles, its p twice the smaller
+        share of resamples on one side of 0.
     """
-    values = ranks(np.array([first, second, target]))
-    draws = block_draws(len(target), int(block_length(values).max()), RESAMPLES, seed)
-    groups = np.array([np.unique(row, return_inverse=True)[1] for row in values], dtype=np.int64)
-    resampled = np.abs(resampled_spearman(groups[:2], groups[2], draws))
-    difference = (resampled[0] - resampled[1])[np.isfinite(resampled).all(axis=0)]
-    observed = np.abs(correlate(values[:2], values[2]))
-    if not len(difference):
-        return Comparison(float(observed[0] - observed[1]), np.nan, np.nan, np.nan)
-    low, high = np.percentile(difference, [2.5, 97.5])
-    side = min((difference <= 0).mean(), (difference >= 0).mean())
-    return Comparison(float(observed[0] - observed[1]), float(low), float(high), float(min(1.0, 2 * side)))
+    x, s, y = ranks(features), ranks(step), ranks(target)
+    own, of_step, between = correlate(x, y), float(correlate(s[None], y)[0]), correlate(x, s)
+    lengths = np.maximum(block_length(x), block_length(np.array([s, y])).max())
+    groups, target_groups = dense(np.vstack([features, step])), dense(target)
+    resampled = np.empty((len(features), RESAMPLES))
+    for length in np.unique(lengths):
+        alike = np.flatnonzero(lengths == length)
+        draws = block_draws(len(y), int(length), RESAMPLES, derive_seed(seed, "blocks", int(length)))
+        strengths = np.abs(resampled_spearman(groups[[*alike, len(features)]], target_groups, draws))
+        resampled[alike] = strengths[:-1] - strengths[-1]
+    found = zip(own, between, resampled, strict=True)
+    return [(williams(r, of_step, b, len(y)), _percentile(abs(r) - abs(of_step), d)) for r, b, d in found]
+
+
+def _percentile(observed: float, resampled: Vector) -> Comparison:
+    told = resampled[np.isfinite(resampled)]
+    if not len(told):
+        return Comparison(observed, np.nan, np.nan, np.nan)
+    low, high = np.percentile(told, [2.5, 97.5])
+    side = min((told <= 0).mean(), (told >= 0).mean())
+    return Comparison(observed, float(low), float(high), float(min(1.0, 2 * side)))
 
 
 def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Comparison:

@@ -1,21 +1,21 @@
 """The association table of a study: every feature of every run and group of layers, with a verdict (METHODS 6)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
-from toposcope.analysis.association import COLUMNS, FEWEST, Question, Series, associate
-from toposcope.analysis.comparison import by_blocks, williams
+from toposcope.analysis.association import COLUMNS, FEWEST, STEP, Question, Series, associate
+from toposcope.analysis.comparison import against_step
 from toposcope.analysis.pairing import pairing_p
 from toposcope.analysis.trajectories import Features, Trajectory
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.probe import NETWORK
 from toposcope.seeds import derive_seed
 
+Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 SEED = 42
@@ -45,8 +45,7 @@ def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.Data
         for i, target in enumerate(trajectory.targets)
         for group in (_features(trajectory) if i == 0 else [NETWORK])
     ]
-    with ThreadPoolExecutor() as threads:  # resampling is compiled, and leaves the interpreter to others
-        parts = list(threads.map(lambda q: _of_group(q[0], q[1], q[2], found), asked))
+    parts = [_of_group(trajectory, group, target, found) for trajectory, group, target in asked]
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     strengths = [strength for _, strength in parts]
     return with_verdicts(table.with_columns(p_pairing=_pairings(table, strengths, found)), method)
@@ -133,16 +132,23 @@ def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
 
 
 def _compared(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
-    from scipy.stats import rankdata
-
     for target, losses in list(trajectory.targets.items())[:1]:
-        for feature, values in trajectory.features.items():
-            known = np.isfinite(values) & np.isfinite(losses)
-            x, y, step = values[known], losses[known], trajectory.clocks["step"][known]
-            if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
-                continue
-            r = np.corrcoef(rankdata(np.array([x, y, step]), axis=1))
-            place = (trajectory.run, target, feature, "step")
-            yield (*place, "Williams", *williams(r[0, 1], r[2, 1], r[0, 2], len(x)))
-            seed = derive_seed(SEED, "comparison", trajectory.run, target, feature)
-            yield (*place, "block bootstrap", *by_blocks(x, step, y, seed))
+        for known, names in _known_alike(trajectory.features, losses):
+            values = np.array([trajectory.features[name][known] for name in names])
+            y, step = losses[known], trajectory.clocks[STEP][known]
+            seed = derive_seed(SEED, "comparison", trajectory.run, target)
+            told = zip(names, against_step(values, step, y, seed), strict=True)
+            for name, (by_williams, by_blocks) in told:
+                place = (trajectory.run, target, name, STEP)
+                yield (*place, "Williams", *by_williams)
+                yield (*place, "block bootstrap", *by_blocks)
+
+
+def _known_alike(features: Features, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:
+    """Group features that vary and are known at the same checkpoints, in the order of their first."""
+    groups: dict[bytes, tuple[NDArray[np.bool_], list[str]]] = {}
+    for name, values in features.items():
+        known = np.isfinite(values) & np.isfinite(target)
+        if known.sum() >= FEWEST and np.ptp(values[known]) > 0 and np.ptp(target[known]) > 0:
+            groups.setdefault(known.tobytes(), (known, []))[1].append(name)
+    yield from groups.values()

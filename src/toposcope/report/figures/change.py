@@ -18,12 +18,12 @@ from toposcope.report.figures.drawn import (
     looks,
     new_figure,
     number,
-    power_of_ten,
     runs_of,
     span,
 )
 from toposcope.report.headline import NP
 from toposcope.report.material import Material
+from toposcope.report.ticks import power_of_ten
 
 DISTANCES = (("distances H0.wasserstein_2", "H0"), ("distances H1.wasserstein_2", "H1"))
 FEWEST = 5
@@ -156,7 +156,7 @@ def change_points(material: Material) -> Drawn | None:
     return Drawn(
         "change_points",
         f"{_of_points(points)} Dots: change points; bars: 95% bootstrap interval of the place; hollow: a smooth "
-        f"monotone trend explains it, so it is no phase of its own.{left_out}{marks}",
+        f"trend explains it, so it is no phase of its own.{left_out}{marks}",
         f"Mean neural persistence over training with its change points, a panel a run. {_of_points(points)}",
         figure,
     )

@@ -13,11 +13,11 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.report.ticks import power_of_ten
 
 WIDTH = 6.0
 """Inches. Narrow on purpose: on a phone of 375 px the text is then still about 9 px high."""
 MOST_RUNS = 6
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 WIDE = 50
 """Lines that differ by more than this factor are drawn on a logarithmic axis."""
 EVEN = 0.179
@@ -184,14 +184,6 @@ def logarithmic_if_wide(axes: Axes) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
 
 
-def power_of_ten(value: float, _place: float = 0) -> str:
-    """Write a tick; Matplotlib's own way takes as long as the rest of the figure."""
-    if not value > 0:
-        return ""
-    exponent = round(np.log10(value))
-    return f"{value:g}" if 0 <= exponent < 4 else "10" + str(exponent).translate(SUPERSCRIPTS)
-
-
 def ink_on(background: Iterable[float]) -> str:
     """Return black or white, whichever has the higher contrast (WCAG 2) on a colour; red, green, blue from 0 to 1."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background]
@@ -210,10 +202,13 @@ def number(value: float) -> str:
 
 
 def percent(before: float, after: float) -> str:
-    """Write the change of a positive quantity in percent, or from 0 as such."""
+    """Write the change of a positive quantity in percent, or from 0 as such; one that rounds to 0 is under 0.5%."""
     if not before > 0:
         return f"from 0 to {number(after)}"
-    return f"{100 * (after / before - 1):+,.0f}%".replace("-", "−")
+    change = 100 * (after / before - 1)
+    if round(change) == 0:
+        return "under 0.5%" if change else "0%"
+    return f"{change:+,.0f}%".replace("-", "−")
 
 
 def span(values: Iterable[float], digits: int = 2) -> str:
