@@ -10,6 +10,7 @@ from scipy.stats import permutation_test, spearmanr
 
 from toposcope.analysis.case import FALLS, SAME_AS_STEP, STANDS, UNKNOWN
 from toposcope.analysis.claims import RULES, SCHEMA, claims
+from toposcope.analysis.correlation_claims import _course
 from toposcope.analysis.permutations import p_of_rho, sign_flip
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
@@ -207,7 +208,7 @@ def test_a_publication_and_a_study_of_nothing() -> None:
     assert {number: verdict for number, (verdict, _) in found.items() if number < 9} == dict.fromkeys(
         range(1, 9), UNKNOWN
     )
-    assert {verdict for verdict, _ in judge(a_study("clock"), Published()).values()} == {UNKNOWN}
+    assert judge(a_study("clock"), Published()) == {}
     assert judge(a_study("clock"), None) == {}
 
 
@@ -219,7 +220,14 @@ def test_without_sizes_nothing_is_said_of_size() -> None:
 
 @pytest.mark.parametrize(
     ("gain", "n_runs", "expected"),
-    [(0.03, 20, STANDS), (0.03, 5, UNKNOWN), (0.0001, 20, UNKNOWN), (-0.001, 20, FALLS), (-0.1, 20, FALLS)],
+    [
+        (0.03, 20, STANDS),
+        (0.03, 5, UNKNOWN),
+        (0.0001, 20, UNKNOWN),
+        (-0.001, 20, FALLS),
+        (-0.1, 20, FALLS),
+        (-0.1, 5, FALLS),
+    ],
 )
 def test_the_gain_of_prediction(gain: float, n_runs: int, expected: str) -> None:
     predictions, names = some_predictions(gain, n_runs, noise=0.0 if abs(gain) == 0.001 else 0.02)
@@ -241,6 +249,90 @@ def test_a_blend_worse_than_the_power_law_is_no_gain() -> None:
     published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
     study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
     assert judge(study, published, predictions=worse, sizes=names)[5][0] == FALLS
+
+
+@pytest.mark.parametrize(("n_runs", "later", "expected"), [(5, -0.01, UNKNOWN), (20, -0.01, FALLS), (20, 0.01, STANDS)])
+def test_a_gain_at_one_fraction_only_takes_a_test_to_fall(n_runs: int, later: float, expected: str) -> None:
+    """Topology gains 0.02 at 30% of training and `later` at 50%; five runs cannot tell, twenty can."""
+    predictions, names = some_predictions(0.02, n_runs)
+    blend = (pl.col("forecaster") == "paper_combined") & (pl.col("fraction") == 0.5)
+    mixed = predictions.with_columns(error=pl.when(blend).then(pl.col("error") + 0.02 - later).otherwise("error"))
+    published = Published(final_loss=dict.fromkeys(names, 2.0), prediction_errors=PUBLISHED.prediction_errors)
+    study = [Trajectory(name, STEPS, {}, {}, {}) for name in names]
+    verdict, why = judge(study, published, predictions=mixed, sizes=names)[5]
+    assert verdict == expected, why
+    assert why.count("with topology") == why.count("with the last loss") == 4
+
+
+def test_only_fractions_with_a_published_gain_are_claimed() -> None:
+    told = {"loss_only": {"0.2": 0.1, "0.30": 0.1}, "combined": {"0.2": 0.2, "0.30": 0.08}}
+    published = Published(prediction_errors=told)
+    table = claims(
+        published, associations(()), some_phases([0] * 5).clear(), NO_CHANGE_POINTS, some_scaling().clear(), [],
+        some_runs({}), some_predictions(0, 5)[0].clear(),
+    )  # fmt: skip
+    assert table.get_column("claim").to_list() == [
+        "Topology improves the prediction of the final loss by 20.0% at 30% of training"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("published", "numbers"),
+    [
+        (Published(source="x"), set()),
+        (Published(final_loss={"a": 2.5, "b": 2.1}), set()),
+        (Published(final_loss={"a": 2.5, "b": 2.1, "c": 1.9}), {8}),
+        (Published(correlations={"H0.total": {"a": -0.5}}), {1, 2}),
+        (Published(correlations={"H1.total": {"a": -0.5}, "np_mean": {}}), {4}),
+        (Published(correlations={"np_mean": {"a": -0.5}}, diminishing_returns={"a": 300}), {3, 6}),
+        (Published(prediction_errors={"combined": {"0.3": 0.1}}), {5}),
+        (Published(scaling={"H0.total": Law(exponent=0.2, r_squared=0.9)}), {7}),
+        (Published(scaling={"loss": Law(exponent=-0.2, r_squared=0.9)}), {8}),
+        (Published(traces={"x": Trace(steps=[0], values={"np_mean": [0.3]})}), {9}),
+    ],
+)
+def test_only_claims_that_are_made_are_judged(published: Published, numbers: set[int]) -> None:
+    assert set(judge(a_study("clock"), published)) == numbers
+
+
+def test_phases_say_what_is_missing() -> None:
+    phases = some_phases([400, 800, 1500, 1600, 1800])
+    for changed, told in (
+        ({}, "No published step of the largest change is declared"),
+        ({"elsewhere": 300}, "No run of which a largest change was published"),
+    ):
+        published = Published(
+            final_loss=PUBLISHED.final_loss, largest_change=changed, diminishing_returns=PUBLISHED.diminishing_returns
+        )
+        verdict, why = judge(a_study("clock"), published, phases=phases)[6]
+        assert (verdict, why[: len(told)]) == (UNKNOWN, told)
+
+
+def test_how_long_runs_were_trained_is_said_as_it_is() -> None:
+    study = a_study("clock")
+    assert "All were trained for 5,000 steps" in judge(study, scaling=some_scaling())[8][1]
+    short = study[0]
+    cut = Trajectory(
+        short.run, short.steps[:40], {k: v[:40] for k, v in short.features.items()},
+        {k: v[:40] for k, v in short.targets.items()}, {k: v[:40] for k, v in short.clocks.items()},
+    )  # fmt: skip
+    why = judge([cut, *study[1:]], scaling=some_scaling())[8][1]
+    assert "They were trained for 3,900 to 5,000 steps" in why
+    assert "All were" not in why
+
+
+def test_a_power_law_of_single_batches_cannot_be_told() -> None:
+    study = [
+        Trajectory(t.run, t.steps, t.features, {"batch_loss": t.targets["batch_loss"]}, t.clocks)
+        for t in a_study("clock")
+    ]
+    verdict, why = judge(study, scaling=some_scaling())[8]
+    assert verdict == UNKNOWN
+    assert "the loss of one batch alone" in why
+
+
+def test_the_course_of_a_trace_is_a_sentence() -> None:
+    assert _course([0, 1, 2], [69.7, 70.9, 45.4]) == "rises from 69.7 to 70.9 at step 1, then falls to 45.4"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +380,8 @@ def test_a_trace_that_goes_the_other_way() -> None:
     )
     verdict, why = judge(a_study("clock"), wavering)[9]
     assert verdict == UNKNOWN  # exact p .09
-    assert "rises from 69.7 to 70.9 at step 2" in why
+    assert "rises from 69.7 to 70.9 at step 2, then falls to 45.4" in why
+    assert "in the small runs it goes mostly up with the step, by their rho with the step +" in why
 
 
 def test_exact_p_values() -> None:

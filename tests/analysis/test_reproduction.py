@@ -281,6 +281,20 @@ def test_traces_where_they_were_measured() -> None:
             assert all(np.isnan(f["exact"]) and f["note"] == "not measured here" for f in found)
 
 
+def test_a_rho_of_one_has_no_p_by_student() -> None:
+    law = {"n": 5, "n_sizes": 5, "exponent": 0.8, "r_squared": 0.9, "rho": 1.0, "p_exact": 1 / 60}
+    scaling = pl.DataFrame([{"quantity": q, **law} for q in ("rips H0.total", f"{CLOUD} H0.total")])
+    run = a_trained_run(560)
+    runs = some_runs([run.run], "family")
+    nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
+    published = Published(scaling=PUBLISHED.scaling)
+    table = reproduction(published, association([]), NO_PHASES, scaling, [run], runs, nothing)
+    p = row(table, "scaling", "H0.total p")
+    assert np.isnan(p["published_protocol"])
+    assert p["exact"] == 1 / 60
+    assert "not defined at a rho of 1" in p["note"]
+
+
 def test_without_a_publication_there_is_no_table() -> None:
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), some_runs([], "family"))
     table = reproduction(None, association([]), NO_PHASES, NO_SCALING, [], some_runs([], "family"), nothing)

@@ -8,7 +8,7 @@ from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 
 N = 40
-RUNS = ("small", "middle", "large")
+RUNS = ("small", "middle", "large", "huge")
 FEATURES = ("rips H0.total", "rips H1.total", "neural_persistence np_mean", "controls frobenius_norm")
 RULES = ("clock", "information", "nothing")
 

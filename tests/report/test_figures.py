@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -22,6 +23,7 @@ from toposcope.report.figures.drawn import SMALL, WIDTH, chosen, number, percent
 from toposcope.report.figures.layers import on_even_steps, short_names
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
+from toposcope.study.published import Published, Trace
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,7 @@ CAPTIONS: dict[str, list[str]] = {
     "topology": ["Mean neural persistence rises in all 5 runs", "H0 total rises in all 5 runs (+100% from first"],
     "groups": ["attention layers ends above that of MLP layers in all 5 runs (means 0.500 and 0.400)"],
     "layers": ["in 2 mlp.out of run-2 (+0.240, half of it by step 1,500)", "in 1 mlp.in of run-4 (+10%"],
-    "crocker": ["(+100%), by +0% once divided by the weight norm", "in run-4"],
+    "crocker": ["In run-4 the distance", "(+100%; divided by the weight norm"],
     "change_points": ["5 of 10 change points", "in all 5 runs", "run-0 at 725"],
     "references": ["0 of 41 layers lie", "first checkpoint and 36 at the last", "ensemble 0 and 36"],
     "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
@@ -202,6 +204,40 @@ def test_imported_values_without_weights_are_a_trace() -> None:
     found = one("traces", with_analysis(full, trajectories=[*full.analysis.trajectories, bare]))
     assert found is not None
     assert "told: mean neural persistence from 0.300 to 0.500 as published. It is not measured" in found.caption
+
+
+def test_a_curve_that_turns_is_not_said_to_rise() -> None:
+    full = material(3)
+    n = len(full.analysis.trajectories[0].steps)
+    hill = np.concatenate([np.linspace(0.3, 0.6, 5), np.linspace(0.6, 0.4, n - 4)[1:]])
+    turned = [
+        dataclasses.replace(
+            t, features={**t.features, "neural_persistence np_mean": hill if i else np.linspace(0.3, 0.4, n)}
+        )
+        for i, t in enumerate(full.analysis.trajectories)
+    ]
+    found = one("topology", with_analysis(full, trajectories=turned))
+    assert found is not None
+    assert "in 2 of 3 runs it is highest at step 400 and falls after that" in found.caption
+    assert "persistence rises" not in found.caption
+    assert "H0 total rises in all 3 runs" in found.caption
+
+
+def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
+    full = material(1)
+    trace = Trace(steps=[0, 10], values={"np_mean": [0.3, 0.4], "H1.total": [1.0, 0.0]})
+    declaration = msgspec.structs.replace(full.declaration, published=Published(traces={"elsewhere": trace}))
+    found = one("traces", dataclasses.replace(full, declaration=declaration))
+    assert found is not None
+    assert "H1" not in found.caption + found.alt
+
+
+def test_pairs_without_a_partial_correlation_are_counted(drawn: dict[str, Drawn]) -> None:
+    assert "5 more pairs of run and feature have no partial correlation" in drawn["partial"].caption
+
+
+def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Drawn]) -> None:
+    assert "a smooth trend explains it" in drawn["change_points"].caption
 
 
 def test_runs_of_very_different_lengths_share_an_axis() -> None:
@@ -266,6 +302,8 @@ def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
         (number, 15.0, "15.0"),
         (number, -0.01234, "−0.0123"),
         (lambda v: percent(2.0, v), 1.0, "−50%"),
+        (lambda v: percent(2.0, v), 1.9999, "under 0.5%"),
+        (lambda v: percent(2.0, v), 2.0, "0%"),
         (lambda v: percent(0.0, v), 1.0, "from 0 to 1.00"),
     ],
 )

@@ -15,10 +15,10 @@ def said(rule: str, runs: tuple[str, ...] = RUNS) -> list[str]:
 def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
     first, *others = said("clock", runs)
     assert first.startswith("Topology adds nothing detectable about the loss to what the training step tells")
-    assert first.endswith("in any of 3 runs." if len(runs) > 1 else "in the run.")
+    assert first.endswith("in any of 4 runs." if len(runs) > 1 else "in the run.")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert "is a clock: it orders the checkpoints exactly as the step does" in h0
-    assert ("in all 3 runs" in h0) == (len(runs) > 1)
+    assert ("in all 4 runs" in h0) == (len(runs) > 1)
 
 
 def test_information_is_said_as_plainly() -> None:
@@ -32,8 +32,8 @@ def test_information_is_said_as_plainly() -> None:
 
 def test_noise_does_not_correlate() -> None:
     first, *others = said("nothing")
-    assert "none correlates with the loss in any of 3 runs" in first
-    assert any(s.startswith("H0 total does not correlate detectably with the loss in any of 3 runs") for s in others)
+    assert "none correlates with the loss in any of 4 runs" in first
+    assert any(s.startswith("H0 total does not correlate detectably with the loss in any of 4 runs") for s in others)
 
 
 @pytest.mark.parametrize(("verdict", "start"), [

@@ -146,11 +146,14 @@ def test_the_key_is_of_the_features_alone(tmp_path: Path) -> None:
     assert first == again != other
 
 
-def test_a_run_is_found_by_its_name_or_as_the_only_one(tmp_path: Path) -> None:
+def test_a_run_is_found_by_its_name_or_in_a_file_without_names(tmp_path: Path) -> None:
     two = read_features(written(tmp_path, {"a": ROWS, "b": ROWS[:1]}))
     assert of_run(two, "b", tmp_path) is two["b"]
-    one = read_features(written(tmp_path, {"a": ROWS}))
-    assert of_run(one, "other", tmp_path) is one["a"]
+    (only,) = (unnamed := read_features(written(tmp_path, ROWS, "table.json"))).values()
+    assert of_run(unnamed, "other", tmp_path) is only
+    for named in ({"a": ROWS}, [{**row, "run": "a"} for row in ROWS]):
+        with pytest.raises(ToposcopeError, match="no run 'zzz'; it has a; name the series like"):
+            of_run(read_features(written(tmp_path, named)), "zzz", tmp_path)
     with pytest.raises(ToposcopeError, match="no run 'c'; it has a, b"):
         of_run(two, "c", tmp_path / "f.json")
 

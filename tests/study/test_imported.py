@@ -404,3 +404,24 @@ def test_a_declared_run_may_be_features_alone(tmp_path: Path) -> None:
     declaration = Declaration(name="x", series=[DeclaredSeries(name="mine", features=str(path))], probes=[])
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     assert set(frame(tmp_path / "study")["run"]) == {"mine"}
+
+
+@pytest.mark.parametrize(("written", "noted"), [("../evil", True), ("a/b/c", True), ("EleutherAI/pythia-14m", False)])
+def test_a_run_that_is_called_otherwise_here_is_noted(tmp_path: Path, written: str, noted: bool) -> None:
+    write(tmp_path / "p" / "features.json", {written: rows(1)})
+    found = imported(tmp_path / "p")
+    name = written.rpartition("/")[2]
+    assert list(found.declaration.named_series()) == [name]
+    told = [f"{tmp_path / 'p' / 'features.json'}: run {written!r} is called {name!r} here"]
+    assert found.notes == (told if noted else [])
+
+
+def test_correlations_of_what_is_not_measured_are_left_out_and_named(published: Path) -> None:
+    told = {"first": {"h0_total_vs_loss": -0.5, "sharpness_vs_loss": 0.3}}
+    write(published / "analysis.json", {"correlations": told, "transitions": {"first": {"max_change_step": -5}}})
+    assert any("max_change_step: Expected `int` >= 0" in note for note in imported(published).notes)
+    write(published / "analysis.json", {"correlations": told})
+    found = imported(published)
+    assert any(note.endswith("correlations of what is not measured: sharpness") for note in found.notes)
+    assert found.declaration.published is not None
+    assert found.declaration.published.correlations == {"H0.total": {"first": -0.5}}

@@ -21,6 +21,7 @@ UNKNOWN = "cannot be told"
 VERDICTS = (STANDS, SAME_AS_STEP, FALLS, UNKNOWN)
 
 LEVEL = 0.05
+FEWEST_SIZES = 3
 
 
 class Judgement(NamedTuple):
@@ -83,6 +84,12 @@ def listed(rows: Sequence[dict[str, Any]], name: str) -> str:
 def plain(values: Vector) -> str:
     """Say numbers that have no sign."""
     return ", ".join(f"{value:.3f}" for value in values)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Join words as a sentence does."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def signed(value: float) -> str:

@@ -292,13 +292,21 @@ def _scaling(published: Published, findings: Findings, origin: dict[str, str]) -
         if law.p is not None:
             both = _student_p(ours), _value(exact, "p_exact")
             yield _row(
-                "scaling", f"{quantity} p", "", law.p, *both, trained, "published: by Student's t; exact: of all orders"
+                "scaling",
+                f"{quantity} p",
+                "",
+                law.p,
+                *both,
+                trained,
+                "published: by Student's t, not defined at a rho of 1; exact: of all orders",
             )
 
 
 def _student_p(law: dict[str, Any]) -> float:
-    """Return the p of rho by Student's t, which so few sizes do not support."""
-    return float(two_sided(np.array([law["rho"]]), np.array([law["n"] - 2.0]))[0]) if law else np.nan
+    """Return the p of rho by Student's t, which so few sizes do not support; NaN at a rho of 1, where t is infinite."""
+    if not law or not abs(law["rho"]) < 1 - 1e-9:
+        return np.nan
+    return float(two_sided(np.array([law["rho"]]), np.array([law["n"] - 2.0]))[0])
 
 
 def _traces(published: Published, findings: Findings) -> Iterator[Row]:

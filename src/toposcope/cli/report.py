@@ -69,6 +69,8 @@ def _write_both(first: Path, second: Path, out: Path | None, adjust: Method) -> 
     if first.resolve() == second.resolve():
         raise BadUse(f"{first}: the same study twice")
     folder = out or Path(f"{first.resolve().name}-and-{second.resolve().name}")
+    if (folder / "study.toml").exists():
+        raise BadUse(f"--out {folder}: there is a study in it; choose another folder")
     with progress_bars() as progress:
         page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust)
     for name, sentences in verdicts:

@@ -90,7 +90,7 @@ def import_published(folder: Path, out: Path | None, workers: int | None) -> Non
     In FOLDER may lie checkpoint folders with their training logs, JSON files of features by step, and one of
     correlations. Nothing is measured yet; `toposcope study run DIR/study.toml --out DIR` measures the checkpoints too.
 
-    
+    \b
     Example:
       toposcope study import published/ --out again
     """

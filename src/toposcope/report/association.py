@@ -44,12 +44,13 @@ LEGEND = Terms(
         ("4 given the clocks", "partial rho given the step; given step, weight norm and cumulative learning rate, as "
          "far as they are known."),
         ("5 differences", "rho of the changes from checkpoint to checkpoint, and the same given the step."),
-        ("6 others", "cross-pairing: the share of the study's other runs whose feature goes with this run's loss at "
-         "least as well, and the same given the step."),
+        ("6 others", "cross-pairing: of the study's other runs that can be compared, the share whose feature goes "
+         "with this run's loss at least as well, and the same given the step; p of pairings: over the whole study, the "
+         "share of all ways to pair features and losses of the runs that do as well."),
         ("7 scale-free twin", "the same feature after the scale of the weights is divided out."),
         ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
          "checkpoint; nothing where the feature is exact."),
-        ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of the partial correlations, and "
+        ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of that of the changes given the step."),
         ("verdict", "item 10, by the rule in the methods."),
         ("–", "not defined: mostly because a clock orders the checkpoints exactly as the feature or the loss does, so "
@@ -84,6 +85,7 @@ SPECS: tuple[Spec, ...] = (
     number_of("runs", "n_others", whole, group=_OTHERS),
     number_of("as well", "share_others", share, group=_OTHERS),
     number_of("given step", "share_others_given_step", share, group=_OTHERS),
+    number_of("p of pairings", "p_pairing", p_value, group=_OTHERS),
     number_of("rho", "rho_twin", group=_TWIN),
     number_of("given step", "rho_twin_given_step", group=_TWIN),
     number_of("p", "p_twin_given_step", p_value, group=_TWIN),

@@ -54,8 +54,9 @@ WITHIN = 2.0
 """Standard deviations within which a value is that of a random matrix."""
 
 
-def published(frames: Frames, source: str, *figures: Block | None) -> Section | None:
+def published(material: Material, frames: Frames, *figures: Block | None) -> Section | None:
     """Set what was published beside ours, claim by claim."""
+    declared = material.declaration.published
     claims, reproduction = frames.get("claims"), frames.get("reproduction")
     blocks: list[Block | None] = []
     if claims is not None and len(claims):
@@ -82,9 +83,15 @@ def published(frames: Frames, source: str, *figures: Block | None) -> Section | 
             ),
             *(_reproduced(str(name), rows) for (name,), rows in reproduction.group_by("table", maintain_order=True)),
         ]  # fmt: skip
-    if any(blocks) and source:
-        blocks.insert(0, say(f"Published: {source}.", note=True))
-    return section("published", "The published study, claim by claim", *blocks) if any(blocks) else None
+    if not any(blocks):
+        return None
+    if declared and declared.source:
+        blocks.insert(0, say(f"Published: {declared.source}.", note=True))
+    here = set(material.runs.get_column("run"))
+    if declared and (absent := [run for run in declared.runs() if run not in here]):
+        blocks.append(say(f"Published of runs that are not in this study: {', '.join(absent)}.", note=True))
+    title = "The published study, claim by claim" if claims is not None and len(claims) else "What was published"
+    return section("published", title, *blocks)
 
 
 def _reproduced(name: str, rows: pl.DataFrame) -> Block | None:
@@ -286,7 +293,7 @@ def _steps(title: str, low: str, high: str, group: str) -> Spec:
 
 def _explained(points: Sequence[Mapping[str, Any]]) -> str:
     smooth = sum(bool(row["explained"]) for row in points)
-    return f"a smooth monotone trend explains {smooth} of the {len(points)} shown"
+    return f"a smooth trend explains {smooth} of the {len(points)} shown"
 
 
 def _folded(found: Table | None, title: str, most: int = 12) -> Block | None:

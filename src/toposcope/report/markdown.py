@@ -43,7 +43,7 @@ def _parts(document: Document) -> Iterator[str]:
 def _block(block: Block) -> Iterator[str]:
     match block:
         case Paragraph():
-            yield "".join(_inline(part) for part in block.parts)
+            yield "".join(_inline(part) for part in block.parts).strip()
         case Heading():
             yield f"### {_escaped(block.text)}"
         case Terms():
@@ -87,7 +87,8 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
 
 def _inline(part: Inline) -> str:
     if isinstance(part, str):
-        return _escaped(part)
+        # Spaces at the ends stand between this part and the next.
+        return " " * part[:1].isspace() + _escaped(part) + " " * part[-1:].isspace()
     if isinstance(part, Link):
         return f"[{_escaped(part.text)}]({part.href})"
     return f"`{part.text}`"

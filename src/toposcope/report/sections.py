@@ -103,10 +103,9 @@ def study_document(material: Material, facts: Facts, frames: Frames, pictures: S
     """
     declaration = material.declaration
     placed = _placed(pictures)
-    published = declaration.published.source if declaration.published else ""
     found = [
         section("overview", "At a glance", *placed["overview"]),
-        evidence.published(frames, published, *placed["published"]),
+        evidence.published(material, frames, *placed["published"]),
         evidence.runs(material, *placed["runs"]),
         section("topology", "Topology over training", *placed["topology"]),
         evidence.association(material, frames, *placed["association"]),

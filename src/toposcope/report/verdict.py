@@ -6,6 +6,7 @@ import polars as pl
 
 from toposcope.analysis import Analysis
 from toposcope.analysis.association import FEWEST
+from toposcope.analysis.pairing import FEWEST_RUNS
 from toposcope.analysis.trajectories import CONTROLS
 from toposcope.analysis.verdict import LEVEL
 from toposcope.report.association import NETWORK, measured
@@ -86,8 +87,8 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
         return (
             "It is undecided whether topology tells something about the loss beyond the trend: "
             f"{_of(len(undecided), total, 'topological feature')} {_does(undecided, 'passes', 'pass')} every test that "
-            f"one run allows {somewhere} ({_examples([named(f) for f in undecided])}), and the last test, other runs' "
-            "features against this run's loss, needs another run."
+            f"so few runs allow {somewhere} ({_examples([named(f) for f in undecided])}), and the last test, other "
+            f"runs' features against this run's loss, needs {FEWEST_RUNS} runs that can be compared."
         )
     correlated = len(with_verdict[TREND])
     kept = list(_kept(topology).get_column("feature").unique(maintain_order=True))
@@ -169,7 +170,7 @@ def _told(name: str, mine: pl.DataFrame, by_verdict: dict[str, list[str]]) -> st
     if runs := by_verdict[BEYOND]:
         parts.append(f"carries information about the loss beyond the trend{_in(runs, mine)}")
     if runs := by_verdict[UNDECIDED]:
-        parts.append(f"is undecided{_in(runs, mine)}: there is no other run to compare with")
+        parts.append(f"is undecided{_in(runs, mine)}: too few runs can be compared")
     kept = set(_kept(mine).get_column("run"))
     if runs := [run for run in by_verdict[TREND] if run not in kept]:
         ranked = mine.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
@@ -255,8 +256,8 @@ def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
         return []
     found = law.row(0, named=True)
     power, told = signed(found["exponent"]).lstrip("+"), named(rows.item(0, "target"))
-    law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
-    return [f"The final {told} goes as {law}; {ranked(found)}."]
+    told_law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
+    return [f"The final {told} goes as {told_law}; {ranked(found)}."]
 
 
 def _doubts(findings: pl.DataFrame) -> list[str]:

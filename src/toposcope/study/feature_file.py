@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,14 @@ class PublishedRun:
     log : TrainingLog
         The columns that belong into a training log, at the same steps.
     n_parameters : int, optional
+    written : str
+        What the file calls it; empty if it does not.
     """
 
     features: dict[int, dict[str, float]]
     log: TrainingLog
     n_parameters: int | None = None
+    written: str = ""
 
     @property
     def key(self) -> str:
@@ -121,21 +124,23 @@ def read_features(path: Path) -> dict[str, PublishedRun]:
 def features_of(content: Any, path: Path) -> dict[str, PublishedRun]:
     """Make sense of what a file of features holds (see `read_features`)."""
     try:
-        return {run: _run(rows) for run, rows in _by_run(content, path.stem).items()}
+        return {run: _run(rows, written) for run, (written, rows) in _by_run(content, path.stem).items()}
     except _Odd as error:
         raise ToposcopeError(f"{path}: {error}") from error
 
 
 def of_run(runs: Mapping[str, PublishedRun], name: str, path: Path) -> PublishedRun:
-    """Return what a file says of a run; the only one in it is meant whatever it is called.
+    """Return what a file says of a run; a file that names no run is of the one that is asked for.
 
     Raises
     ------
     ToposcopeError
         If the file is of other runs.
     """
-    if name in runs or len(runs) == 1:
-        return runs.get(name) or next(iter(runs.values()))
+    if name in runs:
+        return runs[name]
+    if not any(run.written for run in runs.values()):
+        return next(iter(runs.values()))
     raise ToposcopeError(f"{path}: no run {name!r}; it has {', '.join(runs)}; name the series like one of them")
 
 
@@ -152,27 +157,31 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _by_run(content: Any, stem: str) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Gather rows by run, each with its place in the file for messages."""
+Rows = list[tuple[str, dict[str, Any]]]
+"""Rows, each with its place in the file for messages."""
+
+
+def _by_run(content: Any, stem: str) -> dict[str, tuple[str, Rows]]:
+    """Gather rows by run, with what the file calls it."""
     lists = content.items() if isinstance(content, dict) else [("", content)]
-    runs: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    runs: dict[str, tuple[str, Rows]] = {}
     for key, rows in lists:
         where = f"{key[:LONGEST_NAME]}: " if key else ""
         if not isinstance(rows, list):
             raise _Odd(f"{where}expected a list of rows, found {_kind(rows)}")
-        named: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        named: dict[str, Rows] = {}
         for i, row in enumerate(rows):
             place = f"{where}row {i + 1}"
             if not isinstance(row, dict):
                 raise _Odd(f"{place}: expected an object with a step, found {_kind(row)}")
-            named.setdefault(key or _name_of(row, place) or stem, []).append((place, row))
-        for name, mine in named.items():
-            name = name.rstrip("/").rpartition("/")[2]
+            named.setdefault(key or _name_of(row, place), []).append((place, row))
+        for written, mine in named.items():
+            name = (written or stem).rstrip("/").rpartition("/")[2]
             if not name.isprintable() or not name.strip(". ") or "\\" in name or len(name) > LONGEST_NAME:
                 raise _Odd(f"{mine[0][0] if mine else where}: {name[:LONGEST_NAME]!a} cannot be the name of a run")
             if name in runs:
                 raise _Odd(f"two runs are called {name!r}; rename one of them")
-            runs[name] = mine
+            runs[name] = written, mine
     if not runs:
         raise _Odd("no rows")
     return runs
@@ -187,7 +196,7 @@ def _name_of(row: dict[str, Any], place: str) -> str:
     return ""
 
 
-def _run(rows: Iterable[tuple[str, dict[str, Any]]]) -> PublishedRun:
+def _run(rows: Rows, written: str) -> PublishedRun:
     features: dict[int, dict[str, float]] = {}
     logged: dict[int, dict[str, float]] = {}
     sizes: set[int] = set()
@@ -213,7 +222,7 @@ def _run(rows: Iterable[tuple[str, dict[str, Any]]]) -> PublishedRun:
     if not any(features.values()):
         raise _Odd("rows with steps, but no feature in any of them")
     features = {step: values for step, values in sorted(features.items()) if values}
-    return PublishedRun(features, TrainingLog.of(logged), next(iter(sizes), None))
+    return PublishedRun(features, TrainingLog.of(logged), next(iter(sizes), None), written)
 
 
 def _log(into: dict[str, float], column: str, number: float, place: str) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -15,13 +15,15 @@ from toposcope.checkpoints import series
 from toposcope.checkpoints.formats import is_checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, Declaration, DeclaredSeries, check
-from toposcope.study.feature_file import PublishedRun, canonical, features_of, read_json
-from toposcope.study.published import Published
+from toposcope.study.feature_file import LONGEST_NAME, PublishedRun, canonical, features_of, read_json
+from toposcope.study.published import Published, is_quantity
 
 DEPTH = 4
 """Folders below the given one that are looked into."""
 _KNOWN = re.compile(r"(training_log|trainer_state|(generation_|tokenizer_|.*_)?config|tokenizer|.*\.index|vocab)\.json")
 """Files that lie beside checkpoints: logs, which are read with them, and what describes a model."""
+_OWNED = re.compile(r"([A-Za-z0-9][^/]*/[^/]+)?")
+"""No name, or one as a hub gives it."""
 
 
 @dataclass
@@ -122,12 +124,18 @@ class _Found:
         try:
             content = read_json(path)
             if isinstance(content, dict) and isinstance(content.get("correlations"), dict):
-                claims = _claims(content, path)
+                claims, unknown = _claims(content, path)
                 if self.claims:
                     raise ToposcopeError(f"{path}: a second file of correlations; {self.claims['source']} counts")
                 self.claims = {"source": path, **claims}
+                if unknown:
+                    self.notes.append(f"left out: {path}: correlations of what is not measured: {', '.join(unknown)}")
             else:
                 self.features[path] = features_of(content, path)
+                self.notes += [
+                    f"{path}: run {run.written!r} is called {name!r} here"
+                    for name, run in _renamed(self.features[path])
+                ]
         except ToposcopeError as error:
             self.notes.append(f"left out: {error}")
 
@@ -168,9 +176,15 @@ def _final_loss(run: PublishedRun) -> float:
     return float(run.log.values["loss"][-1])
 
 
-def _claims(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the correlations with the loss, and the phases, that a file claims."""
+def _renamed(runs: dict[str, PublishedRun]) -> list[tuple[str, PublishedRun]]:
+    """Return the runs that the file calls otherwise, but for ``owner/name``, of which the last part is the name."""
+    return [(n, run) for n, run in runs.items() if run.written != n and not _OWNED.fullmatch(run.written)]
+
+
+def _claims(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the correlations with the loss, and the phases, that a file claims; and of what it is not known here."""
     correlations: dict[str, dict[str, float]] = {}
+    unknown: list[str] = []
     for run, pairs in _objects(content["correlations"], path, "correlations"):
         for pair, told in pairs.items():
             feature, found, target = pair.rpartition("_vs_")
@@ -179,14 +193,18 @@ def _claims(content: dict[str, Any], path: Path) -> dict[str, Any]:
                 continue
             if isinstance(rho, bool) or not isinstance(rho, int | float) or not -1 <= rho <= 1:
                 raise ToposcopeError(f"{path}: correlations: {run}: {pair}: {str(rho)[:40]!r} is no correlation")
-            correlations.setdefault(canonical(feature), {})[run] = float(rho)
+            quantity = canonical(feature)
+            if is_quantity(quantity):
+                correlations.setdefault(quantity, {})[run] = float(rho)
+            else:
+                unknown.append(feature[:LONGEST_NAME])
     phases: dict[str, dict[str, int]] = {"largest_change": {}, "diminishing_returns": {}}
     columns = {"max_change_step": "largest_change", "diminishing_step": "diminishing_returns"}
     for run, told in _objects(content.get("transitions", {}), path, "transitions"):
         for column, name in columns.items():
             if told.get(column) is not None:
                 phases[name][run] = _step(told[column], f"{path}: transitions: {run}: {column}")
-    return {"correlations": correlations, **phases}
+    return {"correlations": correlations, **phases}, list(dict.fromkeys(unknown))
 
 
 def _objects(content: Any, path: Path, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -200,6 +218,7 @@ def _objects(content: Any, path: Path, where: str) -> Iterator[tuple[str, dict[s
 
 def _step(value: Any, place: str) -> int:
     try:
-        return msgspec.convert(value, int)
+        step: int = msgspec.convert(value, Annotated[int, msgspec.Meta(ge=0)])
     except msgspec.ValidationError as error:
         raise ToposcopeError(f"{place}: {error}") from error
+    return step

@@ -1,6 +1,17 @@
 """What a publication claims of its runs, so that a study can set its own numbers beside it."""
 
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
 import msgspec
+
+_QUANTITY = re.compile(
+    r"loss|np_mean(_(std|min|max))?|H\d+\.(total(_p2)?|mean|max|std|entropy(_normalized)?|count|n_(significant|zero|essential))"
+)
+FORECASTERS = ("loss_only", "tda_only", "combined")
 
 
 class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -19,6 +30,12 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     rho: float | None = None
     p: float | None = None
 
+    def __post_init__(self) -> None:
+        _between("exponent", self.exponent)
+        _between("r_squared", self.r_squared, high=1)
+        _between("rho", self.rho or 0, -1, 1)
+        _between("p", self.p or 0, 0, 1)
+
 
 class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Published values of one run at some of its steps.
@@ -34,7 +51,14 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     values: dict[str, list[float]]
 
     def __post_init__(self) -> None:
+        for step in self.steps:
+            _between("steps", step, 0)
+        if any(after <= before for before, after in pairwise(self.steps)):
+            raise ValueError("steps: each must be larger than the one before")
+        _known("values", self.values)
         for quantity, values in self.values.items():
+            for value in values:
+                _between(f"values.{quantity}", value)
             if len(values) != len(self.steps):
                 raise ValueError(f"{quantity} has {len(values)} values for {len(self.steps)} steps")
 
@@ -42,7 +66,10 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Published numbers; a report sets ours beside them.
 
-    Quantities are ``np_mean``, ``H0.total``, ``H1.total``, ``loss``.
+    Quantities are ``np_mean``, ``H0.total``, ``H1.total``, ``loss``, and the other statistics of neural persistence and
+    of diagrams. What cannot be is refused (ValueError, naming the field): numbers that are not finite, correlations
+    outside of [-1, 1], intervals from high to low, unknown quantities or forecasters, fractions outside of (0, 1),
+    negative or disordered steps.
 
     Attributes
     ----------
@@ -74,3 +101,75 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     diminishing_returns: dict[str, int] = {}
     scaling: dict[str, Law] = {}
     traces: dict[str, Trace] = {}
+
+    def __post_init__(self) -> None:
+        _each("final_loss", self.final_loss)
+        for name in ("correlations", "intervals"):
+            _known(name, getattr(self, name))
+        for quantity, values in self.correlations.items():
+            _each(f"correlations.{quantity}", values, -1, 1)
+        for quantity, intervals in self.intervals.items():
+            for run, (low, high) in intervals.items():
+                place = f"intervals.{quantity}.{run}"
+                _between(place, low, -1, 1)
+                _between(place, high, -1, 1)
+                if low > high:
+                    raise ValueError(f"{place}: from {low:g} to {high:g}; the lower end comes first")
+        for forecaster, errors in self.prediction_errors.items():
+            if forecaster not in FORECASTERS:
+                raise ValueError(f"prediction_errors: no forecaster {forecaster!r}; it takes {', '.join(FORECASTERS)}")
+            _each(f"prediction_errors.{forecaster}", errors, 0)
+            for fraction in errors:
+                if not 0 < _number(fraction) < 1:
+                    raise ValueError(
+                        f"prediction_errors.{forecaster}: {fraction!r} is no fraction of training; it takes a number "
+                        "between 0 and 1"
+                    )
+        for name in ("largest_change", "diminishing_returns"):
+            _each(name, getattr(self, name), 0)
+        _known("scaling", self.scaling)
+
+    def runs(self) -> list[str]:
+        """Return the runs that anything is said of, each once."""
+        return list(dict.fromkeys(self._runs()))
+
+    def _runs(self) -> Iterator[str]:
+        yield from self.final_loss
+        for by_run in self.correlations.values():
+            yield from by_run
+        for intervals in self.intervals.values():
+            yield from intervals
+        yield from (*self.largest_change, *self.diminishing_returns, *self.traces)
+
+
+def is_quantity(name: str) -> bool:
+    """Tell whether a name is that of a quantity which a study can set its own beside."""
+    return bool(_QUANTITY.fullmatch(name))
+
+
+def _known(field: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not is_quantity(name):
+            raise ValueError(f"{field}: no quantity {name!r}; it takes loss, np_mean, H0.total, H1.total and the like")
+
+
+def _each(field: str, values: Mapping[str, Any], low: float = -math.inf, high: float = math.inf) -> None:
+    for name, value in values.items():
+        _between(f"{field}.{name}", value, low, high)
+
+
+def _between(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
+    """Refuse what is not finite, or outside of its limits."""
+    if not math.isfinite(value):
+        raise ValueError(f"{field}: {value} is not finite")
+    if not low <= value <= high:
+        limits = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
+        both = math.isfinite(low) and math.isfinite(high)
+        raise ValueError(f"{field}: {value:g}; it must be {f'from {low:g} to {high:g}' if both else limits}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

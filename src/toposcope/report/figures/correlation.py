@@ -158,7 +158,8 @@ def partial(material: Material) -> Drawn | None:
     handles, labels = panels[0].get_legend_handles_labels()
     kept = [(h, label) for h, label in zip(handles, labels, strict=True) if label in used]
     figure.legend([h for h, _ in kept], [label for _, label in kept], loc="outside upper center", ncols=4)
-    told = _of_partial(_topology(rows))
+    n_undefined = len(_topology(of_network(material).filter(~pl.col("rho_given_step").is_finite())))
+    told = _of_partial(_topology(rows), n_undefined)
     return Drawn(
         "partial",
         f"{told} A mark: a feature in a run, against the {_targets(rows)}; on the dashed line the step would explain "
@@ -168,7 +169,7 @@ def partial(material: Material) -> Drawn | None:
     )
 
 
-def _of_partial(rows: pl.DataFrame) -> str:
+def _of_partial(rows: pl.DataFrame, n_undefined: int) -> str:
     """Say how much the step leaves of topology's correlations, and the verdicts."""
     strong = rows.filter(pl.col("rho").abs() > 0.5)
     weak = strong.filter(pl.col("rho_given_step").abs() < pl.col("rho").abs() / 2)
@@ -179,7 +180,13 @@ def _of_partial(rows: pl.DataFrame) -> str:
         if len(strong)
         else "No topological correlation has |rho| over 0.5"
     )
-    return f"{halved}; verdicts: {listed(named)}, of {len(rows)}."
+    left_out = (
+        f" {n_undefined} more pairs of run and feature have no partial correlation, because the step ranks the "
+        "checkpoints as the feature or the loss does."
+        if n_undefined
+        else ""
+    )
+    return f"{halved}; verdicts: {listed(named)}, of {len(rows)}.{left_out}"
 
 
 def strongest(rows: pl.DataFrame, feature: str) -> str:

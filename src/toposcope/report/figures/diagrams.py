@@ -237,15 +237,15 @@ def _told(middles: dict[tuple[int, bool], Vector], run: str) -> str:
     """Say how far the curves moved, and how much of it is left once the scale is divided out."""
     parts = []
     for dimension, what in (
-        (0, "The distance at which half of the components have merged"),
+        (0, "the distance at which half of the components have merged"),
         (1, "the mean distance at which loops are alive"),
     ):
         if (dimension, False) not in middles:
             continue
         raw = middles[dimension, False]
-        text = f"{what} moves from {number(raw[0])} to {number(raw[-1])} ({percent(raw[0], raw[-1])})"
+        text = f"{what} moves from {number(raw[0])} to {number(raw[-1])} ({percent(raw[0], raw[-1])}"
         if (dimension, True) in middles:
             ratio = middles[dimension, True]
-            text += f", by {percent(ratio[0], ratio[-1])} once divided by the weight norm"
-        parts.append(text)
-    return f"{'; '.join(parts)}, in {run}."
+            text += f"; divided by the weight norm {percent(ratio[0], ratio[-1])}"
+        parts.append(f"{text})")
+    return f"In {run} {', and '.join(parts)}."

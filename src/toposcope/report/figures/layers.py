@@ -15,6 +15,7 @@ from toposcope.report.figures.drawn import (
     Vector,
     chosen,
     new_figure,
+    percent,
     signed,
 )
 from toposcope.report.headline import H0, NP, WEIGHT_NORM
@@ -43,6 +44,12 @@ class Quantity:
             if values is not None and np.isfinite(values[0]) and np.isfinite(values).sum() > 1:
                 found[layer] = (100 * (values / values[0] - 1)) if self.in_percent else values - values[0]
         return found
+
+    def text(self, change: float) -> str:
+        """Write a change."""
+        if not self.in_percent:
+            return signed(change, 3) if abs(change) >= 0.0005 else "under 0.001"
+        return percent(1, 1 + change / 100)
 
     def _values(self, features: dict[str, Vector]) -> Vector | None:
         if not self.in_percent:
@@ -172,15 +179,14 @@ def _told(quantity: Quantity, found: list[Trajectory]) -> str:
         return ""
     ends.sort(key=lambda end: abs(end[3][-1]))
     (run_least, least, _, still), (run_most, most, steps, moved) = ends[0], ends[-1]
-    unit, digits = ("%", 0) if quantity.in_percent else ("", 3)
     half = int(steps[np.argmax(np.abs(moved) >= abs(moved[-1]) / 2)])
     roles = Counter(_most_moved_role(quantity, t) for t in found if quantity.of(t))
     role, count = roles.most_common(1)[0]
     return (
         f"{quantity.name[0].upper()}{quantity.name[1:]} has moved most by the last checkpoint in {most} of "
         f"{run_most.run} "
-        f"({signed(moved[-1], digits)}{unit}, half of it by step {half:,}), least in {least} of {run_least.run} "
-        f"({signed(still[-1], digits)}{unit}); by role, most in {role} in {count} of {len(list(found))} runs."
+        f"({quantity.text(moved[-1])}, half of it by step {half:,}), least in {least} of {run_least.run} "
+        f"({quantity.text(still[-1])}); by role, most in {role} in {count} of {len(list(found))} runs."
     )
 
 

@@ -25,6 +25,7 @@ from toposcope.report.material import Material
 from toposcope.study.published import Trace
 
 NAMES = {"np_mean": "mean neural persistence", "H0.total": "H0 total", "H1.total": "H1 total"}
+TRACED = ("np_mean", "H0.total")
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _of_protocol(table: pl.DataFrame, protocol: str) -> str:
 def traces(material: Material) -> Drawn | None:
     """Draw the published traces of single runs, with ours where the run is measured here."""
     published_traces = _traces(material)
-    quantities = [q for q in ("np_mean", "H0.total") if any(q in trace.values for trace in published_traces.values())]
+    quantities = [q for q in TRACED if any(q in trace.values for trace in published_traces.values())]
     if not quantities:
         return None
     measured = {t.run: t for t in material.analysis.trajectories}
@@ -262,7 +263,7 @@ def _traces(material: Material) -> dict[str, Trace]:
     for trajectory in material.analysis.trajectories:
         if NP.feature in trajectory.features or trajectory.run in found:
             continue
-        values = {q: trajectory.features.get(f"published {q}") for q in ("np_mean", "H0.total")}
+        values = {q: trajectory.features.get(f"published {q}") for q in TRACED}
         known = {q: v.tolist() for q, v in values.items() if v is not None and np.isfinite(v).all()}
         if known:
             found[trajectory.run] = Trace(steps=trajectory.steps.tolist(), values=known)
@@ -274,7 +275,7 @@ def _of_trace(material: Material, run: str, trace: Trace) -> str:
     measured = {t.run: t for t in material.analysis.trajectories}
     findings = Findings(material.analysis.association, material.analysis.scaling, measured)
     parts = []
-    for quantity in NAMES:
+    for quantity in TRACED:
         values = trace.values.get(quantity)
         if not values:
             continue

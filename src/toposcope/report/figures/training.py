@@ -30,6 +30,8 @@ from toposcope.report.headline import (
 )
 from toposcope.report.material import Material
 
+TURN = 0.2
+"""Share of its range that a feature goes to its highest or lowest value, and back from it, to have turned there."""
 PAIRS = (
     ("attention", "mlp", "attention (solid) and MLP (dashed)"),
     ("early", "late", "early (solid) and late (dashed)"),
@@ -120,12 +122,39 @@ def _direction(headline: Headline, found: list[Trajectory]) -> str:
     fell = sum(last < first for first, last in ends)
     low, high = (choose(ends, key=lambda pair: _ratio(*pair)) for choose in (min, max))
     by = percent(*low) if low == high else f"{percent(*low)} to {percent(*high)}"
+    turn = _turns(headline, [t for t in found if headline.feature in t.features])
     if rose and fell:
-        return f"{headline.name} rises in {rose} and falls in {fell} of {len(ends)} runs ({by} from first to last)."
+        return (
+            f"{headline.name} ends above its first value in {rose} and below it in {fell} of {len(ends)} runs ({by} "
+            f"from first to last){turn}."
+        )
+    if (rose or fell) and turn:
+        where = runs_of(rose or fell, len(ends))
+        return (
+            f"{headline.name} ends {'above' if rose else 'below'} its first value in {where} ({by} from first to "
+            f"last){turn}."
+        )
     if rose or fell:
         verb = "rises" if rose else "falls"
         return f"{headline.name} {verb} in {runs_of(rose or fell, len(ends))} ({by} from first to last)."
-    return f"{headline.name} is the same at the first and the last checkpoint."
+    return f"{headline.name} is the same at the first and the last checkpoint{turn}."
+
+
+def _turns(headline: Headline, found: list[Trajectory]) -> str:
+    """Say in how many runs a feature is highest (or lowest) in between and goes back from there, and by which step."""
+    told = []
+    for choose, extreme, back in ((np.argmax, "highest", "falls"), (np.argmin, "lowest", "rises")):
+        places = []
+        for trajectory in found:
+            known = np.isfinite(trajectory.features[headline.feature])
+            steps, values = trajectory.steps[known], trajectory.features[headline.feature][known]
+            at = int(choose(values)) if len(values) else 0
+            if len(values) and (abs(values[at] - values[[0, -1]]) > TURN * np.ptp(values)).all():
+                places.append(int(steps[at]))
+        if places:
+            step = f"{min(places):,}" if min(places) == max(places) else f"{min(places):,} to {max(places):,}"
+            told.append(f"in {runs_of(len(places), len(found))} it is {extreme} at step {step} and {back} after that")
+    return "".join(f"; {part}" for part in told)
 
 
 def _ratio(first: float, last: float) -> float:

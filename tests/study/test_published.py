@@ -1,0 +1,71 @@
+"""What a publication is said to claim is checked when it is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from toposcope.errors import ToposcopeError
+from toposcope.study import load_declaration
+from toposcope.study.published import Published
+
+
+def declared(tmp_path: Path, published: dict[str, Any]) -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(tomli_w.dumps({"name": "x", "runs": [{"size": "tiny-3k"}], "published": published}))
+    return path
+
+
+LAW = {"exponent": 0.2, "r_squared": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("published", "words"),
+    [
+        ({"prediction_errors": {"loss_only": {"abc": 1}}}, ["prediction_errors.loss_only", "'abc'", "between 0 and 1"]),
+        ({"prediction_errors": {"loss_only": {"1.0": 1}}}, ["prediction_errors.loss_only", "'1.0'"]),
+        ({"prediction_errors": {"loss_only": {"nan": 1}}}, ["prediction_errors.loss_only", "'nan'"]),
+        ({"prediction_errors": {"loss_only": {"0.2": -1}}}, ["prediction_errors.loss_only.0.2", "at least 0"]),
+        ({"prediction_errors": {"mine": {"0.2": 1}}}, ["'mine'", "loss_only, tda_only, combined"]),
+        ({"correlations": {"np_mean": {"a": 1.5}}}, ["correlations.np_mean.a", "from -1 to 1"]),
+        ({"correlations": {"np_mean": {"a": float("nan")}}}, ["correlations.np_mean.a", "not finite"]),
+        ({"correlations": {"H0_total": {"a": 0.5}}}, ["correlations", "'H0_total'", "H0.total"]),
+        ({"intervals": {"H0.total": {"a": [0.5, -0.5]}}}, ["intervals.H0.total.a", "lower end comes first"]),
+        ({"intervals": {"H0.total": {"a": [-2.0, 0.5]}}}, ["intervals.H0.total.a", "from -1 to 1"]),
+        ({"intervals": {"h0": {"a": [-1.0, 0.5]}}}, ["intervals", "'h0'"]),
+        ({"final_loss": {"a": float("inf")}}, ["final_loss.a", "not finite"]),
+        ({"largest_change": {"a": -100}}, ["largest_change.a", "at least 0"]),
+        ({"diminishing_returns": {"a": -1}}, ["diminishing_returns.a", "at least 0"]),
+        ({"scaling": {"size": LAW}}, ["scaling", "'size'"]),
+        ({"scaling": {"loss": {**LAW, "rho": -2.0}}}, ["rho", "from -1 to 1"]),
+        ({"scaling": {"loss": {**LAW, "p": 1.2}}}, ["p: 1.2", "from 0 to 1"]),
+        ({"scaling": {"loss": {**LAW, "r_squared": 2.0}}}, ["r_squared", "at most 1"]),
+        ({"scaling": {"loss": {**LAW, "exponent": float("nan")}}}, ["exponent", "not finite"]),
+        ({"traces": {"a": {"steps": [0, -1], "values": {}}}}, ["steps: -1", "traces"]),
+        ({"traces": {"a": {"steps": [0, 5, 5], "values": {}}}}, ["steps", "larger than the one before"]),
+        ({"traces": {"a": {"steps": [0], "values": {"np": [1.0]}}}}, ["values", "'np'"]),
+        ({"traces": {"a": {"steps": [0], "values": {"np_mean": [float("inf")]}}}}, ["values.np_mean", "not finite"]),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, published: dict[str, Any], words: list[str]) -> None:
+    path = declared(tmp_path, published)
+    with pytest.raises(ToposcopeError) as caught:
+        load_declaration(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in (str(path), *words) if word not in message] == [], message
+
+
+def test_statistics_of_every_diagram_are_quantities() -> None:
+    from toposcope.homology import Diagram, statistics
+
+    names = set(statistics(Diagram([[0.0, 1.0]], 0))) - {"cover_radius", "n_truncated"}
+    Published(correlations={f"H{k}.{name}": {"a": 0.5} for k in (0, 1, 2) for name in names})
+
+
+def test_the_runs_anything_is_said_of() -> None:
+    published = Published(
+        final_loss={"a": 2.0}, correlations={"np_mean": {"b": 0.1, "a": 0.2}}, largest_change={"c": 100}
+    )
+    assert published.runs() == ["a", "b", "c"]
