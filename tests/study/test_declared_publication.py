@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -60,7 +61,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, published: dict[s
 def test_statistics_of_every_diagram_are_quantities() -> None:
     from toposcope.homology import Diagram, statistics
 
-    names = set(statistics(Diagram([[0.0, 1.0]], 0))) - {"cover_radius", "n_truncated"}
+    names = set(statistics(Diagram(np.array([[0.0, 1.0]]), 0))) - {"cover_radius", "n_truncated"}
     Published(correlations={f"H{k}.{name}": {"a": 0.5} for k in (0, 1, 2) for name in names})
 
 
