@@ -70,6 +70,7 @@ def _items(trajectory: Trajectory, feature: str, y: Vector, others: Sequence[Vec
         "share_others_given_step": float(np.mean(as_well_given)),
         **{"rho_twin": float(spearmanr(twin, y)[0]), "rho_twin_given_step": rho_twin_given_step},
         "p_twin_given_step": p_twin,
+        "p_pairing": np.nan,  # over all runs at once; the loop does without
         "noise": float(np.median(trajectory.noise[feature]) / np.median(np.abs(np.diff(x)))),
     }
 

@@ -564,6 +564,7 @@ def write_published(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_published_study_is_taken_on_and_then_measured(tmp_path: Path) -> None:
     write_published(tmp_path / "published")
     done = command("study", "import", "published", "--workers", "1", cwd=tmp_path)
