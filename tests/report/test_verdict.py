@@ -65,6 +65,21 @@ def test_nothing_to_say(verdict: str) -> None:
     assert first.startswith("Nothing can be said about what topology adds: no feature varies")
 
 
+def test_what_only_the_other_clocks_explain_is_not_said_to_vanish_given_the_step() -> None:
+    found = analysis("clock")
+    columns = {
+        "verdict": "trend only",
+        "rho_with_step": 0.5,
+        "p_given_step_adjusted": 0.001,
+        "p_given_all_adjusted": 0.6,
+    }
+    told = found.association.with_columns(**{name: pl.lit(value) for name, value in columns.items()})
+    object.__setattr__(found, "association", told)
+    text = " ".join(sentences(found, runs_frame(), 0, no_findings()))
+    assert "keeps an association with the loss given the step" in text
+    assert "given the step it carries no detectable information" not in text
+
+
 def test_without_a_loss() -> None:
     found = analysis("nothing", ())
     (first,) = sentences(found, runs_frame(()), 0, no_findings())

@@ -11,7 +11,7 @@ import tomli_w
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, Size, Training
 from toposcope.study import Declaration, load_declaration, run_study
-from toposcope.study.declaration import DeclaredRun, DeclaredSeries, check
+from toposcope.study.declaration import DEFAULT_PROBES, DeclaredRun, DeclaredSeries, check
 from toposcope.study.published import Law, Published, Trace
 from toposcope.study.shipped import shipped_study
 from toposcope.version import __version__
@@ -410,3 +410,11 @@ def test_the_shipped_study_of_the_paper_is_as_published() -> None:
     assert [run.size for run in declaration.resolved_runs()] == list(SIZES.values())
     assert {run.training for run in declaration.resolved_runs()} == {Training()}
     assert declaration.corpus == Corpus()
+
+
+def test_the_protocol_chooses_the_probes_in_python_too() -> None:
+    published = Declaration(name="a", protocol="published")
+    assert [probe.label() for probe in published.resolved_probes()][1] == PUBLISHED_CLOUD
+    assert Declaration(name="a").probes == DEFAULT_PROBES
+    assert Declaration(name="a", probes=[]).resolved_probes() == []
+    assert Declaration(name="a", protocol="published", probes=[{"name": "rips"}]).probes == [{"name": "rips"}]

@@ -114,6 +114,9 @@ def associate(question: Question, seed: int) -> Answer:
     seed : int
         Of both bootstraps.
 
+    Returns
+    -------
+    Answer
     """
     features, target = question.series.features, question.target
     known = np.isfinite(features) & np.isfinite(target)

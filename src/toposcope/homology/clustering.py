@@ -28,10 +28,11 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
     Appl. Genet. Mol. Biol. 4:17), the mean weight of the edge that closes a path of two to a triangle.
 
     Rieck et al. 2019 (arXiv:1812.09764) set neural persistence against "the clustering coefficient" of a perceptron
-    trained on MNIST. Neither a formula in the paper nor any code for it among what they released
-    (github.com/BorgwardtLab/Neural-Persistence) could be found. The coefficients of triangles, of weighted graphs too,
-    are 0 in every layer and every network of layers, since a bipartite graph has no cycle of odd length; those of
-    bipartite graphs without weights are 1 in every layer without zeros. So it is cycles of four, and weights.
+    trained on MNIST. Which one could not be established: the code they released computes none
+    (github.com/BorgwardtLab/Neural-Persistence), and the paper's text was not at hand. The coefficients of triangles,
+    of weighted graphs too, are 0 in every layer and every network of layers, since a bipartite graph has no cycle of
+    odd length; those of bipartite graphs without weights are 1 in every layer without zeros. So it is cycles of four,
+    and weights.
 
     Parameters
     ----------

@@ -116,6 +116,12 @@ def _kept(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(*left, verdict=TREND)
 
 
+def _explained(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what is not beyond the trend, though something is left given the step alone."""
+    given_step, given_all = (pl.col(f"p_given_{c}_adjusted").fill_nan(1.0) < LEVEL for c in ("step", "all"))
+    return rows.filter(given_step, ~given_all, verdict=TREND)
+
+
 def _clocks(rows: pl.DataFrame) -> str:
     """Name the clocks that were known in every row."""
     known = [name for column, name in CLOCKS.items() if rows.get_column(column).is_finite().all()]
@@ -172,13 +178,18 @@ def _told(name: str, mine: pl.DataFrame, by_verdict: dict[str, list[str]]) -> st
     if runs := by_verdict[UNDECIDED]:
         parts.append(f"is undecided{_in(runs, mine)}: too few runs can be compared")
     kept = set(_kept(mine).get_column("run"))
-    if runs := [run for run in by_verdict[TREND] if run not in kept]:
+    explained = set(_explained(mine).get_column("run"))
+    if runs := [run for run in by_verdict[TREND] if run not in kept | explained]:
         ranked = mine.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
         tracks = isinstance(ranked, float) and ranked > TRACKS
         parts.append(
             f"{'tracks the step' if tracks else 'correlates with the loss'}{_in(runs, mine)}; given the step it "
-            f"carries "
-            "no detectable information about the loss"
+            "carries no detectable information about the loss"
+        )
+    if runs := [run for run in by_verdict[TREND] if run in explained]:
+        parts.append(
+            f"keeps an association with the loss given the step{_in(runs, mine)}, but none that can be detected once "
+            f"{_clocks(mine)} known"
         )
     if runs := [run for run in by_verdict[TREND] if run in kept]:
         parts.append(f"keeps an association with the loss given the step{_in(runs, mine)}, but fails other tests")

@@ -130,8 +130,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     runs : list of DeclaredRun
     series : list of DeclaredSeries
     probes : list of dict
-        ``name`` and options of each; `DEFAULT_PROBES` if left out. In a TOML file whose protocol is ``published`` they
-        are then `PUBLISHED_PROBES`.
+        ``name`` and options of each; if left out, `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
+        ``published``.
     protocol : "exact" or "published"
         Whose choices the headline numbers follow: all rows and all deaths, a trusted loss; or those of the published
         study.
@@ -146,10 +146,15 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     training: Training = Training()
     runs: list[DeclaredRun] = []
     series: list[DeclaredSeries] = []
-    probes: list[dict[str, Any]] = msgspec.field(default_factory=lambda: list(DEFAULT_PROBES))
+    probes: list[dict[str, Any]] | None = None
     protocol: Literal["exact", "published"] = "exact"
     published: Published | None = None
     toposcope: str = __version__
+
+    def __post_init__(self) -> None:
+        if self.probes is None:
+            usual = PUBLISHED_PROBES if self.protocol == "published" else DEFAULT_PROBES
+            msgspec.structs.force_setattr(self, "probes", list(usual))
 
     def resolved_runs(self) -> list[Run]:
         """Return the runs with everything inherited filled in."""
@@ -157,7 +162,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def resolved_probes(self) -> list[Probe]:
         """Return the probes."""
-        return make_probes(self.probes)
+        return make_probes(self.probes or [])
 
     def named_series(self) -> dict[str, DeclaredSeries]:
         """Return the series by name."""
@@ -200,8 +205,6 @@ def load_declaration(path: str | Path) -> Declaration:
         raise ToposcopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ToposcopeError(f"{path}: not valid TOML: {error}") from error
-    if content.get("protocol") == "published":
-        content.setdefault("probes", PUBLISHED_PROBES)
     try:
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
