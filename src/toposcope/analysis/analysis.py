@@ -1,15 +1,17 @@
 """All analyses of a study, as tables."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.change_points import change_points
 from toposcope.analysis.phases import phases, sensitivity
 from toposcope.analysis.references import references
-from toposcope.analysis.scaling import power_law
+from toposcope.analysis.scaling import PowerLaw, power_law
 from toposcope.analysis.table import SEED, association, comparisons
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.seeds import derive_seed
@@ -37,7 +39,7 @@ class Analysis:
     change_points : polars.DataFrame
         ``run, feature, step, low, high, p_smooth, explained``.
     scaling : polars.DataFrame
-        Of final values: ``quantity, n, n_sizes, factor, exponent, low, high, r_squared, offset, offset_exponent, rho,
+        Of final values: ``quantity, n, n_sizes, factor, exponent, r_squared, low, high, offset, offset_exponent, rho,
         p_exact, p_least``.
     references : polars.DataFrame
         See `toposcope.analysis.references.references`.
@@ -88,41 +90,35 @@ def analyse(
     )
 
 
-def _phases(found: list[Trajectory]) -> pl.DataFrame:
-    rows = []
+def _phased(found: list[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield run, feature, steps and values of the features whose phases are told, where they are known."""
     for trajectory in found:
         for feature in PHASED:
             if feature in trajectory.features:
                 values = trajectory.features[feature]
                 known = np.isfinite(values)
-                rule = phases(trajectory.steps[known], values[known])
-                range_ = sensitivity(trajectory.steps[known], values[known])
-                rows.append(
-                    (
-                        *(trajectory.run, feature, rule.largest_change, rule.diminishing_returns),
-                        *(range_.largest_change_first, range_.largest_change_last),
-                        *(range_.diminishing_first, range_.diminishing_last, range_.n_settings, range_.share_same),
-                    )
-                )
+                yield trajectory.run, feature, trajectory.steps[known], values[known]
+
+
+def _phases(found: list[Trajectory]) -> pl.DataFrame:
+    rows = [
+        {"run": run, "feature": feature, **asdict(phases(steps, values)), **asdict(sensitivity(steps, values))}
+        for run, feature, steps, values in _phased(found)
+    ]
     steps = ("largest_change", "diminishing_returns")
     ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys((*steps, *ranges), pl.Int64)}
-    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64}, orient="row")
+    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
 
 
 def _change_points(found: list[Trajectory]) -> pl.DataFrame:
-    rows = []
-    for trajectory in found:
-        for feature in PHASED:
-            if feature in trajectory.features:
-                values = trajectory.features[feature]
-                known = np.isfinite(values)
-                seed = derive_seed(SEED, "change points", trajectory.run, feature)
-                for point in change_points(trajectory.steps[known], values[known], seed):
-                    place = (trajectory.run, feature, point.step, point.low, point.high)
-                    rows.append((*place, point.p_smooth, point.explained))
+    rows = [
+        {"run": run, "feature": feature, **asdict(point)}
+        for run, feature, steps, values in _phased(found)
+        for point in change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+    ]
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
-    return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean}, orient="row")
+    return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean})
 
 
 def sizes_of_complete(found: list[Trajectory], runs: pl.DataFrame) -> dict[str, int]:
@@ -146,21 +142,7 @@ def _scaling(found: list[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
         n_parameters, values = np.array(pairs).T
         law = power_law(n_parameters, values, derive_seed(SEED, "scaling", name))
         if law is not None:
-            fitted = (law.factor, law.exponent, law.low, law.high, law.r_squared)
-            rows.append(
-                (name, law.n, law.n_sizes, *fitted, law.offset, law.offset_exponent, law.rho, law.p_exact, law.p_least)
-            )
-    floats = (
-        "factor",
-        "exponent",
-        "low",
-        "high",
-        "r_squared",
-        "offset",
-        "offset_exponent",
-        "rho",
-        "p_exact",
-        "p_least",
-    )
-    schema = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64, **dict.fromkeys(floats, pl.Float64)}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+            rows.append({"quantity": name, **asdict(law)})
+    counts = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64}
+    names = [field.name for field in fields(PowerLaw) if field.name not in counts]
+    return pl.DataFrame(rows, schema={**counts, **dict.fromkeys(names, pl.Float64)})

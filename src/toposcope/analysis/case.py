@@ -86,12 +86,6 @@ def plain(values: Vector) -> str:
     return ", ".join(f"{value:.3f}" for value in values)
 
 
-def joined(parts: Sequence[str]) -> str:
-    """Join words as a sentence does."""
-    *others, last = parts
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def signed(value: float) -> str:
     """Say a number with its sign."""
     return f"{value:+.3f}".replace("-", "−")

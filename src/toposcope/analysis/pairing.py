@@ -1,10 +1,11 @@
 """Whether the features of runs go with their own losses better than with one another's (METHODS 6, item 6)."""
 
-import itertools
 import math
 
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.analysis.permutations import orders
 
 ENUMERATED = 7
 """Most runs of which all pairings are counted."""
@@ -41,7 +42,7 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
         return math.nan
     square = strengths[np.ix_(kept, kept)]
     if n <= ENUMERATED:
-        pairings = np.array(list(itertools.permutations(range(n))))
+        pairings = orders(n)
     else:
         rng = np.random.default_rng(seed)
         pairings = np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (DRAWN - 1, 1)), axis=1)])

@@ -1,5 +1,6 @@
 """Exact p-values of few values, by all signs or all orders of them."""
 
+from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
@@ -11,6 +12,12 @@ FEW_SIGNS, FEW_ORDERS = 14, 8
 """Values up to which every sign, every order is counted."""
 DRAWS = 1 << FEW_SIGNS
 SAME = 1e-12
+
+
+@lru_cache(FEW_ORDERS)
+def orders(n: int) -> NDArray[np.int64]:
+    """Return all n! orders of n places, the one they are in first, shape (n!, n)."""
+    return np.array(list(permutations(range(n))))
 
 
 def sign_flip(differences: NDArray[np.float64]) -> float:
@@ -38,6 +45,5 @@ def p_of_rho(rho: float, n: int) -> float:
 
     It is the share of all n! orders whose correlation is as large.
     """
-    orders = np.array(list(permutations(range(n))))
-    squares = ((orders - np.arange(n)) ** 2).sum(axis=1)
+    squares = ((orders(n) - np.arange(n)) ** 2).sum(axis=1)
     return float((np.abs(1 - 6 * squares / (n * (n**2 - 1))) >= abs(rho) - 1e-9).mean())

@@ -1,12 +1,11 @@
 """Final values against the number of parameters: power laws, ranks, and what few sizes can say (METHODS 10)."""
 
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.analysis.permutations import FEW_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
 
 Vector = NDArray[np.float64]
@@ -14,8 +13,6 @@ Vector = NDArray[np.float64]
 RESAMPLES = 1000
 FEWEST_WITH_OFFSET = 4
 """Sizes that three parameters take, and one more."""
-ENUMERATED = 8
-"""Runs up to which all orders are counted."""
 EXPONENTS = (0.01, 3.0)
 """Least and largest absolute exponent beside an offset."""
 GRID = 100
@@ -122,15 +119,10 @@ def rank_correlation(n_parameters: Vector, values: Vector) -> tuple[float, float
     x, y = ranks(n_parameters), ranks(values)
     rho = float(correlate(x[None], y)[0])
     n = len(x)
-    if n > ENUMERATED or np.isnan(rho):
+    if n > FEW_ORDERS or np.isnan(rho):
         return rho, float(two_sided(np.array(rho), np.array(n - 2.0)))
-    reached = np.abs(y[_orders(n)] @ x)
+    reached = np.abs(y[orders(n)] @ x)
     return rho, float((reached >= abs(float(x @ y)) - SAME).mean())
-
-
-@lru_cache(maxsize=ENUMERATED)
-def _orders(n: int) -> NDArray[np.int64]:
-    return np.array(list(permutations(range(n))))
 
 
 def _interval(x: Vector, y: Vector, seed: int) -> tuple[float, float]:

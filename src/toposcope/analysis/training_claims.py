@@ -16,13 +16,13 @@ from toposcope.analysis.case import (
     UNKNOWN,
     Case,
     Judgement,
-    joined,
     signed,
     trend,
 )  # fmt: skip
 from toposcope.analysis.permutations import FEW_ORDERS, p_of_rho, sign_flip
 from toposcope.analysis.reproduction import BATCH_LOSS
 from toposcope.analysis.trajectories import WEIGHT_NORM
+from toposcope.analysis.wording import joined
 from toposcope.study.published import Published
 
 Vector = NDArray[np.float64]

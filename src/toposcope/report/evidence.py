@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.analysis import NP_MEAN
+from toposcope.analysis.wording import joined
 from toposcope.report.association import LEGEND, NETWORK, full_table, short_table
 from toposcope.report.document import Block, Section, csv, details, say, section
 from toposcope.report.material import Material
@@ -31,7 +32,7 @@ from toposcope.report.tables import (
     whole,
     word,
 )
-from toposcope.report.verdict import VERDICTS, listed, primary
+from toposcope.report.verdict import VERDICTS, primary
 
 Frames = Mapping[str, pl.DataFrame]
 REPRODUCED = {
@@ -140,7 +141,7 @@ def association(material: Material, frames: Frames, *figures: Block | None) -> S
     full = full_table("association", "Association of every feature of the network with the loss", rows)
     if full is None:
         return None
-    targets = listed([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
+    targets = joined([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
     batch = material.analysis.association.filter(
         pl.col("group") == NETWORK,
         pl.col("target") == "batch_loss",

@@ -9,6 +9,7 @@ from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
 from toposcope.analysis.trajectories import CONTROLS
 from toposcope.analysis.verdict import LEVEL
+from toposcope.analysis.wording import joined
 from toposcope.report.association import NETWORK, measured
 from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline, ranked
 from toposcope.report.tables import named, signed
@@ -125,7 +126,7 @@ def _explained(rows: pl.DataFrame) -> pl.DataFrame:
 def _clocks(rows: pl.DataFrame) -> str:
     """Name the clocks that were known in every row."""
     known = [name for column, name in CLOCKS.items() if rows.get_column(column).is_finite().all()]
-    return f"{listed(known)} are" if len(known) > 1 else f"{(known or ['the step'])[0]} is"
+    return f"{joined(known)} are" if len(known) > 1 else f"{(known or ['the step'])[0]} is"
 
 
 def _of_feature(headline: Headline, topology: pl.DataFrame) -> str:
@@ -134,7 +135,7 @@ def _of_feature(headline: Headline, topology: pl.DataFrame) -> str:
     if not len(mine):
         return ""
     by_verdict = {v: list(mine.filter(verdict=v).get_column("run")) for v in VERDICTS}
-    target = listed([TARGETS[name] for name in mine.get_column("target").unique(maintain_order=True)])
+    target = joined([TARGETS[name] for name in mine.get_column("target").unique(maintain_order=True)])
     return f"{_told(headline.name, mine, by_verdict)} Its rho with the {target}{_numbers(mine)}."
 
 
@@ -252,11 +253,11 @@ def _of_claims(claims: pl.DataFrame | None) -> list[str]:
         return []
     counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
     parts = [f"“{verdict}” for {_which(numbers)}" for verdict, numbers in counts.iter_rows()]
-    return [f"The published study makes {_n(len(claims), 'claim')}; the verdict here is {listed(parts)}."]
+    return [f"The published study makes {_n(len(claims), 'claim')}; the verdict here is {joined(parts)}."]
 
 
 def _which(numbers: Sequence[object]) -> str:
-    return f"number{'s'[: len(numbers) > 1]} {listed([str(n) for n in numbers])}"
+    return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
 
 
 def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
@@ -299,12 +300,6 @@ def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:
             f"{_n(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
         )
     return found
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Join words as a sentence does."""
-    *others, last = parts
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _n(count: int, one: str, more: str = "") -> str:

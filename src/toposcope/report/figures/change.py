@@ -6,6 +6,7 @@ from matplotlib.ticker import NullLocator
 from scipy.stats import spearmanr
 
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     INK,
     LABEL,
@@ -14,7 +15,6 @@ from toposcope.report.figures.drawn import (
     Vector,
     chosen,
     legend,
-    listed,
     looks,
     new_figure,
     number,
@@ -172,5 +172,5 @@ def _of_points(points: pl.DataFrame) -> str:
     return (
         f"{len(beyond)} of {len(points)} change points of mean neural persistence, in "
         f"{runs_of(beyond.get_column('run').n_unique(), n_runs)}, are more than a smooth trend explains: "
-        f"{listed(named) if not more else ', '.join(named) + more}."
+        f"{joined(named) if not more else ', '.join(named) + more}."
     )

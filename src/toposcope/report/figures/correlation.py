@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from toposcope.analysis.trajectories import CONTROLS
+from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     FAINT,
     INK,
@@ -14,7 +15,6 @@ from toposcope.report.figures.drawn import (
     Drawn,
     chosen,
     ink_on,
-    listed,
     new_figure,
     runs_of,
     span,
@@ -186,7 +186,7 @@ def _of_partial(rows: pl.DataFrame, n_undefined: int) -> str:
         if n_undefined
         else ""
     )
-    return f"{halved}; verdicts: {listed(named)}, of {len(rows)}.{left_out}"
+    return f"{halved}; verdicts: {joined(named)}, of {len(rows)}.{left_out}"
 
 
 def strongest(rows: pl.DataFrame, feature: str) -> str:

@@ -218,12 +218,6 @@ def span(values: Iterable[float], digits: int = 2) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def listed(parts: Sequence[str]) -> str:
-    """Join words as a sentence does."""
-    *others, last = parts
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def runs_of(n: int, total: int) -> str:
     """Write how many of the runs."""
     if total == 1:

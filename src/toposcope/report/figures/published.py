@@ -7,12 +7,12 @@ import polars as pl
 from matplotlib.artist import Artist
 
 from toposcope.analysis.reproduction import BATCH_LOSS, BLEND_OF_LOSSES, Findings
+from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     COLOURS,
     INK,
     SOFT,
     Drawn,
-    listed,
     logarithmic_if_wide,
     looks,
     new_figure,
@@ -199,12 +199,12 @@ def _of_protocol(table: pl.DataFrame, protocol: str) -> str:
         min((name for f, name in wide if f == fraction), key=lambda name: wide[fraction, name])
         for fraction in fractions
     ]
-    named = listed([f"{LINES[name][0]} at {fraction:.0%}" for name, fraction in zip(best, fractions, strict=True)])
+    named = joined([f"{LINES[name][0]} at {fraction:.0%}" for name, fraction in zip(best, fractions, strict=True)])
     title = "As published" if protocol == "published" else "Exact"
     if not pairs:
         return f"{title}: least error: {named}."
     better = sum(a < b for a, b in pairs)
-    gain = listed([f"{signed(a - b, 3)}" for a, b in pairs])
+    gain = joined([f"{signed(a - b, 3)}" for a, b in pairs])
     return (
         f"{title}: topology in place of the last value makes the blend better at {better} of {len(pairs)} shares of "
         f"training ({gain} nats); least error: {named}."
@@ -251,7 +251,7 @@ def traces(material: Material) -> Drawn | None:
     return Drawn(
         "traces",
         f"{told} Dashed with hollow marks: as published.{ours}",
-        f"Published neural persistence and H0 total of {listed(list(published_traces))} by training step. {told}",
+        f"Published neural persistence and H0 total of {joined(list(published_traces))} by training step. {told}",
         figure,
     )
 

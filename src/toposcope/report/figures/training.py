@@ -3,6 +3,7 @@
 import numpy as np
 
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     Drawn,
     Training,
@@ -10,7 +11,6 @@ from toposcope.report.figures.drawn import (
     chosen,
     first_last,
     legend,
-    listed,
     logarithmic_if_wide,
     looks,
     new_figure,
@@ -62,7 +62,7 @@ def losses(material: Material) -> Drawn | None:
         axes.plot(at, _target(trajectory), color=colour, marker=marker, label=trajectory.run)
     axes.set(xlabel=training.label, ylabel="loss (nats per token)")
     legend(figure, axes)
-    names = listed(sorted({TARGETS[next(iter(t.targets))] for t in with_loss}))
+    names = joined(sorted({TARGETS[next(iter(t.targets))] for t in with_loss}))
     ends = {t.run: found for t in with_loss if (found := first_last(_target(t))) is not None}
     fell = sum(last < first for first, last in ends.values())
     told = "; ".join(f"{t.run} {ends[t.run][1]:.3f}" for t in shown if t.run in ends)
@@ -108,7 +108,7 @@ def topology(material: Material) -> Drawn | None:
         "topology",
         f"{told} Exact, on every weight; totals are sums over the analysed layers{scales}.{left_out}"
         + training.mark_suspects(panels[-1]),
-        f"{listed([h.name for h in headlines])} against training step, one line a run. {told}",
+        f"{joined([h.name for h in headlines])} against training step, one line a run. {told}",
         figure,
     )
 
