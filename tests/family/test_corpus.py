@@ -271,26 +271,27 @@ def pretend_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Any) -> None
 
 
 def test_hugging_face_reads_the_named_split_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, str | None, str]] = []
 
-    def load_dataset(name: str, *, split: str) -> Rows:
-        asked.append((name, split))
+    def load_dataset(name: str, config: str | None, *, split: str) -> Rows:
+        asked.append((name, config, split))
         return Rows(text=["no"], story=["once", "upon a time"])
 
     pretend_datasets(monkeypatch, load_dataset)
     text = read_text(Corpus(source="hf:owner/name", split="validation", column="story"))
     assert text == "once\n\nupon a time"
-    assert asked == [("owner/name", "validation")]
+    read_text(Corpus(source="hf:owner/name:small-v1", column="story"))
+    assert asked == [("owner/name", None, "validation"), ("owner/name", "small-v1", "train")]
 
 
 def test_hugging_face_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(name: str, *, split: str) -> Rows:
+    def offline(name: str, config: str | None, *, split: str) -> Rows:
         raise ConnectionError("no route\nto host")
 
     pretend_datasets(monkeypatch, offline)
     assert "no route to host" in refusal(Corpus(source="hf:owner/name"), tmp_path / "corpus.safetensors")
 
-    pretend_datasets(monkeypatch, lambda name, split: Rows(story=["once"]))
+    pretend_datasets(monkeypatch, lambda name, config, split: Rows(story=["once"]))
     message = refusal(Corpus(source="hf:owner/name"), tmp_path / "corpus.safetensors")
     assert "'text'" in message
     assert "story" in message

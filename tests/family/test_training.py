@@ -1,6 +1,7 @@
 """Training: what is logged and kept, that a stop costs nothing, and what is refused."""
 
 import csv
+import json
 import math
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import safetensors.torch
 import torch
 from small_runs import SIZE, contents, prepared, small_run, some_text
 
+from toposcope.checkpoints.selection import Selection
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, Training, build, train, training
 from toposcope.family.corpus import load, prepare
@@ -470,3 +472,60 @@ def test_two_processes_on_one_run_are_refused(
     train(run, corpus_path, tmp_path / "undisturbed")
     assert train(run, corpus_path, directory) == Outcome("complete", 40)
     assert contents(directory) == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(
+    ("steps", "count", "expected"),
+    [
+        (5000, 19, [0, 1, 2, 3, 5, 7, 12, 20, 33, 55, 91, 150, 247, 408, 674, 1112, 1836, 3030, 5000]),
+        (4096, 14, [0, *(2**k for k in range(13))]),
+        (40, 3, [0, 1, 40]),
+        (3, 19, [0, 1, 2, 3]),
+    ],
+)
+def test_checkpoints_evenly_spaced_in_the_logarithm_of_the_step(steps: int, count: int, expected: list[int]) -> None:
+    declared = Training(steps=steps, warmup_steps=0, log_spaced=count)
+    assert declared.checkpoint_steps == expected
+    # The rule of a series that has every step.
+    assert Selection(log_spaced=count).choose(range(steps + 1), "") == expected
+
+
+@pytest.mark.parametrize("count", [-1, 1, 2])
+def test_too_few_checkpoints_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"log_spaced is {count}; it must be at least 3"):
+        Training(log_spaced=count)
+
+
+def test_log_spaced_checkpoints_are_kept_and_resume(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+    spaced = with_training(run, log_spaced=5)
+    assert train(spaced, corpus_path, tmp_path / "whole") == Outcome("complete", 40)
+    steps = [0, 1, 3, 12, 40]
+    assert spaced.training.checkpoint_steps == steps
+    kept = sorted((tmp_path / "whole" / "checkpoints").iterdir())
+    assert kept == [checkpoint_path(tmp_path / "whole", step) for step in steps]
+
+    def stop(_name: str, done: int, _total: int) -> None:
+        if done == 20:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(spaced, corpus_path, tmp_path / "parts", stop)
+    assert outcome(tmp_path / "parts") == Outcome("running", 12)
+    train(spaced, corpus_path, tmp_path / "parts")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_a_run_from_before_there_were_log_spaced_checkpoints_stands(
+    run: Run, corpus_path: Path, tmp_path: Path
+) -> None:
+    train(run, corpus_path, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    told = json.loads(path.read_text())
+    del told["run"]["training"]["log_spaced"]
+    path.write_text(json.dumps(told))
+    before = contents(tmp_path / "run")
+    assert finished(run, tmp_path / "run") == Outcome("complete", 40)
+    train(run, corpus_path, tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+    message = refusal(lambda: train(with_training(run, log_spaced=5), corpus_path, tmp_path / "run"))
+    assert "training.log_spaced = 0, the declaration now says 5" in message

@@ -105,6 +105,24 @@ class Checkpoint:
             raise ToposcopeError(f"{self.location}: no 2-D weight besides embeddings; there is nothing to measure")
         return found
 
+    def embeddings(self) -> list[Layer]:
+        """Return the input and the output embedding: the same layer twice where they are tied.
+
+        Raises
+        ------
+        ToposcopeError
+            If there is none of them, or more than one of a kind.
+        """
+        found = {role: [layer for layer in self._layers if layer.role == role] for role in ("embed", "head")}
+        heads = found["head"]
+        inputs = found["embed"] or heads
+        if len(inputs) != 1 or len(heads) != 1:
+            raise ToposcopeError(
+                f"{self.location}: {len(inputs)} input and {len(heads)} output embeddings, expected one of each; tell "
+                "which weights they are with roles"
+            )
+        return [*inputs, *heads]
+
     def tensors(self) -> dict[str, Tensor]:
         """Read every tensor, matrices or not, by name."""
         return {entry.name: entry.whole() for entry in self.entries}

@@ -27,7 +27,8 @@ class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ----------
     source : str
         ``"python-docs"`` (docstrings of the installed standard library and ``pydoc_data.topics``), a text file, a
-        folder of ``.txt`` and ``.md`` files, or ``"hf:owner/name"`` (needs the extra ``hf``).
+        folder of ``.txt`` and ``.md`` files, or ``"hf:owner/name"`` (needs the extra ``hf``), or
+        ``"hf:owner/name:config"`` where a dataset has several configurations.
     split, column : str
         Which split and text column of a Hugging Face dataset.
     tokenizer : "characters" or "bpe"
@@ -206,9 +207,9 @@ def _hugging_face(corpus: Corpus) -> str:
         import datasets
     except ImportError:
         raise ToposcopeError(f'corpus {corpus.source}: needs the extra: pip install "toposcope[hf]"') from None
-    name = corpus.source.removeprefix("hf:")
+    name, _, config = corpus.source.removeprefix("hf:").partition(":")
     try:
-        rows = datasets.load_dataset(name, split=corpus.split)
+        rows = datasets.load_dataset(name, config or None, split=corpus.split)
     except Exception as error:
         raise ToposcopeError(f"corpus {corpus.source}: cannot be loaded: {' '.join(str(error).split())}") from error
     if corpus.column not in rows.column_names:

@@ -1,5 +1,7 @@
 """The model: a decoder-only, pre-norm transformer with learned positions and a tied head."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -79,11 +81,27 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return next-token logits, shape (batch, time, vocabulary), for tokens of shape (batch, time)."""
+        *_, last = self.residual_stream(tokens)
+        logits: Tensor = self.head(last)
+        return logits
+
+    def residual_stream(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Yield the hidden states: of the embedding, then behind every block, the last behind the final norm too.
+
+        Parameters
+        ----------
+        tokens : Tensor, shape (batch, time), integer
+
+        Yields
+        ------
+        Tensor, shape (batch, time, hidden)
+            One more than there are blocks.
+        """
         x = self.token_emb(tokens) + self.pos_emb.weight[: tokens.shape[1]]
         for block in self.layers:
+            yield x
             x = block(x)
-        logits: Tensor = self.head(self.ln_f(x))
-        return logits
+        yield self.ln_f(x)
 
     def loss(self, sequences: Tensor) -> Tensor:
         """Return the mean cross-entropy in nats of predicting each token from those before it.

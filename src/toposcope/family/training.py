@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from toposcope.checkpoints.selection import Selection
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
 from toposcope.family.model import build
@@ -36,6 +37,8 @@ from toposcope.version import __version__
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 STEPS_A_BLOCK = 1000
 LOCK_SECONDS = 10.0
+FEWEST_LOG_SPACED = 3
+"""Step 0, step 1 and the last."""
 
 Status = Literal["running", "complete", "diverged"]
 
@@ -56,6 +59,10 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     weight_decay, gradient_clip : float
     checkpoint_every : int
         A checkpoint at step 0, at every multiple of this, and at the last step.
+    log_spaced : int
+        If not 0, so many checkpoints instead, evenly spaced in the logarithm of the step as `Selection` chooses them:
+        step 0, step 1, the last, and those between; all steps where there are fewer. A run that is killed goes on from
+        the last of them, which may be long before.
     validation_sequences : int
         Size of the one fixed set the validation loss is measured on, at least 64.
     seed : int
@@ -71,6 +78,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     weight_decay: float = 0.01
     gradient_clip: float = 1.0
     checkpoint_every: int = 100
+    log_spaced: int = 0
     validation_sequences: int = 64
     seed: int = 42
 
@@ -82,6 +90,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for name in (*least, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
             if not getattr(self, name) >= least.get(name, 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least.get(name, 0)}")
+        if self.log_spaced and self.log_spaced < FEWEST_LOG_SPACED:
+            raise ValueError(f"log_spaced is {self.log_spaced}; it must be at least {FEWEST_LOG_SPACED}, or 0 for none")
         ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
         if ramps > self.steps:
             raise ValueError(f"warmup_steps and decay_steps need {ramps} steps, more than steps = {self.steps}")
@@ -101,6 +111,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def checkpoint_steps(self) -> list[int]:
         """Steps at which weights are kept."""
+        if self.log_spaced:
+            return Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
         return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
 
 
@@ -317,6 +329,12 @@ def read_run(directory: Path) -> Run:
     return _read_claim(directory / "run.json").run
 
 
+def write_run(run: Run, corpus_sha256: str, directory: Path) -> None:
+    """Write the declaration of a run into its directory, as ``run.json``."""
+    claim = _Claim(run, corpus_sha256, __version__)
+    write_text(directory / "run.json", msgspec.json.format(msgspec.json.encode(claim)).decode() + "\n")
+
+
 class _Claim(msgspec.Struct, frozen=True):
     """What ``run.json`` holds."""
 
@@ -329,8 +347,7 @@ def _claim(run: Run, sha256: str, directory: Path) -> None:
     """Write ``run.json``, or refuse a directory that holds another run."""
     path = directory / "run.json"
     if not path.exists():
-        claim = _Claim(run, sha256, __version__)
-        write_text(path, msgspec.json.format(msgspec.json.encode(claim)).decode() + "\n")
+        write_run(run, sha256, directory)
         return
     known = _read_claim(path)
     if known.corpus_sha256 != sha256:

@@ -1,0 +1,95 @@
+"""Models of the family: made of the weights a checkpoint holds, in the size that its run tells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch import Tensor
+
+from toposcope.checkpoints import Checkpoint
+from toposcope.errors import ToposcopeError
+from toposcope.family.model import GPT
+from toposcope.family.sizes import SIZES, Size
+from toposcope.models.origin import Origin, one_line, read_object
+
+RUN = "run.json"
+EMBEDDING, HEAD = "token_emb.weight", "head.weight"
+_MARKS = (EMBEDDING, "pos_emb.weight", "layers.0.attn.qkv.weight")
+
+
+@dataclass
+class FamilyModel:
+    """A model of the family (see `LanguageModel`)."""
+
+    module: GPT
+    location: str
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        size = self.module.size
+        self.vocabulary, self.context, self.width = size.vocabulary, size.context, size.hidden
+        self.n_states = size.layers + 1
+        self.itemsize = self.module.token_emb.weight.itemsize
+
+    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+        """Return wanted hidden states; padding comes last, and what comes later is not seen."""
+        found = dict(enumerate(self.module.residual_stream(tokens)))
+        return [found[k] for k in wanted]
+
+    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return next-token logits."""
+        logits: Tensor = self.module(tokens)
+        return logits
+
+
+def is_of_family(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint has the family's names of tensors."""
+    return {entry.name for entry in checkpoint.entries}.issuperset(_MARKS)
+
+
+def size_of(checkpoint: Checkpoint, origin: Origin) -> Size:
+    """Return the size of a model of the family, as its run tells it, or as only one published size has it.
+
+    Raises
+    ------
+    ToposcopeError
+        If its ``run.json`` is none, or there is none and the size is no published one: weights do not tell the heads.
+    """
+    run = origin.find(checkpoint, RUN)
+    if run is not None:
+        try:
+            return msgspec.convert(read_object(run)["run"]["size"], Size)
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise ToposcopeError(f"{run.location}: not a run of the family ({one_line(error)}); restore it") from error
+    shapes = {entry.name: entry.shape for entry in checkpoint.entries}
+    layers = sum(name.endswith(".attn.qkv.weight") for name in shapes)
+    for size in SIZES.values():
+        embeddings = (size.vocabulary, size.hidden), (size.context, size.hidden)
+        if (shapes[EMBEDDING], shapes["pos_emb.weight"]) == embeddings and size.layers == layers:
+            return size
+    raise ToposcopeError(
+        f"{checkpoint.location}: no {RUN} with it, and it is none of the published sizes: how many heads it has is not "
+        f"known; name the folder of its run, which holds {RUN}"
+    )
+
+
+def family_model(checkpoint: Checkpoint, size: Size, device: torch.device) -> FamilyModel:
+    """Make a model of a checkpoint of the family.
+
+    Raises
+    ------
+    ToposcopeError
+        If its weights are not those of its size.
+    """
+    weights = checkpoint.tensors()
+    weights.setdefault(HEAD, weights[EMBEDDING])
+    with torch.device("meta"):  # no weights are drawn that would be thrown away
+        module = GPT(size)
+    try:
+        module.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise ToposcopeError(
+            f"{checkpoint.location}: not the weights of its size ({one_line(error)}); fetch or save it again"
+        ) from error
+    return FamilyModel(module.to(device).eval(), checkpoint.location, device)

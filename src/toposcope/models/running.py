@@ -1,0 +1,215 @@
+"""Reading sequences with a model, in batches that fit in memory: hidden states block by block, losses token by token.
+
+Batches are sized by a fixed budget, never by what is free, so that the same input gives the same bytes. Where memory
+runs out all the same, the batch is halved, and what is returned says so.
+"""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from toposcope.errors import ToposcopeError
+from toposcope.models.language_model import LanguageModel
+from toposcope.models.texts import Sequence
+
+BUDGET, GPU_BUDGET = 1 << 26, 1 << 30
+"""Bytes of activations that a batch may need, reckoned: near what a cache holds; enough to keep a GPU busy."""
+INSIDE = 24
+"""Tensors of the size of a hidden state that a block holds at once, reckoned: qkv, scores, the MLP's four times."""
+NO_MEMORY = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class StateBlock:
+    """Hidden states of some sequences.
+
+    Attributes
+    ----------
+    places : list of int
+        Numbers of the sequences.
+    states : list of Tensor
+        For each wanted layer, shape (batch, time, width), on the CPU, as computed.
+    measured : Tensor, shape (batch, time), bool
+        Tokens of the text: neither padding nor what the tokenizer put before it.
+    batch : int
+        Sequences that are read at once; 0 unless the memory did not hold as many as reckoned.
+    """
+
+    places: list[int]
+    states: list[Tensor]
+    measured: Tensor
+    batch: int
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses of a text.
+
+    Attributes
+    ----------
+    total : float
+        Nats, over all predicted tokens.
+    n_tokens : int
+        Predicted tokens.
+    batch : int
+        As of `StateBlock`.
+    """
+
+    total: float
+    n_tokens: int
+    batch: int
+
+
+def hidden_states(model: LanguageModel, sequences: Items[Sequence], wanted: Items[int]) -> Iterator[StateBlock]:
+    """Read sequences and yield their hidden states, the longest sequences first.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    sequences : sequence of Sequence
+        Of any lengths up to the model's context.
+    wanted : sequence of int
+        Which of the model's hidden states.
+
+    Raises
+    ------
+    ToposcopeError
+        If there are no sequences, one does not fit the model, or one alone does not fit into memory.
+    """
+    _check(model, sequences)
+    per_token = model.itemsize * model.width * (model.n_states + INSIDE)
+
+    def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
+        tokens, mask, measured = _padded([sequences[i] for i in places], model.device)
+        return [states.cpu() for states in model.states(tokens, mask, wanted)], measured
+
+    for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
+        yield StateBlock(places, states, measured, batch)
+
+
+def token_losses(model: LanguageModel, sequences: Items[Sequence]) -> Losses:
+    """Add up the losses of predicting each measured token from those before it in its sequence.
+
+    Parameters
+    ----------
+    model : LanguageModel
+    sequences : sequence of Sequence
+
+    Raises
+    ------
+    ToposcopeError
+        As `hidden_states` does, or if a loss is not finite.
+    """
+    _check(model, sequences)
+    # Logits three times: as they are, those that are wanted, and in the loss.
+    per_token = model.itemsize * model.width * INSIDE + 3 * max(4, model.itemsize) * model.vocabulary
+
+    def read(places: list[int]) -> tuple[float, int]:
+        tokens, mask, measured = _padded([sequences[i] for i in places], model.device)
+        # Nothing comes before the first token of a sequence, so it is not predicted.
+        targets = measured[:, 1:].to(model.device)
+        logits = model.logits(tokens, mask)[:, :-1][targets]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses = functional.cross_entropy(logits, tokens[:, 1:][targets], reduction="none").double()
+        return float(losses.sum()), int(targets.sum())
+
+    total, n_tokens, least = 0.0, 0, 0
+    for _, (some, n), batch in _in_batches(model, sequences, per_token, read):
+        total, n_tokens, least = total + some, n_tokens + n, batch
+    if not np.isfinite(total):
+        raise ToposcopeError(f"{model.location}: the loss on the text is {total}; its weights are out of range")
+    return Losses(total, n_tokens, least)
+
+
+def _check(model: LanguageModel, sequences: Items[Sequence]) -> None:
+    if not sequences:
+        raise ToposcopeError(f"{model.location}: no text to read; give a longer one")
+    if not all(len(sequence.ids) > sequence.n_prefix for sequence in sequences):
+        raise ToposcopeError(f"{model.location}: a text without tokens; give another text, or a larger length")
+    longest = max(len(sequence.ids) for sequence in sequences)
+    if longest > model.context:
+        raise ToposcopeError(
+            f"{model.location}: a text of {longest} tokens, and it reads {model.context} at most; give a smaller length"
+        )
+    largest = max(max(sequence.ids) for sequence in sequences)
+    if largest >= model.vocabulary:
+        raise ToposcopeError(
+            f"{model.location}: the tokenizer gave token {largest}, and the model's vocabulary has {model.vocabulary}; "
+            "name the tokenizer it was trained with"
+        )
+
+
+def _padded(sequences: Items[Sequence], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens and mask, padded behind, and which tokens are of the text."""
+    longest = max(len(sequence.ids) for sequence in sequences)
+    tokens = torch.zeros((len(sequences), longest), dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    measured = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
+        mask[row, : len(sequence.ids)] = 1
+        measured[row, sequence.n_prefix : len(sequence.ids)] = True
+    return tokens.to(device), mask.to(device), measured
+
+
+def _in_batches(
+    model: LanguageModel, sequences: Items[Sequence], per_token: int, read: Callable[[list[int]], Found]
+) -> Iterator[tuple[list[int], Found, int]]:
+    """Read all sequences; yield places, what was found, and the size of the batch where it had to be halved, else 0."""
+    # Longest first: little padding, and what does not fit shows at once.
+    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i].ids), i))
+    budget = GPU_BUDGET if model.device.type == "cuda" else BUDGET
+    batch, halved = max(1, budget // (per_token * len(sequences[order[0]].ids))), 0
+    while order:
+        places = order[:batch]
+        found = _unless_no_memory(read, places)
+        if found is None:
+            if len(places) == 1:
+                n_tokens = len(sequences[places[0]].ids)
+                raise ToposcopeError(
+                    f"{model.location}: a text of {n_tokens} tokens does not fit into memory; give a smaller length"
+                )
+            batch = halved = len(places) // 2
+            continue
+        order = order[batch:]
+        yield places, found, halved
+
+
+def _unless_no_memory(read: Callable[[list[int]], Found], places: list[int]) -> Found | None:
+    """Read a batch; None if the memory does not hold it."""
+    try:
+        with torch.inference_mode():
+            return read(places)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_no_memory(error):
+            raise
+    # Here, not above: the error holds on to what was computed.
+    torch.cuda.empty_cache()  # does nothing where no GPU was used
+    return None
+
+
+def _is_no_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in NO_MEMORY)
+
+
+def pooled(states: Tensor, measured: Tensor) -> NDArray[np.float64]:
+    """Return the mean of each sequence's states over the tokens of its text, shape (batch, width), in float64.
+
+    Parameters
+    ----------
+    states : Tensor, shape (batch, time, width)
+    measured : Tensor, shape (batch, time), bool
+        Padding may be on either side.
+    """
+    # One by one: a sum over zeros at the padding would round otherwise than the text alone.
+    return np.array([states[i][measured[i]].double().numpy().mean(axis=0) for i in range(len(states))])

@@ -1,0 +1,170 @@
+"""The fixed text that models are read on, cut into sequences of tokens."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from toposcope.errors import ToposcopeError
+from toposcope.family.corpus import Corpus, read_text
+from toposcope.models.tokenizers import Tokenizer
+
+SHORTEST_LINE = 100
+"""Characters: shorter lines, such as headings, are no texts."""
+FEWEST_TOKENS = 2
+"""A text of one token predicts nothing, and has no context."""
+
+
+class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fixed text.
+
+    Attributes
+    ----------
+    source : str
+        A text file, a folder of ``.txt`` and ``.md`` files, ``"python-docs"``, ``"hf:owner/name"`` or
+        ``"hf:owner/name:config"`` (see `Corpus`). If empty, the part of the study's corpus that is never trained on.
+    split, column : str
+        Which split and text column of a Hugging Face dataset.
+    characters : int
+        How much of its beginning is read; 0 is all.
+    """
+
+    source: str = ""
+    split: str = "test"
+    column: str = "text"
+    characters: int = 200_000
+
+    def __post_init__(self) -> None:
+        if self.characters < 0:
+            raise ValueError(f"characters is {self.characters}; it must be at least 0")
+
+    def read(self, corpus: Corpus) -> str:
+        """Return the text.
+
+        Raises
+        ------
+        ToposcopeError
+            If it cannot be read, or is empty.
+        """
+        if self.source:
+            text = read_text(Corpus(source=self.source, split=self.split, column=self.column))
+        else:
+            whole = read_text(corpus)
+            text = whole[round(len(whole) * (1 - corpus.validation_fraction)) :]
+        text = text[: self.characters] if self.characters else text
+        if not text.strip():
+            raise ToposcopeError(f"text {self.source or corpus.source}: it is empty; give a longer one")
+        return text
+
+
+def text_key(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def read_kept(path: Path) -> str:
+    """Read the text that a study keeps."""
+    return path.read_bytes().decode(errors="surrogatepass")
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Tokens that a model reads at once.
+
+    Attributes
+    ----------
+    ids : tuple of int
+    n_prefix : int
+        How many of them, from the first, are read and not measured: those that the tokenizer puts before a text, and in
+        a `Passage` the token that was predicted before.
+    """
+
+    ids: tuple[int, ...]
+    n_prefix: int = 0
+
+
+def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:
+    """Cut `count` sequences of `length` tokens, the prefix included, at even distances.
+
+    Raises
+    ------
+    ToposcopeError
+        If the text is shorter than one of them.
+    """
+    ids, prefix = tokenizer.encode(text).ids, tuple(tokenizer.prefix)
+    inside = length - len(prefix)
+    if inside < 1 or len(ids) < inside:
+        raise ToposcopeError(
+            f"text: {len(ids)} tokens of {tokenizer.location}, fewer than one window of {length}; give a longer text "
+            "or a smaller length"
+        )
+    last = len(ids) - inside
+    starts = [round(last * k / max(1, count - 1)) for k in range(count)]
+    # Of a short text, windows that begin at one place would be the same points again.
+    return [Sequence((*prefix, *ids[start : start + inside]), len(prefix)) for start in dict.fromkeys(starts)]
+
+
+def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:
+    """Take `count` lines of at least `SHORTEST_LINE` characters, evenly spread; the first `length` tokens of each.
+
+    Which lines are taken depends on the text alone, so models with different tokenizers read the same.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such line.
+    """
+    found = [line.strip() for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE]
+    if not found:
+        raise ToposcopeError(
+            f'text: no line of {SHORTEST_LINE} characters; give another text, or cut = "windows" to take it as a whole'
+        )
+    places = dict.fromkeys(round((len(found) - 1) * k / max(1, count - 1)) for k in range(count))
+    prefix = tuple(tokenizer.prefix)
+    sequences = [Sequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in places]
+    for i, sequence in zip(places, sequences, strict=True):
+        if len(sequence.ids) - len(prefix) < FEWEST_TOKENS:
+            raise ToposcopeError(
+                f"text: the line that begins {found[i][:30]!r} has {len(sequence.ids) - len(prefix)} tokens of "
+                f"{tokenizer.location}; give a larger length, or the tokenizer of the model"
+            )
+    return sequences
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A whole text in consecutive windows, each token but the first predicted once.
+
+    Attributes
+    ----------
+    sequences : list of Sequence
+        Each begins with the last token of the one before, behind the tokenizer's prefix.
+    n_bytes : int
+        UTF-8 bytes of the text that is predicted.
+    """
+
+    sequences: list[Sequence]
+    n_bytes: int
+
+
+def passage(text: str, tokenizer: Tokenizer, length: int) -> Passage:
+    """Cut a text for the loss on it.
+
+    Raises
+    ------
+    ToposcopeError
+        If the text has fewer than two tokens, or the windows are too short.
+    """
+    encoded, prefix = tokenizer.encode(text), tuple(tokenizer.prefix)
+    ids = encoded.ids
+    stride = length - len(prefix) - 1
+    if stride < 1:
+        raise ToposcopeError(f"text: windows of {length} tokens predict nothing; give a larger length")
+    if len(ids) < FEWEST_TOKENS:
+        raise ToposcopeError(
+            f"text: {len(ids)} tokens of {tokenizer.location}; a loss needs {FEWEST_TOKENS}, give a longer text"
+        )
+    starts = range(0, len(ids) - 1, stride)
+    sequences = [Sequence((*prefix, *ids[start : start + stride + 1]), len(prefix) + 1) for start in starts]
+    return Passage(sequences, len(text[encoded.ends[0] :].encode(errors="surrogatepass")))

@@ -1,0 +1,164 @@
+"""Causal models of transformers: made of the weights a checkpoint holds, in the code that is part of transformers.
+
+Nothing that comes with a checkpoint is executed: its configuration is JSON, and what in it names code elsewhere is left
+out.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toposcope.checkpoints import Checkpoint
+from toposcope.errors import ToposcopeError
+from toposcope.models.origin import one_line
+
+_CODE = {"auto_map", "custom_pipelines"} | {
+    f"{prefix}{what}_implementation{suffix}"
+    for what in ("attn", "experts")
+    for prefix in ("", "_")
+    for suffix in ("", "_internal")
+}
+"""Entries of a configuration that can name code elsewhere: modules beside the weights, kernels on the hub."""
+_CONTEXTS = ("max_position_embeddings", "max_seq_len")
+_UNLIMITED = 1 << 30
+
+
+@dataclass
+class TransformersModel:
+    """A causal model of transformers (see `LanguageModel`)."""
+
+    module: Any
+    location: str
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        config = self.module.config.get_text_config()
+        embeddings = self.module.get_input_embeddings()
+        self.vocabulary = int(embeddings.weight.shape[0])
+        self.context = next((n for name in _CONTEXTS if (n := getattr(config, name, None))), _UNLIMITED)
+        self.width = int(config.hidden_size)
+        self.n_states = int(config.num_hidden_layers) + 1
+        self.itemsize = int(embeddings.weight.itemsize)
+
+    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+        """Return wanted hidden states, from the model without its head."""
+        module: nn.Module = self.module.base_model
+        with _silence():
+            out = module(input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False)
+        return [out.hidden_states[k] for k in wanted]
+
+    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return next-token logits."""
+        with _silence():
+            logits: Tensor = self.module(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+        return logits
+
+
+def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: torch.device) -> TransformersModel:
+    """Make a model of a checkpoint and its configuration, in the dtype most of its numbers are stored in.
+
+    Raises
+    ------
+    ToposcopeError
+        If transformers has no such model or it is not causal, a weight is missing or of another shape, or the extra is
+        not installed.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ToposcopeError(
+            f'{checkpoint.location}: a model of transformers needs the extra: pip install "toposcope[hf]"'
+        ) from None
+    _check_causal(transformers, content, checkpoint)
+    weights = checkpoint.tensors()
+    with _silence(), torch.random.fork_rng(devices=[]):
+        try:
+            module, told = _made(transformers, content, weights)
+        except Exception as error:  # what a configuration from outside can raise is not to be listed
+            raise ToposcopeError(
+                f"{checkpoint.location}: transformers cannot make a {content['model_type']} of it: {one_line(error)}"
+            ) from error
+    _check_whole(told, checkpoint)
+    return TransformersModel(module.to(device).eval(), checkpoint.location, device)
+
+
+def _made(transformers: Any, content: dict[str, Any], weights: dict[str, Tensor]) -> tuple[Any, dict[str, Any]]:
+    config = transformers.AutoConfig.for_model(**_without_code(content))
+    with torch.device("meta"):
+        kind = type(transformers.AutoModelForCausalLM.from_config(config))
+    made: tuple[Any, dict[str, Any]] = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=weights,
+        dtype=_dtype(weights),
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are told below, by name and shape
+    )
+    return made
+
+
+def _without_code(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_code(value) for key, value in content.items() if key not in _CODE}
+    return content
+
+
+def _check_causal(transformers: Any, content: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse what is no causal model, and what is one in name: BERT and its like, unless they are decoders."""
+    from transformers.models.auto import modeling_auto as known
+
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ToposcopeError(
+            f"{checkpoint.location}: its configuration has model_type {kind!r}, no causal model of transformers "
+            f"{transformers.__version__}; only these are read, and no code that lies elsewhere"
+        )
+    if kind in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not content.get("is_decoder"):
+        raise ToposcopeError(
+            f"{checkpoint.location}: a model of masked tokens ({kind}), which sees what comes later; only causal "
+            "models are read"
+        )
+
+
+def _check_whole(told: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse a model of which some weights are not the checkpoint's."""
+    wrong = [f"no weight {name}, which its configuration asks for" for name in sorted(told["missing_keys"])]
+    wrong += [
+        f"{name} has shape {tuple(stored)}, its configuration asks for {tuple(asked)}"
+        for name, stored, asked in sorted(told["mismatched_keys"])
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ToposcopeError(f"{checkpoint.location}: {wrong[0]}{more}; fetch or save weights and configuration again")
+
+
+def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
+    """Return the floating-point dtype that most of the numbers are stored in."""
+    counts: dict[torch.dtype, int] = {torch.float32: 0}
+    for tensor in weights.values():
+        if tensor.is_floating_point():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    return max(counts, key=lambda dtype: counts[dtype])
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep transformers from writing to the terminal: what it has to say is told by errors here."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.set_verbosity(logging.log_levels["critical"] + 1)
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
