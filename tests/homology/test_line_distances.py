@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, distances, memory, rips, wasserstein
+from toposcope.homology import Diagram, bottleneck, distances, rips, wasserstein
 from toposcope.kernels.noncrossing_matching import cheapest_matching, least_dearest
 
 thorough = settings(max_examples=300, deadline=None)
@@ -239,24 +238,3 @@ def test_twenty_thousand_points_take_seconds() -> None:
     started = perf_counter()
     assert bottleneck(first, second) <= wasserstein(first, second) <= wasserstein(first, second, order=1)
     assert perf_counter() - started < 30
-
-
-# Memory
-
-
-def test_what_does_not_fit_in_memory_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    first, second = (Diagram(np.sort(rng.normal(size=(size, 2)), axis=1), 1) for size in (30, 20))
-    expected = wasserstein(first, second), bottleneck(first, second)
-    monkeypatch.setattr(memory, "free_memory", lambda: 7000)
-    message = r"\A{} of 30 and 20 points that share no birth: needs {} GB of memory, 7e-06 GB are free; [^\n]*\Z"
-    with pytest.raises(ToposcopeError, match=message.format("wasserstein", "7.2e-06")):
-        wasserstein(first, second)
-    with pytest.raises(ToposcopeError, match=message.format("bottleneck", "2.88e-05")):
-        bottleneck(first, second)
-    # On a line next to none is needed, and to an empty diagram.
-    lifted = born_at(0.0, np.arange(1.0, 101.0))
-    assert wasserstein(lifted, lifted) == bottleneck(lifted, lifted) == 0
-    assert wasserstein(first, Diagram(np.empty((0, 2)), 1)) > 0
-    monkeypatch.setattr(memory, "free_memory", lambda: None)
-    assert (wasserstein(first, second), bottleneck(first, second)) == expected

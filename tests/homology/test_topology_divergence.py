@@ -167,6 +167,20 @@ def test_normalized_value_against_the_authors_construction() -> None:
     assert result.value == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+@pytest.mark.slow
+def test_published_example() -> None:
+    # The example of the authors' released code: mean over ten random halves, drawn as it draws them.
+    random = np.random.RandomState(7)
+    first, second = random.rand(1000, 2), random.rand(1000, 2)
+    halves = [random.permutation(1000)[:500] for _ in range(10)]
+    results = [rtd(first[half], second[half]) for half in halves]
+    assert np.mean([result.value for result in results]) == pytest.approx(35.55, abs=0.01)
+    # Other halves differ: the value itself is within its standard error of it.
+    own = rtd(first, second)
+    assert (own.batch_size, own.n_batches) == (500, 10)
+    assert abs(own.value - 35.55) < 3 * own.spread / math.sqrt(10)
+
+
 # What the exact sequence of the pair implies
 
 

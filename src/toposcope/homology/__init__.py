@@ -2,9 +2,17 @@
 
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.distances import bottleneck, wasserstein
+from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_dimension
 from toposcope.homology.rips import farthest_points, rips
+from toposcope.homology.similarity import linear_cka, procrustes
+from toposcope.homology.spectral_measures import (
+    Moments,
+    SpectralMeasures,
+    measures_of_singular_values,
+    spectral_measures,
+)
 from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import (
     Sublevel,
@@ -20,26 +28,34 @@ from toposcope.homology.weight_views import qkv_rows, unrolled
 __all__ = [
     "Diagram",
     "DimensionEstimate",
+    "Moments",
     "NeuralPersistence",
     "PHDimension",
+    "SpectralMeasures",
     "Sublevel",
     "TopologyDivergence",
+    "TwoNN",
     "betti_curve",
     "bottleneck",
     "cross_barcode",
     "delaunay_edges",
     "farthest_points",
     "landscape",
+    "linear_cka",
+    "measures_of_singular_values",
     "nearest_neighbour_edges",
     "neural_persistence",
     "persistence_image",
     "ph_dimension",
+    "procrustes",
     "qkv_rows",
     "rips",
     "rtd",
+    "spectral_measures",
     "statistics",
     "sublevel_graph",
     "sublevel_grid",
+    "two_nn",
     "unrolled",
     "wasserstein",
 ]

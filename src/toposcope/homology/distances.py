@@ -2,7 +2,8 @@
 
 All are exact and ours. Where the bars of both diagrams share one birth, as in H0 of Vietoris-Rips and in neural
 persistence, the points lie on a line and a dynamic programme or a greedy matching suffices, for tens of
-thousands of points. Other diagrams, H1 for instance, need a general assignment or matching, for a few thousand points.
+thousands of points. Other diagrams, H1 for instance, need a general assignment or matching in the plane, which looks
+closely at neighbours only.
 
 Other libraries are not used. Hera's auction (``gudhi.hera``) is approximate, to a relative error of 1 percent unless
 told otherwise, and does not return when the tolerance asked of it is near rounding error. ``gudhi.bottleneck_distance``
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, as_diagram
-from toposcope.homology.memory import check_fits
 
 Points = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
-FEWER_POINTS = "compare diagrams of fewer points, for instance from fewer landmarks (max_points)"
+TILE = 32
+"""Points of a tile, as many as the matching passes over together."""
 
 
 def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> float:
@@ -39,7 +40,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
     Raises
     ------
     ToposcopeError
-        If the dimensions differ, the order is another, or the matrix of costs would not fit in memory.
+        If the dimensions differ, or the order is another.
 
     Notes
     -----
@@ -47,8 +48,8 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
 
     - On a line (all bars share their lower end, or all their upper): O(kl) time at worst, far less where the diagrams
       are alike; O(k) memory.
-    - In general an assignment problem: a pair costs its distance, or that of both to the diagonal if that is less;
-      k - l points of the larger diagram go to the diagonal alone. O(k^3) time at worst, 8 k^2 bytes.
+    - In general an assignment problem, solved on few of the pairs: the prices found tell that no other pair could make
+      it cheaper. O(k^2) time for looking at all pairs, and O(k^3) at worst; about 1 kB a point.
     """
     if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
         raise ToposcopeError(f"order: expected 1 or 2, got {order!r}")
@@ -71,17 +72,20 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
     Raises
     ------
     ToposcopeError
-        If the dimensions differ, or the matrix of costs would not fit in memory.
+        If the dimensions differ.
 
     Notes
     -----
-    The distance is one of the pair or diagonal costs; the least sufficient one is found by bisection. A cost t suffices
-    if the points of each diagram farther than t from the diagonal can all be matched within t: matchings that cover
-    either side can be combined into one that covers both (Mendelsohn & Dulmage 1958). For k and l points:
+    The distance is one of the pair or diagonal costs; the least sufficient one is found by bisection, in at most 63
+    steps. A cost t suffices if the points of each diagram farther than t from the diagonal can all be matched within t:
+    matchings that cover either side can be combined into one that covers both (Mendelsohn & Dulmage 1958). For k and l
+    points:
 
     - On a line (all bars share their lower end, or all their upper) the matchings are greedy: O((k + l) log(k + l))
-      time to sort, then at most 63 steps of O(k + l); O(k + l) memory.
-    - In general one bipartite matching for each of O(log kl) steps; about 48 kl bytes.
+      time to sort, then O(k + l) a step.
+    - In general one bipartite matching a step, by augmenting paths among points within t: at worst O(k l) a path.
+
+    Memory is O(k + l).
     """
     a, b, exponent = _prepared(first, second)
     if (line := _on_a_line(a, b)) is not None:
@@ -111,53 +115,35 @@ def _on_a_line(a: Points, b: Points) -> tuple[Vector, Vector, Vector, Vector] | 
 
 def _cheapest_assignment(a: Points, b: Points, order: int) -> float:
     """Return the least sum of costs to the power of the order, wherever the points lie."""
-    from scipy.optimize import linear_sum_assignment
+    from toposcope.kernels.sparse_matching import cheapest_partners
 
-    if len(a) < len(b):
-        a, b = b, a
-    k, n = len(a), len(b)
-    check_fits(8 * k**2, f"wasserstein of {k} and {n} points that share no birth", FEWER_POINTS)
+    a, b = _tiled(a), _tiled(b)
     a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
-    costs = np.empty((k, k))
-    costs[:, n:] = a_alone[:, None]
-    # A few rows at a time, so that no second matrix of this size is made.
-    step = 2**18 // k + 1
-    for start in range(0, k, step):
-        rows = slice(start, start + step)
-        pairs = _between(a[rows], b) ** order
-        np.minimum(pairs, a_alone[rows, None] + b_alone, out=costs[rows, :n])
-    return float(costs[linear_sum_assignment(costs)].sum())
+    partners, back = cheapest_partners(a, b, a_alone, b_alone, order)
+    together = partners >= 0
+    costs = np.abs(a[together] - b[partners[together]]).max(axis=1, initial=0) ** order
+    return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[back < 0]]).tolist())
 
 
 def _least_sufficient(a: Points, b: Points) -> float:
     """Return the bottleneck distance, wherever the points lie."""
-    # Two matrices, and the indices of a graph that may have all of the edges.
-    check_fits(48 * len(a) * len(b), f"bottleneck of {len(a)} and {len(b)} points that share no birth", FEWER_POINTS)
-    between, a_alone, b_alone = _between(a, b), _to_diagonal(a), _to_diagonal(b)
-    alone = np.concatenate([[0.0], a_alone, b_alone])
-    # All alone suffices, so no pair that costs more need be looked at.
-    candidates = np.concatenate([alone, between[between < alone.max()]])
-    candidates.sort()
-    low, high = 0, len(candidates) - 1
-    while low < high:
-        middle = (low + high) // 2
-        limit = candidates[middle]
-        close = between <= limit
-        if _covers(close[a_alone > limit]) and _covers(close[:, b_alone > limit].T):
-            high = middle
-        else:
-            low = middle + 1
-    return float(candidates[high])
+    from toposcope.kernels.bottleneck_matching import least_dearest_pair
+
+    a, b = _ascending(a), _ascending(b)
+    return least_dearest_pair(a, b, _to_diagonal(a), _to_diagonal(b))
 
 
-def _covers(edges: NDArray[np.bool_]) -> bool:
-    """Tell whether some matching covers every row."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_bipartite_matching
+def _tiled(points: Points) -> Points:
+    """Order points by tiles of near ones: strips of the lower end, and the lifetime in each."""
+    points = _ascending(points)
+    width = TILE * max(1, round(math.sqrt(len(points) / TILE)))
+    order = np.lexsort([points[:, 1] - points[:, 0], np.arange(len(points)) // width])
+    return np.ascontiguousarray(points[order])
 
-    if not edges.any(axis=1).all():
-        return False
-    return edges.size == 0 or bool((maximum_bipartite_matching(csr_array(edges), perm_type="column") >= 0).all())
+
+def _ascending(points: Points) -> Points:
+    """Order points by their lower end, then their upper."""
+    return np.ascontiguousarray(points[np.lexsort(points.T[::-1])])
 
 
 def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
@@ -183,14 +169,6 @@ def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
         )
     exponent = int(np.frexp(span)[1])
     return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
-
-
-def _between(a: Points, b: Points) -> Points:
-    """Distance of every pair, shape (k, l)."""
-    lower, upper = (a[:, None, end] - b[None, :, end] for end in (0, 1))
-    np.abs(lower, out=lower)
-    np.abs(upper, out=upper)
-    return np.maximum(lower, upper, out=lower)
 
 
 def _to_diagonal(points: Points) -> Vector:

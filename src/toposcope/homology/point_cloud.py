@@ -1,16 +1,17 @@
-"""The three ways to hand in a cloud: Euclidean points, points by their directions, a matrix of distances.
+"""The ways to hand in a cloud: Euclidean points, points by their directions, a matrix of distances, or points with it.
 
 Each gives the lengths of its minimum spanning tree, distances between chosen points, and landmarks.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_float_matrix, as_scaled_matrix, scaled
+from toposcope.homology.memory import check_fits
 
 Points = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -47,7 +48,7 @@ class Cloud(Protocol):
 
 
 def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
-    """Check what the user hands in; `name` is how messages call it.
+    """Check what the user hands in; `name` is how messages call it. A cloud of `with_distances` is returned as it is.
 
     Raises
     ------
@@ -56,6 +57,10 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     """
     if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
         raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
+    if isinstance(points, Whole | Distances):
+        if points.metric != metric:
+            raise ToposcopeError(f"{name}: its distances are of metric {points.metric!r}, not {metric!r}")
+        return points
     if metric == "precomputed":
         return Distances(as_distances(points, name))
     if metric == "euclidean" and getattr(points, "is_cuda", False):
@@ -63,6 +68,34 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     if metric == "euclidean":
         return Euclidean.of(points, name)
     return Directions.of(as_float_matrix(points, name).astype(np.float64, copy=False), name)
+
+
+def with_distances(points: ArrayLike | Any, metric: Metric = "euclidean", name: str = "points") -> Cloud:
+    """Compute the distances of all points once, for several functions that are handed this in place of the points.
+
+    Parameters
+    ----------
+    points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
+    metric : "euclidean", "cosine" or "precomputed"
+    name : str
+        How messages call them.
+
+    Raises
+    ------
+    ToposcopeError
+        As of `as_cloud`, or if the distances would not fit in memory.
+
+    Notes
+    -----
+    What is found of it may differ in the last digit from what is found of the points: their coordinates are not always
+    summed in one order.
+    """
+    cloud = as_cloud(points, metric, name)
+    if isinstance(cloud, Whole | Distances):
+        return cloud
+    n = cloud.shape[0]
+    check_fits(8 * n * n, f"{name}: distances of {n} points", "take fewer points")
+    return Whole(cloud, cloud.distances(np.arange(n)), metric)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +143,9 @@ class Euclidean:
 
     def distances(self, chosen: Indices) -> Points:
         """Compute them from coordinate differences."""
-        from scipy.spatial.distance import pdist, squareform
+        from toposcope.kernels.pairwise import distance_matrix
 
-        return self._scaled(squareform(pdist(self.points[chosen])))
+        return self._scaled(distance_matrix(self.points[chosen]))
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Begin with the point farthest from the centroid."""
@@ -231,6 +264,7 @@ class Distances:
     """
 
     matrix: Points
+    metric: ClassVar[Metric] = "precomputed"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -263,6 +297,46 @@ class Distances:
     def cover_radius(self, chosen: Indices) -> float:
         """Look up the nearest chosen point of each."""
         return float(self.matrix[chosen].min(axis=0).max())
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Points with all their distances.
+
+    Attributes
+    ----------
+    cloud : Cloud
+        The points.
+    matrix : ndarray, shape (n, n), float64
+        Their distances.
+    metric : "euclidean" or "cosine"
+        What they are.
+    """
+
+    cloud: Cloud
+    matrix: Points
+    metric: Metric
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the points."""
+        return self.cloud.shape
+
+    def tree(self) -> tuple[Vector, str]:
+        """Prim's algorithm on the distances."""
+        return Distances(self.matrix).tree()
+
+    def distances(self, chosen: Indices) -> Points:
+        """Look them up."""
+        return Distances(self.matrix).distances(chosen)
+
+    def landmarks(self, count: int) -> tuple[Indices, Vector]:
+        """Those of the points."""
+        return self.cloud.landmarks(count)
+
+    def cover_radius(self, chosen: Indices) -> float:
+        """Ask the points."""
+        return self.cloud.cover_radius(chosen)
 
 
 def as_distances(values: ArrayLike | Any, name: str) -> Points:

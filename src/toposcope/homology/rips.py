@@ -33,7 +33,8 @@ def rips(
     ----------
     points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
         One point a row, any floating-point dtype; computed in float64. Of a tensor on a GPU, the
-        Euclidean H0 is computed there.
+        Euclidean H0 is computed there. Or what `toposcope.homology.point_cloud.with_distances` returned: then all
+        dimensions are of the distances it holds.
     metric : "euclidean", "cosine" or "precomputed"
         ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances.
     max_dimension : int
