@@ -22,6 +22,8 @@ import torch
 
 import toposcope
 from toposcope.cli import main
+from toposcope.cli.shared import parse_options
+from toposcope.probes import make_probes
 
 COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
 COMMANDS = [
@@ -402,6 +404,40 @@ def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Pat
 
 def test_an_option_without_a_value_is_bad_use(series: Path) -> None:
     assert "'pooled'" in misuse("measure", series, "--probe", "rips:pooled", by=inside)
+
+
+def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
+    probe = "hidden_states:layers=[0,0.5],texts=2,length=10,scales=[0.5,1],points=tokens"
+    words = ("measure", trained, "--probe", probe, "--text", text, "--steps", "0", "--workers", "1", "--json")
+    frame = json.loads(succeed(*words, by=inside))
+    assert {"H0.betti@0.5", "H0.betti@1"} <= {row["statistic"] for row in frame}
+    assert "hidden.00" in {row["layer"] for row in frame}
+    # What a table calls it is understood again.
+    (made,) = make_probes([{"name": "hidden_states", **parse_options(probe.partition(":")[2], "")}])
+    name, _, options = made.label().partition(":")
+    assert make_probes([{"name": name, **parse_options(options, "")}]) == [made]
+    assert options == "layers=[0.0,0.5],texts=2,length=10,scales=[0.5,1.0]"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--probe", "hidden_states"], ["hidden_states reads a text", "--text"]),
+        (["--probe", "language_modelling", "--text", "absent.txt"], ["--text absent.txt", "no such file"]),
+        (["--text", "README.md"], ["README.md", "no such file"]),
+        (["--probe", "hidden_states", "--text", "python-docs", "--tokenizer", "absent"], ["--tokenizer absent"]),
+        (["--text", "python-docs"], ["text python-docs", "none of the probes reads a text"]),
+        (["--probe", "hidden_states:layers=[0,2]", "--text", "python-docs"], ["layers is [0.0, 2.0]", "0 and 1"]),
+        (["--probe", "hidden_states:scales=0.5", "--text", "python-docs"], ["scales", "array"]),
+        (["--probe", "similarity", "--text", "python-docs"], ["similarity", "keep"]),
+    ],
+)
+def test_a_text_that_does_not_go_with_the_probes_is_bad_use(
+    series: Path, tmp_path: Path, options: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = misuse("measure", series, *options, by=inside)
+    assert [word for word in words if word not in message] == [], message
 
 
 def test_a_table_of_an_unknown_kind_is_bad_use(series: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ COMMANDS = {
     ],
     "toposcope measure": [
         *("--engine", "--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--out", "--probe"),
-        *("--role", "--step-pattern", "--steps", "--workers", "-h", "SERIES"),
+        *("--role", "--step-pattern", "--steps", "--text", "--tokenizer", "--workers", "-h", "SERIES"),
     ],
     "toposcope study": ["--help", "-h"],
     "toposcope study import": ["--help", "--out", "--workers", "-h", "FOLDER"],

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -23,7 +23,10 @@ from toposcope.checkpoints.roles import role_of
 from toposcope.cli.shared import parse_options
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.models import Tokenizer
+from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
+from toposcope.probes.hidden_states import hidden
 from toposcope.probes.probe import NETWORK, POOLED
 
 Weights = dict[str, Tensor]
@@ -35,6 +38,8 @@ SHAPES = {
     "layers.0.mlp.fc2.weight": (12, 48),
 }
 NAMES = list(SHAPES)
+EMBEDDINGS = (NAMES[2], NAMES[0])
+"""Stand in for the input and the output embedding, and the first for the hidden states."""
 
 
 # Every probe, with every option
@@ -50,6 +55,9 @@ def others(kind: Any, default: Any) -> list[Any]:
     if typing.get_origin(kind) is typing.Literal:
         return [value for value in typing.get_args(kind) if value != default]
     kinds = typing.get_args(kind) or (kind,)
+    if any(typing.get_origin(one) is tuple for one in (kind, *kinds)):
+        words = [value for one in kinds if typing.get_origin(one) is typing.Literal for value in typing.get_args(one)]
+        return [(0.5,), *(value for value in words if value != default)]
     if bool in kinds:
         return [not default]
     if float in kinds:
@@ -61,7 +69,10 @@ def others(kind: Any, default: Any) -> list[Any]:
     raise AssertionError(f"options of type {kind} are new to this suite; add values for them here")
 
 
-TOGETHER: dict[tuple[str, str], dict[str, Any]] = {("rips", "draws"): {"sample": "random"}}
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
+    ("rips", "draws"): {"sample": "random"},
+    ("hidden_states", "draws"): {"sample": "random"},
+}
 """Options that another is refused without."""
 
 AT_WORK: list[dict[str, Any]] = [
@@ -70,6 +81,7 @@ AT_WORK: list[dict[str, Any]] = [
     {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "seed": 1},
     {"name": "rips", "max_points": 10, "sample": "random", "draws": 3, "threshold": 4.0, "pooled": True},
     {"name": "gradient_rips", "max_points": 10, "batches": 3},
+    {"name": "hidden_states", "keep": 500, "layers": "all"},
 ]
 """Options that change something only together, or only in larger layers than those of this suite."""
 
@@ -87,6 +99,8 @@ def with_each_option(probe: type[Probe]) -> list[Probe]:
 
 ALL = [probe for kind in probe_types().values() for probe in with_each_option(kind)]
 every_probe = pytest.mark.parametrize("probe", ALL, ids=[probe.label() for probe in ALL])
+COMPARED = [kind() for kind in probe_types().values()] + make_probes(AT_WORK[-1:])
+"""What probes that compare the findings of others find declared."""
 every_type = pytest.mark.parametrize("kind", probe_types().values(), ids=probe_types())
 
 
@@ -115,10 +129,61 @@ def layers_of(weights: Weights, *, transposed: bool = False) -> dict[str, Layer]
 
 def diagrams_of(probe: Probe, weights: Weights) -> dict[str, Mapping[str, Diagram]]:
     """What the study hands a probe that reads another's diagrams."""
-    source = probe.source([kind() for kind in probe_types().values()])
-    assert source is not None
-    found = source.measure(subject_of(source, weights, weights))
+    found = findings(probe, weights)
     return {result.layer: result.diagrams for result in found if isinstance(result, Measurement)}
+
+
+def findings(probe: Probe, weights: Weights) -> list[Measurement | Failure]:
+    """What the probe finds whose findings this one reads."""
+    source = probe.source(COMPARED)
+    assert source is not None
+    wanted = frozenset(source.covers(NAMES))
+    return list(source.measure(subject_of(source, weights, weights, wanted=wanted)))
+
+
+def states_of(probe: Probe, weights: Weights) -> dict[str, Any]:
+    return {found.layer: found.states for found in findings(probe, weights) if isinstance(found, Measurement)}
+
+
+FIRST_LETTER = 33
+"""Of the text: those before it may end lines."""
+
+
+class StandIn:
+    """A model of one block whose tokens have the rows of a matrix, and its reader.
+
+    A row is the last hidden state of a token; without its last entry it is the first one. What is predicted does not
+    depend on the weights, as long as they are finite.
+    """
+
+    def __init__(self, probe: Probe, weights: Weights) -> None:
+        self.rows = weights[EMBEDDINGS[0]]
+        self.lines = getattr(probe, "cut", "") == "lines"
+        self.location, self.device = "memory", torch.device("cpu")
+        self.vocabulary, self.width, self.n_states, self.itemsize = 128, self.rows.shape[1], 2, 8
+        # Windows of a token each, and lines of two equal ones: each row is as often there as any other.
+        self.context = {"windows": 1, "lines": 2}.get(getattr(probe, "cut", ""), 512)
+
+    def model(self) -> "StandIn":
+        return self
+
+    def tokenizer(self) -> Tokenizer:
+        return CharacterTokenizer()
+
+    def text(self) -> str:
+        letters = [chr(FIRST_LETTER + row) for row in range(len(self.rows))]
+        if self.context > 2:
+            return "".join(letters) * 2
+        return "\n".join(100 * letter for letter in letters) if self.lines else "".join(letters)
+
+    def states(self, tokens: Tensor, mask: Tensor, wanted: typing.Sequence[int]) -> list[Tensor]:
+        last = self.rows[(tokens - FIRST_LETTER).clamp(min=0)]
+        first = torch.cat([last[..., :-1], torch.zeros_like(last[..., -1:])], dim=-1)
+        return [(first, last)[k] for k in wanted]
+
+    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        broken = self.rows.double().sum() * 0
+        return torch.linspace(0, 3, self.vocabulary, dtype=torch.float64).expand(*tokens.shape, -1) + broken
 
 
 def subject_of(
@@ -143,6 +208,18 @@ def subject_of(
             "diagrams": diagrams_of(probe, weights),
             "previous_diagrams": diagrams_of(probe, earlier),
         },
+        "model": lambda: {"reader": StandIn(probe, weights)},
+        "embeddings": lambda: {"embeddings": [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS]},
+        "states": lambda: {
+            "states": {
+                0: states_of(probe, earlier),
+                5: states_of(probe, earlier),
+                9: states_of(probe, weights),
+            },
+            "first_step": 0,
+            "previous_step": 5,
+            "step": 9,
+        },
     }
     unknown = probe.NEEDS - needs.keys()
     assert not unknown, f"{unknown}: needs new to this suite; add what fills them in"
@@ -150,9 +227,14 @@ def subject_of(
     return Subject(list(layers_of(weights, transposed=transposed).values()), wanted, known or {}, **filled)
 
 
+def covered(probe: Probe) -> list[str]:
+    """The layers and pseudo-layers of a probe: what compares the findings of another has its."""
+    return (probe.source(COMPARED) or probe).covers(NAMES)
+
+
 def results_of(probe: Probe, weights: Weights, earlier: Weights | None = None) -> list[Measurement | Failure]:
     earlier = generic(seed=1) if earlier is None else earlier
-    wanted = frozenset(probe.covers(list(weights)))
+    wanted = frozenset(covered(probe))
     return list(probe.measure(subject_of(probe, weights, earlier, wanted=wanted)))
 
 
@@ -209,12 +291,20 @@ def assert_one_line(message: str, *words: str) -> None:
 @every_probe
 def test_every_layer_it_covers_is_measured(probe: Probe) -> None:
     # All is wanted, as of a checkpoint alone; what the probe does not cover is left out.
-    found = measured(list(probe.measure(subject_of(probe, generic(seed=0), generic(seed=1)))))
-    assert list(found) == probe.covers(NAMES)
+    wanted = frozenset(covered(probe) if compares_states(probe) else [*NAMES, *PSEUDO_LAYERS])
+    found = measured(list(probe.measure(subject_of(probe, generic(seed=0), generic(seed=1), wanted=wanted))))
+    assert list(found) == covered(probe)
     for layer, measurement in found.items():
-        assert measurement.role == (layer if layer in (NETWORK, POOLED) else role_of(layer))
+        assert measurement.role == (role_of(layer) if layer in NAMES else layer.partition(".")[0])
         assert measurement.statistics
         assert measurement.flag == ("" if layer == NETWORK else flag_of(probe))
+
+
+PSEUDO_LAYERS = [NETWORK, POOLED, hidden(0), "embedding.input", "embedding.output"]
+
+
+def compares_states(probe: Probe) -> bool:
+    return "states" in probe.NEEDS or getattr(probe, "of", "") == "hidden_states"
 
 
 def flag_of(probe: Probe) -> str:
@@ -228,7 +318,7 @@ def flag_of(probe: Probe) -> str:
 def test_the_network_is_its_layers_combined(probe: Probe) -> None:
     found = measure(probe, generic(seed=0))
     layers = [found[name].statistics for name in NAMES if name in found]
-    if NETWORK in found:
+    if NETWORK in found and layers:
         assert probe.combine(layers) == found[NETWORK].statistics
         for row in layers:
             # One layer by itself: a role may have no more.
@@ -249,7 +339,7 @@ def test_the_same_statistics_of_every_layer(probe: Probe) -> None:
 def test_only_what_is_wanted_is_measured(probe: Probe) -> None:
     weights, earlier = generic(seed=0), generic(seed=1)
     whole = measure(probe, weights, earlier)
-    for wanted in probe.covers(NAMES):
+    for wanted in covered(probe):
         known = {layer: m.statistics for layer, m in whole.items() if layer != wanted}
         subject = subject_of(probe, weights, earlier, wanted=frozenset([wanted]), known=known)
         assert_same(measured(list(probe.measure(subject))), {wanted: whole[wanted]})
@@ -286,6 +376,8 @@ def test_the_order_of_neurons_does_not_matter(probe: Probe) -> None:
 def test_the_way_round_a_matrix_is_stored_does_not_matter(probe: Probe) -> None:
     if "gradients" in probe.NEEDS:
         pytest.skip("gradients are of runs of ours, which store no matrix transposed")
+    if compares_states(probe):
+        pytest.skip("compares what a model gave")
     plain, stored = (
         measured(list(probe.measure(subject_of(probe, generic(seed=0), generic(seed=1), transposed=transposed))))
         for transposed in (False, True)
@@ -298,13 +390,16 @@ DEGREES = {
     **dict.fromkeys(("wasserstein_1", "wasserstein_2", "bottleneck"), 1),
     **dict.fromkeys(("frobenius_norm", "spectral_norm", "max_abs", "norm_p1", "norm_p4", "gradient_norm"), 1),
     **dict.fromkeys(("distance_first", "distance_previous"), 1),
-    "total_p2": 2,
+    **dict.fromkeys(("rms_radius", "mean_norm"), 1),
+    **dict.fromkeys(("total_p2", "top_eigenvalue"), 2),
 }
 """The power of the scale of the weights each statistic grows by; others do not depend on it."""
 
 
 def degree_of(probe: Probe, statistic: str) -> int:
     diagram, _, name = statistic.removesuffix(".noise").rpartition(".")
+    if diagram and (getattr(probe, "normalize", False) or getattr(probe, "metric", "") == "cosine"):
+        return 0
     # Neural persistence is scale-free, and so is what is said of its diagrams, or of shapes alone.
     return 0 if diagram == "NP" or probe.ONCE else DEGREES.get(name, 0)
 
@@ -321,6 +416,8 @@ def test_twice_the_weights(probe: Probe) -> None:
         if getattr(probe, "threshold", None) is not None or flag_of(probe) == "random rows":
             continue  # A cap is a length; of other weights other rows are drawn.
         for name, value in measurement.statistics.items():
+            if "@" in name and probe.name() == "hidden_states":
+                continue  # Told at a fixed length.
             expected = 2 ** degree_of(probe, name) * value
             assert twice[layer].statistics[name] == pytest.approx(expected, rel=1e-9, abs=0), name
 
@@ -365,9 +462,14 @@ hard = pytest.mark.parametrize("make", HARD.values(), ids=HARD)
 def test_hard_matrices(probe: Probe, make: Callable[[tuple[int, int]], Tensor], shape: tuple[int, int]) -> None:
     weights = {name: make(shape) for name in NAMES}
     earlier = {name: torch.from_numpy(np.random.default_rng(3).normal(size=shape)) for name in NAMES}
+    if getattr(probe, "metric", "") == "cosine" and any((w == 0).all(dim=1).any() for w in weights.values()):
+        for result in results_of(probe, weights, earlier):
+            assert isinstance(result, Failure)  # Zero vectors have no direction.
+            assert_one_line(result.message, "zero")
+        return
     for before in (earlier, weights):
-        assert list(measure(probe, weights, before)) == probe.covers(NAMES)
-    assert list(measure(probe, earlier, weights)) == probe.covers(NAMES)
+        assert list(measure(probe, weights, before)) == covered(probe)
+    assert list(measure(probe, earlier, weights)) == covered(probe)
 
 
 @every_probe
@@ -377,7 +479,7 @@ def test_one_row_or_column(probe: Probe, shape: tuple[int, int]) -> None:
     weights, earlier = generic(seed=0), generic(seed=1)
     for matrices in (weights, earlier):
         matrices[NAMES[1]] = matrices[NAMES[1]].flatten()[: math.prod(shape)].reshape(shape)
-    assert list(measure(probe, weights, earlier)) == probe.covers(NAMES)
+    assert list(measure(probe, weights, earlier)) == covered(probe)
 
 
 @every_type
@@ -393,15 +495,25 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
 # What cannot be measured
 
 
+def results_or_failures(probe: Probe, subject: Subject, wanted: Collection[str]) -> list[Measurement | Failure]:
+    """What a probe yields; an error it raises is one of everything wanted, as a study has it."""
+    try:
+        return list(probe.measure(subject))
+    except ToposcopeError as error:
+        return [Failure(layer, str(error)) for layer in wanted]
+
+
 def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: str, *words: str) -> None:
     """Failures that name it of this layer and of what is taken over all of them; the others are measured."""
-    assert sorted(result.layer for result in results) == sorted(probe.covers(NAMES))
+    assert sorted(result.layer for result in results) == sorted(covered(probe))
     # With a scale of the whole network every layer depends on every other.
     shared = getattr(probe, "scale", "layer") == "network"
+    # A model tells of its hidden states which are bad, or of its loss.
+    named = "model" if "model" in probe.NEEDS or compares_states(probe) else bad
     for result in results:
-        if shared or result.layer in (bad, NETWORK, POOLED):
+        if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
             assert isinstance(result, Failure)
-            assert_one_line(result.message, bad, *(words if result.layer == bad else ()))
+            assert_one_line(result.message, *([bad] if named == bad else []), *(words if result.layer == bad else ()))
         else:
             measured([result])
 
@@ -415,7 +527,9 @@ def test_a_layer_that_is_not_finite_fails_alone(probe: Probe, value: float) -> N
     if probe.ONCE:
         assert_same(measure(probe, weights), measure(probe, generic(seed=0)))  # It looks at shapes alone.
     else:
-        assert_fails_alone(probe, results_of(probe, weights), bad)
+        wanted = covered(probe)
+        subject = subject_of(probe, weights, generic(seed=1), wanted=frozenset(wanted))
+        assert_fails_alone(probe, results_or_failures(probe, subject, wanted), bad)
 
 
 @every_probe
@@ -424,11 +538,12 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
         raise OSError("the disk is gone")
 
     bad = NAMES[2]
-    subject = subject_of(probe, generic(seed=0), generic(seed=1), wanted=frozenset(probe.covers(NAMES)))
+    subject = subject_of(probe, generic(seed=0), generic(seed=1), wanted=frozenset(covered(probe)))
     broken = Layer(bad, role_of(bad), False, "step_1.pt", Entry(bad, SHAPES[bad], "float64", read))
     layers = [broken if layer.name == bad else layer for layer in subject.layers]
-    results = list(probe.measure(dataclasses.replace(subject, layers=layers)))
-    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams"}
+    embeddings = [broken if layer.name == bad else layer for layer in subject.embeddings]
+    results = list(probe.measure(dataclasses.replace(subject, layers=layers, embeddings=embeddings)))
+    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states"}
     if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.
     assert_fails_alone(probe, results, bad, "the disk is gone")
@@ -451,7 +566,8 @@ def test_options_come_back_from_a_declaration(probe: Probe) -> None:
     declared = json.loads(probe.options())
     plain = type(probe)()
     left_out = {name for name in probe.LATER if getattr(probe, name) == getattr(plain, name)}
-    assert declared == {name: getattr(probe, name) for name in probe.__struct_fields__ if name not in left_out}
+    kept = {name: getattr(probe, name) for name in probe.__struct_fields__ if name not in left_out}
+    assert declared == {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
     needed = [] if probe.source(ALL) is None else [msgspec.to_builtins(probe.source(ALL))]
     (found, *_) = make_probes([{"name": probe.name(), **declared}, *needed])
     assert found == probe
@@ -494,7 +610,8 @@ def bad_values() -> list[Any]:
     for kind in probe_types().values():
         for option, hint in option_types(kind).items():
             kinds = (hint, *typing.get_args(hint))
-            values: list[Any] = [[], {}, "neither"]
+            is_list = any(typing.get_origin(one) is tuple for one in kinds)
+            values: list[Any] = [["neither"] if is_list else [], {}, "neither"]
             values += [math.nan] if float in kinds else [1.5, None] if int in kinds else []
             for value in values:
                 found.append(pytest.param(kind, option, value, id=f"{kind.name()}-{option}-{value}"))
@@ -520,6 +637,23 @@ def test_values_that_no_option_takes_are_refused(kind: type[Probe], option: str,
         ("gradient_rips", "max_points", 0),
         ("gradient_rips", "batches", 0),
         ("random_matrices", "draws", 2),
+        ("hidden_states", "max_dimension", -1),
+        ("hidden_states", "max_points", 0),
+        ("hidden_states", "texts", 0),
+        ("hidden_states", "length", 1),
+        ("hidden_states", "draws", 2),
+        ("hidden_states", "pca", -1),
+        ("hidden_states", "keep", -1),
+        ("hidden_states", "layers", [1.5]),
+        ("hidden_states", "layers", [math.nan]),
+        ("hidden_states", "scales", [-1.0]),
+        ("hidden_states", "scales", [math.inf]),
+        ("hidden_states", "scales", [0.5, 0.5000000001]),
+        ("embeddings", "max_dimension", -1),
+        ("embeddings", "max_points", 0),
+        ("language_modelling", "length", 1),
+        ("similarity", "batch_size", 2),
+        ("similarity", "n_batches", -1),
         ("neural_persistence", "p", 0.5),
         ("neural_persistence", "p", math.inf),
     ],
@@ -542,10 +676,10 @@ def test_unknown_probes_are_refused(name: Any) -> None:
 
 @every_type
 def test_a_probe_declared_twice_is_refused(kind: type[Probe]) -> None:
-    declared = [{"name": name} for name in probe_types()]
+    declared = [{"name": name, **({"keep": 9} if name == "hidden_states" else {})} for name in probe_types()]
     assert {probe.name() for probe in make_probes(declared)} == probe_types().keys()
     with pytest.raises(ToposcopeError, match="twice"):
-        make_probes([*declared, {"name": kind.name()}])
+        make_probes([*declared, *(again for again in declared if again["name"] == kind.name())])
     # With other options it is another probe.
     for probe in with_each_option(kind)[1:]:
         assert len(make_probes([*declared, {"name": kind.name(), **json.loads(probe.options())}])) == len(declared) + 1

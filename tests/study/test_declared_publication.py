@@ -32,6 +32,9 @@ LAW = {"exponent": 0.2, "r_squared": 0.9}
         ({"correlations": {"np_mean": {"a": 1.5}}}, ["correlations.np_mean.a", "from -1 to 1"]),
         ({"correlations": {"np_mean": {"a": float("nan")}}}, ["correlations.np_mean.a", "not finite"]),
         ({"correlations": {"H0_total": {"a": 0.5}}}, ["correlations", "'H0_total'", "H0.total"]),
+        ({"subject": "gradients"}, ["gradients", "subject"]),
+        ({"given_step": {"effective_rank": {"a": -1.5}}}, ["given_step.effective_rank.a", "from -1 to 1"]),
+        ({"given_step": {"step": {"a": 0.5}}}, ["given_step", "'step'"]),
         ({"intervals": {"H0.total": {"a": [0.5, -0.5]}}}, ["intervals.H0.total.a", "lower end comes first"]),
         ({"intervals": {"H0.total": {"a": [-2.0, 0.5]}}}, ["intervals.H0.total.a", "from -1 to 1"]),
         ({"intervals": {"h0": {"a": [-1.0, 0.5]}}}, ["intervals", "'h0'"]),
@@ -63,6 +66,16 @@ def test_statistics_of_every_diagram_are_quantities() -> None:
 
     names = set(statistics(Diagram(np.array([[0.0, 1.0]]), 0))) - {"cover_radius", "n_truncated"}
     Published(correlations={f"H{k}.{name}": {"a": 0.5} for k in (0, 1, 2) for name in names})
+
+
+def test_quantities_of_hidden_states() -> None:
+    spectral = ("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "top_eigenvalue")
+    published = Published(
+        subject="hidden_states",
+        correlations={name: {"a": 0.5} for name in ("step", "H1.entropy", *spectral)},
+        given_step={"H1.entropy": {"b": -0.2}},
+    )
+    assert published.runs() == ["a", "b"]
 
 
 def test_the_runs_anything_is_said_of() -> None:

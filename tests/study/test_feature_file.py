@@ -53,6 +53,9 @@ def refusal(path: Path) -> str:
         ("layer_0_np", "layer_0_np"),
         ("participation_ratio", "participation_ratio"),
         ("h0_colour", "h0_colour"),
+        ("eigenspectrum_decay_alpha", "eigenspectrum_decay"),
+        ("wasserstein_h1_from_prev", "wasserstein_h1_from_prev"),
+        ("eigenvalue_ratio_1_10", "eigenvalue_ratio_1_10"),
     ],
 )
 def test_names(published: str, ours: str) -> None:

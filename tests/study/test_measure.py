@@ -10,7 +10,7 @@ from small_studies import CONTROLS, NEURAL_PERSISTENCE, RIPS, SHAPES, checkpoint
 from torch import nn
 
 import toposcope as ts
-from toposcope.family import build
+from toposcope.family import Size, build
 from toposcope.homology import neural_persistence
 
 COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
@@ -132,6 +132,74 @@ def test_the_default_probes_are_those_of_a_study(found: Path) -> None:
         "controls",
         "distances",
     }
+
+
+READING: list[dict[str, Any]] = [
+    {"name": "hidden_states", "texts": 3, "length": 10, "layers": "all"},
+    {"name": "language_modelling"},
+]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and ran off to see what lay beyond the mat. " * 4)
+    return path
+
+
+def loss_of(frame: pl.DataFrame) -> float:
+    return float(frame.filter(probe="language_modelling", statistic="loss")["value"].item())
+
+
+@pytest.mark.parametrize("size", ["tiny-3k", Size(hidden=12, layers=2, heads=2, context=24)], ids=["named", "own"])
+def test_a_model_of_the_family_in_memory_reads_a_text(size: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(size, seed=1)
+    monkeypatch.chdir(text.parent)
+    frame = ts.measure(model, probes=READING, text=text.name)
+    tokens = torch.tensor([[ord(c) for c in text.read_text()]])
+    with torch.no_grad():
+        stream = dict(enumerate(model.residual_stream(tokens[:, :10])))
+    radius = frame.filter(layer="hidden.00", statistic="mean_norm")["value"].item()
+    assert radius > 0
+    assert set(frame["layer"]) == {*(f"hidden.{k:02d}" for k in range(len(stream) - 1)), "network"}
+    n = model.size.context
+    if tokens.shape[1] > n:
+        tokens = tokens[:, :n]
+        text.write_text(text.read_text()[:n])
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:])
+    again = ts.measure(model, probes=READING[1:], text=text)
+    assert loss_of(again) == pytest.approx(float(expected), rel=1e-5)
+    # A step of training later it is another model.
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    assert loss_of(ts.measure(model, probes=READING[1:], text=text)) != loss_of(again)
+
+
+def test_a_model_of_transformers_in_memory_reads_a_text(text: Path) -> None:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=128, max_position_embeddings=300, **size)).eval()
+    frame = ts.measure(model, probes=READING, text=text, tokenizer="characters")
+    assert set(frame["layer"]) == {"hidden.00", "hidden.01", "network"}
+    tokens = torch.tensor([[ord(c) for c in text.read_text()]])
+    with torch.no_grad():
+        expected = float(model(input_ids=tokens, labels=tokens).loss)
+    assert loss_of(frame) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ts.ToposcopeError, match=r"no tokenizer\.json"):
+        ts.measure(model, probes=READING[1:], text=text)
+
+
+def test_a_text_goes_with_the_probes_that_read_it(found: Path, text: Path) -> None:
+    with pytest.raises(ts.ToposcopeError, match="hidden_states reads a text with the models; name one: text"):
+        ts.measure(found, probes=READING)
+    with pytest.raises(ts.ToposcopeError, match=r"text .*text\.txt: none of the probes reads a text"):
+        ts.measure(found, text=text)
+    with pytest.raises(ts.ToposcopeError, match="tokenizer characters: none of the probes reads a text"):
+        ts.measure(found, tokenizer="characters")
+    with pytest.raises(ts.ToposcopeError, match=r"absent\.txt"):
+        ts.measure(build("tiny-3k", seed=1), probes=READING, text=text.with_name("absent.txt"))
 
 
 def test_progress_is_told(found: Path) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import click
 
 from toposcope.cli.shared import (
+    BadUse,
     Opening,
     bad_use,
     engine_option,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from toposcope.study.declaration import DeclaredSeries
     from toposcope.study.store import Unit
 
-SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
+SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
 
 
 @click.command()
@@ -42,6 +43,13 @@ SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm")
 @click.option(
     "--probe", "probes", multiple=True, metavar="NAME[:OPTION=VALUE,...]", help="Instead of the default probes."
 )
+@click.option("--text", default="", metavar="FILE", help="What the models read, for their hidden states and losses.")
+@click.option(
+    "--tokenizer",
+    default="",
+    metavar="PLACE",
+    help="A tokenizer.json, a folder with one, hf:owner/name, or characters, if none is with the checkpoints.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @selection_options
 @engine_option
@@ -50,6 +58,8 @@ def measure(
     series: tuple[str, ...],
     out: Path | None,
     probes: tuple[str, ...],
+    text: str,
+    tokenizer: str,
     as_json: bool,
     opening: Opening,
     engine: str,
@@ -67,20 +77,25 @@ def measure(
       toposcope measure checkpoints/ --out features.csv
       toposcope measure checkpoints/ --probe neural_persistence --probe rips:pooled=true,threshold=2.0
       toposcope measure 'hf:EleutherAI/pythia-14m@step*' --log-spaced 20 --out pythia.csv
+      toposcope measure checkpoints/ --text book.txt --probe language_modelling --probe 'hidden_states:layers=[0,0.5]'
     """
+    from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
-    from toposcope.study.measuring import measure_series
+    from toposcope.study.measuring import measure_series, refuse_idle_text
 
     with bad_use():
-        declared = _named(series, opening)
+        declared = _named(series, opening, _place(tokenizer, "--tokenizer", ("characters",)))
+        read = Text(source=_place(text, "--text", ("python-docs",)))
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
         from toposcope.probes import make_probes
 
-        for probe in make_probes(wanted):
+        made = make_probes(wanted)
+        for probe in made:
             if "gradients" in probe.NEEDS:
                 raise click.BadParameter(f"{probe.name()} needs a model to evaluate; declare runs in a study instead")
+        refuse_idle_text(made, text, tokenizer)
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
@@ -89,6 +104,7 @@ def measure(
                 declared,
                 directory,
                 wanted,
+                text=read,
                 workers=workers,
                 engine=engine,
                 access=opening.access,
@@ -113,7 +129,19 @@ def _probe(text: str) -> dict[str, Any]:
     return {"name": name, **parse_options(options, f"--probe {name}")}
 
 
-def _named(specs: tuple[str, ...], opening: Opening) -> list[DeclaredSeries]:
+def _place(spec: str, option: str, names: tuple[str, ...]) -> str:
+    """Return what an option names, a path from its root; refuse one that is not there."""
+    from toposcope.checkpoints.sources import is_remote
+
+    if not spec or spec in names or is_remote(spec):
+        return spec
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise BadUse(f"{option} {spec}: no such file or folder")
+    return str(path.absolute())
+
+
+def _named(specs: tuple[str, ...], opening: Opening, tokenizer: str) -> list[DeclaredSeries]:
     """Name each series by the end of what names it, with as many parts as tell them apart."""
     from toposcope.checkpoints.sources import is_remote, local_path
 
@@ -129,7 +157,7 @@ def _named(specs: tuple[str, ...], opening: Opening) -> list[DeclaredSeries]:
             break
     else:
         raise click.BadParameter("the same series is named twice")
-    return [opening.declared(spec, name) for name, spec in zip(names, absolute, strict=True)]
+    return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:

@@ -58,7 +58,7 @@ class Opening:
     every: int = 0
     log_spaced: int = 0
 
-    def declared(self, spec: str, name: str) -> DeclaredSeries:
+    def declared(self, spec: str, name: str, tokenizer: str = "") -> DeclaredSeries:
         """Return a series as a study declares it."""
         from toposcope.study.declaration import DeclaredSeries
 
@@ -70,6 +70,7 @@ class Opening:
             log_spaced=self.log_spaced,
             step_pattern=self.step_pattern,
             roles=self.roles,
+            tokenizer=tokenizer,
         )
 
     def open(self, spec: str) -> Series:
@@ -244,13 +245,13 @@ def _amount(what: str, n: int) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
     """Print a table; numbers to six digits, what is absent as nothing."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     # Names come from outside: what looks like markup in them is not.
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console = Console(width=WIDE, markup=False, emoji=False)
-    table = Table(*columns, title=title)
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
     console.print(table)
@@ -273,11 +274,13 @@ def tell_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
 
 
 def parse_options(text: str, what: str) -> dict[str, Any]:
-    """Read ``a=1,b=true`` with TOML values; a value that is none is taken as text."""
+    """Read ``a=1,b=true,c=[0.5,1]`` with TOML values; a value that is none is taken as text."""
     import tomllib
 
+    from toposcope.probes.labels import split_parts
+
     options: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in split_parts(text):
         key, equals, value = part.partition("=")
         if not equals:
             raise click.BadParameter(f"{what}: expected option=value, got {part!r}")

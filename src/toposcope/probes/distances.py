@@ -5,10 +5,21 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import bottleneck, wasserstein
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import (
+    HIDDEN,
+    NETWORK,
+    Failure,
+    Measurement,
+    Need,
+    Probe,
+    Subject,
+    Value,
+    each_layer,
+    guarded,
+    stacked,
+)
 
 
 class DistancesProbe(Probe, frozen=True, tag="distances"):
@@ -19,14 +30,15 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     Attributes
     ----------
-    of : "rips" or "neural_persistence"
-        Whose diagrams; that probe must be declared too, and of several the first counts.
+    of : "rips", "neural_persistence" or "hidden_states"
+        Whose diagrams; that probe must be declared too, and of several the first counts. Of hidden states every row is
+        compared by itself, ``network`` too.
     """
 
     VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"diagrams", "previous"})
 
-    of: Literal["rips", "neural_persistence"] = "rips"
+    of: Literal["rips", "neural_persistence", "hidden_states"] = "rips"
 
     def source(self, probes: Sequence[Probe]) -> Probe:
         """Return the probe whose diagrams are compared."""
@@ -37,24 +49,28 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
-
-        def measure_layer(layer: Layer) -> Measurement:
-            for step, diagrams in (("this", subject.diagrams), ("the previous", subject.previous_diagrams)):
-                if layer.name not in diagrams:
-                    raise ToposcopeError(f"layer {layer.name}: {self.of} has no diagram of it at {step} checkpoint")
-            statistics: dict[str, float] = {}
-            before = subject.previous_diagrams[layer.name]
-            for name, diagram in subject.diagrams[layer.name].items():
-                statistics[f"{name}.wasserstein_1"] = wasserstein(before[name], diagram, order=1)
-                statistics[f"{name}.wasserstein_2"] = wasserstein(before[name], diagram, order=2)
-                statistics[f"{name}.bottleneck"] = bottleneck(before[name], diagram)
-            return Measurement(layer.name, layer.role, statistics)
-
-        yield from each_layer(self, subject, measure_layer)
+        if self.of == "hidden_states":
+            for name in sorted(subject.wanted):
+                role = NETWORK if name == NETWORK else HIDDEN
+                yield guarded(name, lambda name=name, role=role: self._measure(name, role, subject))  # type: ignore[misc]
+        else:
+            yield from each_layer(self, subject, lambda layer: self._measure(layer.name, layer.role, subject))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Add first-order distances, combine second-order ones as a Euclidean norm, take the largest bottleneck."""
         return {name: _COMBINE[name.partition(".")[2]](stacked(rows, name), axis=0) for name in rows[0]}
+
+    def _measure(self, layer: str, role: str, subject: Subject) -> Measurement:
+        for step, diagrams in (("this", subject.diagrams), ("the previous", subject.previous_diagrams)):
+            if layer not in diagrams:
+                raise ToposcopeError(f"layer {layer}: {self.of} has no diagram of it at {step} checkpoint")
+        statistics: dict[str, float] = {}
+        before = subject.previous_diagrams[layer]
+        for name, diagram in subject.diagrams[layer].items():
+            statistics[f"{name}.wasserstein_1"] = wasserstein(before[name], diagram, order=1)
+            statistics[f"{name}.wasserstein_2"] = wasserstein(before[name], diagram, order=2)
+            statistics[f"{name}.bottleneck"] = bottleneck(before[name], diagram)
+        return Measurement(layer, role, statistics)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; diagrams of neural persistence have none."""

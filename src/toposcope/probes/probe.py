@@ -12,6 +12,7 @@ from torch import Tensor
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.models import Reader
 
 NETWORK = "network"
 """Name of the pseudo-layer that carries what a probe says of the whole checkpoint."""
@@ -28,8 +29,15 @@ DEGREES = {
 }
 """The power of the scale that a statistic of a diagram of lengths grows by; all others do not depend on it."""
 
-Need = Literal["first", "previous", "gradients", "diagrams"]
+HIDDEN = "hidden"
+"""Role of the pseudo-layers of hidden states; their names begin so."""
+EMBEDDING = "embedding"
+"""Role of the pseudo-layers of embedding matrices."""
+
+Need = Literal["first", "previous", "gradients", "diagrams", "states", "model", "embeddings"]
 Diagrams = Mapping[str, Diagram]
+States = Mapping[str, NDArray[np.float32]]
+"""Points of hidden states by pseudo-layer, each of shape (n, width)."""
 Value = np.float64 | NDArray[np.float64] | float
 """A statistic at one checkpoint, or at several."""
 
@@ -46,7 +54,9 @@ class Measurement:
     diagrams : dict of Diagram
         By short name, for example ``H0``.
     flag : str
-        ``degenerate``, ``landmarks``, ``random rows``, or empty.
+        ``degenerate``, ``landmarks``, ``random rows``, ``batch halved to N``, or empty.
+    states : ndarray, shape (n, width), float32, optional
+        Points that are kept, for representations to be compared.
     """
 
     layer: str
@@ -54,6 +64,7 @@ class Measurement:
     statistics: dict[str, float]
     diagrams: dict[str, Diagram] = field(default_factory=dict)
     flag: str = ""
+    states: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,15 @@ class Subject:
         Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name.
     diagrams, previous_diagrams : mapping
         Diagrams of the source probe at this checkpoint and at the previous one, by layer.
+    reader : Reader, optional
+        The model, its tokenizer and the text.
+    embeddings : sequence of Layer
+        Input and output embedding; the same one twice where they are tied.
+    states : mapping of int to States
+        States that the source probe kept, by step: all of this checkpoint, the first and the previous one, of those
+        between the last hidden state alone.
+    step, first_step, previous_step : int or None
+        Of the checkpoint, and of those before it that can be read.
     """
 
     layers: Sequence[Layer]
@@ -92,6 +112,12 @@ class Subject:
     gradients: Callable[[int], Mapping[str, Tensor]] | None = None
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
+    reader: Reader | None = None
+    embeddings: Sequence[Layer] = ()
+    states: Mapping[int, States] = field(default_factory=dict)
+    step: int | None = None
+    first_step: int | None = None
+    previous_step: int | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
@@ -116,7 +142,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     LATER : frozenset of str
         Options that came later: at their defaults they are not in the key, so that rows measured before stand.
     REPEATS : frozenset of str
-        Options that say how often something is repeated to tell its noise; no statistic depends on them.
+        Options on which no statistic depends: how often something is repeated to tell its noise, how much is kept.
     NORM : str
         The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
@@ -148,7 +174,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def by_layer(self) -> bool:
         """Tell whether each layer can be measured without the others at hand."""
-        return "gradients" not in self.NEEDS
+        return not self.NEEDS & {"gradients", "model", "embeddings"}
 
     def label(self) -> str:
         """Return name and options that differ from their defaults, as the command line takes them."""
@@ -158,7 +184,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return f"{self.name()}:{text}" if text else self.name()
 
     def unrepeated(self) -> Self:
-        """Return the probe that measures the same statistics without repeating anything to tell their noise."""
+        """Return the probe that measures the same statistics, without repeating or keeping anything."""
         return msgspec.structs.replace(self, **{name: getattr(type(self)(), name) for name in self.REPEATS})
 
     def source(self, probes: Sequence["Probe"]) -> "Probe | None":

@@ -17,6 +17,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, Size, Training
 from toposcope.family.corpus import CHARACTERS
 from toposcope.family.sizes import find_size
+from toposcope.models import Text
+from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.study.published import Law, Published, Trace
 from toposcope.version import __version__
@@ -83,6 +85,11 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         A regular expression whose one group is the step.
     roles : dict of str
         Regular expressions of tensor names and their roles, before the built-in ones.
+    tokenizer : str
+        Where the tokenizer is, if not with the checkpoints: a ``tokenizer.json``, a folder with one,
+        ``hf:owner/name``, or ``characters``; a relative path starts at the TOML file.
+    tokens_per_step : int
+        Tokens an update sees, where no log tells it; 0 if unknown.
     """
 
     path: str = ""
@@ -94,6 +101,12 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     log_spaced: int = 0
     step_pattern: str = ""
     roles: dict[str, str] = {}
+    tokenizer: str = ""
+    tokens_per_step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_step < 0:
+            raise ValueError(f"tokens_per_step is {self.tokens_per_step}; it must be at least 0")
 
     def called(self) -> str:
         """Return the name."""
@@ -125,6 +138,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ----------
     name : str
     corpus : Corpus
+    text : Text
+        What models read for their hidden states and losses.
     training : Training
         For every run that does not say otherwise.
     runs : list of DeclaredRun
@@ -143,6 +158,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     name: str
     corpus: Corpus = Corpus()
+    text: Text = Text()
     training: Training = Training()
     runs: list[DeclaredRun] = []
     series: list[DeclaredSeries] = []
@@ -230,6 +246,11 @@ def check(declaration: Declaration) -> None:
             raise ToposcopeError(
                 f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
             )
+    needs_text = [probe.name() for probe in declaration.resolved_probes() if "model" in probe.NEEDS]
+    if needs_text and not declaration.text.source and not declaration.runs:
+        raise ToposcopeError(
+            f'{needs_text[0]} reads a text with the models: name one with source = "FILE" under [text]'
+        )
     for found in declaration.series:
         if not found.path and not (found.features and found.name):
             raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")
@@ -254,13 +275,26 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
     def anchored(path: str) -> str:
         return str(folder / local_path(path)) if path and not is_remote(path) else path
 
+    def of_text(source: str) -> str:
+        named = source in ("", "python-docs") or source.startswith("hf:")
+        return source if named else str(folder / Path(source).expanduser())
+
     series = [
-        msgspec.structs.replace(s, path=anchored(s.path), features=anchored(s.features)) for s in declaration.series
+        msgspec.structs.replace(
+            s,
+            path=anchored(s.path),
+            features=anchored(s.features),
+            tokenizer=s.tokenizer if s.tokenizer == BY_CHARACTERS else anchored(s.tokenizer),
+        )
+        for s in declaration.series
     ]
-    corpus = declaration.corpus
-    if corpus.source != "python-docs" and not corpus.source.startswith("hf:"):
-        corpus = msgspec.structs.replace(corpus, source=str(folder / Path(corpus.source).expanduser()))
-    return msgspec.structs.replace(declaration, series=series, corpus=corpus)
+    corpus, text = declaration.corpus, declaration.text
+    return msgspec.structs.replace(
+        declaration,
+        series=series,
+        corpus=msgspec.structs.replace(corpus, source=of_text(corpus.source)),
+        text=msgspec.structs.replace(text, source=of_text(text.source)),
+    )
 
 
 def _with_choices(message: str, content: dict[str, Any]) -> str:
@@ -271,6 +305,7 @@ def _with_choices(message: str, content: dict[str, Any]) -> str:
     places: dict[str | None, type[msgspec.Struct]] = {
         None: Declaration,
         "corpus": Corpus,
+        "text": Text,
         "training": Training,
         "runs": DeclaredRun,
         "runs.size": Size,

@@ -1,4 +1,4 @@
-"""Diagram files: one safetensors file for each checkpoint and probe."""
+"""Diagram files: one safetensors file for each checkpoint and probe, with the hidden states that are kept."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -14,6 +15,10 @@ from toposcope.homology import Diagram
 from toposcope.probes import Probe
 
 SEPARATOR = "|"
+STATES = "states"
+"""Stands in the place of a diagram's name for kept states."""
+
+Kept = Mapping[str, NDArray[np.float32]]
 
 
 def diagram_file(run: str, step: int, probe: Probe) -> str:
@@ -31,17 +36,23 @@ def is_readable(path: Path) -> bool:
         return False
 
 
-def diagram_bytes(path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str]) -> bytes:
+def diagram_bytes(
+    path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str], states: Kept | None = None
+) -> bytes:
     """Return a diagram file of a checkpoint's layers, and of those in the file at `path` that are to be kept.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
-    names, dimension, n_essential, n_truncated and cover_radius.
+    names, dimension, n_essential, n_truncated and cover_radius. Hidden states are called ``layer|states``, shape
+    (n, width), float32.
     """
     before = read_diagrams(path) if keep and is_readable(path) else {}
     everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
     flat = {f"{layer}{SEPARATOR}{name}": d for layer, found in everything.items() for name, d in found.items()}
     rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
+    tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
+    kept = {name: s for name, s in read_states(path).items() if name in keep} if before else {}
+    tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**kept, **(states or {})}.items()}
     # One metadata key: safetensors writes several in no fixed order.
     metadata = {"diagrams": msgspec.json.encode(rest).decode()}
     return save(tensors, metadata=metadata)
@@ -63,6 +74,28 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
                 layer, _, name = key.rpartition(SEPARATOR)
                 found.setdefault(layer, {})[name] = Diagram(file.get_tensor(key), *rest)
     except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
+        raise ToposcopeError(
+            f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
+        ) from error
+    return found
+
+
+def read_states(path: Path, only: str = "") -> dict[str, NDArray[np.float32]]:
+    """Read the hidden states a diagram file keeps, by pseudo-layer; those of one pseudo-layer if it is named.
+
+    Raises
+    ------
+    ToposcopeError
+        If the file is absent or damaged.
+    """
+    found = {}
+    try:
+        with safe_open(path, framework="np") as file:
+            for key in file.keys():  # noqa: SIM118 - no mapping
+                layer, _, name = key.rpartition(SEPARATOR)
+                if name == STATES and only in ("", layer):
+                    found[layer] = file.get_tensor(key)
+    except (SafetensorError, OSError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
         ) from error

@@ -34,6 +34,7 @@ _STATISTICS = {
     "count": ("num", "count", "num_features", "n_features"),
     "n_significant": ("n_significant",),
 }
+_OTHER_NAMES = {"eigenspectrum_decay_alpha": "eigenspectrum_decay"}
 _STATISTIC_OF = {name: statistic for statistic, names in _STATISTICS.items() for name in names}
 
 
@@ -75,7 +76,7 @@ def canonical(name: str) -> str:
         return "np_mean" if found[1] == "mean" else f"np_mean_{found[1]}"
     if (found := re.fullmatch(r"[hH](\d)[._](\w+)", name)) and found[2] in _STATISTIC_OF:
         return f"H{found[1]}.{_STATISTIC_OF[found[2]]}"
-    return name
+    return _OTHER_NAMES.get(name, name)
 
 
 def read_json(path: Path) -> Any:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from toposcope.checkpoints import Access, Series, series
+from toposcope.checkpoints.sources import is_remote
 from toposcope.errors import ToposcopeError
+from toposcope.family import Corpus, Run, Training
+from toposcope.family.model import GPT
+from toposcope.family.training import write_run
+from toposcope.models import Text
+from toposcope.models.loading import CONFIG
+from toposcope.models.tokenizers import BY_CHARACTERS
+from toposcope.probes import Probe, make_probes
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
 from toposcope.study.runner import run_study
@@ -19,21 +27,30 @@ from toposcope.study.study import FRAME_SCHEMA, Study
 if TYPE_CHECKING:
     from torch import nn
 
+WEIGHTS = "model.safetensors"
+
 
 def measure(
     subject: "str | Path | Series | nn.Module",
     *,
     probes: Sequence[dict[str, Any]] = tuple(DEFAULT_PROBES),
+    text: str | Path = "",
+    tokenizer: str | Path = "",
     workers: int = 1,
     progress: Progress = silent,
 ) -> pl.DataFrame:
-    """Measure a checkpoint series, or the weights of a module as they are now.
+    """Measure a checkpoint series, or a module as it is now: its weights, and as a language model if it is one.
 
     Parameters
     ----------
     subject : str, Path, Series or torch.nn.Module
     probes : sequence of dict
         ``{"name": "rips", "pooled": True}`` and so on.
+    text : str or Path
+        What models read for their hidden states and losses: a file, or another source of `Text`.
+    tokenizer : str or Path
+        Where the tokenizer is, if not with the checkpoints: a ``tokenizer.json``, a folder with one,
+        ``hf:owner/name``, or ``characters``. A model of the family in memory has its own.
     workers : int
         Processes.
     progress : callable
@@ -46,8 +63,10 @@ def measure(
     Raises
     ------
     ToposcopeError
-        If the series cannot be opened, or anything in it could not be measured; the message names the first failure.
+        If the series cannot be opened, a text is missing, or anything could not be measured; the message names the
+        first failure.
     """
+    refuse_idle_text(make_probes(list(probes)), str(text), str(tokenizer))
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(subject, str | Path):
             subject = series(subject)
@@ -55,11 +74,14 @@ def measure(
             return pl.DataFrame(schema=FRAME_SCHEMA)
         if not isinstance(subject, Series):
             subject = replace(series(_save(subject, Path(folder))), name=type(subject).__name__)
-        declared = DeclaredSeries(name=subject.name, path=subject.spec, steps=subject.steps)
+        declared = DeclaredSeries(
+            name=subject.name, path=subject.spec, steps=subject.steps, tokenizer=_absolute(tokenizer)
+        )
         study, errors = measure_series(
             [declared],
             Path(folder) / "study",
             probes,
+            text=Text(source=_absolute(text)),
             workers=workers,
             opened={subject.name: subject},
             progress=progress,
@@ -76,6 +98,7 @@ def measure_series(
     directory: Path,
     probes: Sequence[dict[str, Any]],
     *,
+    text: Text,
     workers: int | None,
     engine: str = "pool",
     access: Access | None = None,
@@ -83,16 +106,51 @@ def measure_series(
     progress: Progress,
 ) -> tuple[Study, dict[Unit, str]]:
     """Measure series in a study of their own; return it with what failed (see `run_study`)."""
-    declaration = Declaration(name="measure", series=declared, probes=list(probes))
+    declaration = Declaration(name="measure", series=declared, probes=list(probes), text=text)
     errors = run_study(
         declaration, directory, workers=workers, engine=engine, access=access, opened=opened, progress=progress
     )
     return Study.load(directory), errors
 
 
-def _save(module: "nn.Module", folder: Path) -> Path:
-    from safetensors.torch import save_model
+def refuse_idle_text(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
+    """Refuse probes that read a text without one, and a text or a tokenizer that no probe reads with.
 
-    path = folder / "module.safetensors"
-    save_model(module, str(path))
+    Raises
+    ------
+    ToposcopeError
+    """
+    reading = [probe.name() for probe in probes if "model" in probe.NEEDS]
+    if reading and not text:
+        raise ToposcopeError(f"{reading[0]} reads a text with the models; name one: text (on the command line --text)")
+    if not reading and (text or tokenizer):
+        what = f"text {text}" if text else f"tokenizer {tokenizer}"
+        raise ToposcopeError(f"{what}: none of the probes reads a text; ask for one that does, such as hidden_states")
+
+
+def _absolute(place: str | Path) -> str:
+    """Return a path from its root, since the study lies elsewhere; what is no path as it is."""
+    named = isinstance(place, str) and (place in ("", "python-docs", BY_CHARACTERS) or is_remote(place))
+    return str(place) if named else str(Path(place).expanduser().absolute())
+
+
+def _save(module: "nn.Module", folder: Path) -> Path:
+    """Save a module as a model folder, with what a language model is made from."""
+    from safetensors.torch import save_file, save_model
+    from torch import contiguous_format
+
+    path = folder / "module"
+    path.mkdir()
+    write_config = getattr(getattr(module, "config", None), "to_json_file", None)  # a model of transformers
+    if write_config is None and not isinstance(module, GPT):
+        save_model(module, str(path / WEIGHTS))
+        return path
+    # Under all of its names, as what makes the model asks for them.
+    weights = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in module.state_dict().items()}
+    save_file(weights, path / WEIGHTS)
+    if write_config is not None:
+        write_config(path / CONFIG)
+    elif isinstance(module, GPT):
+        # Its size alone counts; on what it was trained is not known, and nobody asks.
+        write_run(Run(name=path.name, size=module.size, corpus=Corpus(), training=Training()), "", path)
     return path

@@ -4,13 +4,20 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 _QUANTITY = re.compile(
     r"loss|np_mean(_(std|min|max))?|H\d+\.(total(_p2)?|mean|max|std|entropy(_normalized)?|count|n_(significant|zero|essential))"
 )
+SPECTRAL = (
+    *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank", "top_eigenvalue"),
+    *("anisotropy", "mean_norm", "rms_radius", "two_nn", "pca_variance"),
+)
+"""Quantities of a cloud of hidden states that are no topology (METHODS 5)."""
+STEP = "step"
+"""In place of a quantity: the step's own correlation with the loss."""
 FORECASTERS = ("loss_only", "tda_only", "combined")
 
 
@@ -67,18 +74,23 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Published numbers; a report sets ours beside them.
 
     Quantities are ``np_mean``, ``H0.total``, ``H1.total``, ``loss``, and the other statistics of neural persistence and
-    of diagrams. What cannot be is refused (ValueError, naming the field): numbers that are not finite, correlations
-    outside of [-1, 1], intervals from high to low, unknown quantities or forecasters, fractions outside of (0, 1),
-    negative or disordered steps.
+    of diagrams; of hidden states ``effective_rank`` and the other spectral measures too. What cannot be is refused
+    (ValueError, naming the field): numbers that are not finite, correlations outside of [-1, 1], intervals from high to
+    low, unknown quantities or forecasters, fractions outside of (0, 1), negative or disordered steps.
 
     Attributes
     ----------
     source : str
         Where they were published.
+    subject : "weights" or "hidden_states"
+        What was measured. Hidden states are set beside those of the probe of that name, and their correlations are with
+        the loss on a fixed text, of which perplexity has the ranks.
     final_loss : dict of float
         By run; of one last batch.
     correlations : dict of dict of float
-        By quantity, then by run: Spearman with the loss of one batch.
+        By quantity, then by run: Spearman with the loss of one batch. ``step`` is that of the step itself.
+    given_step : dict of dict of float
+        By quantity, then by run: the partial correlation given the step.
     intervals : dict of dict of (float, float)
         By quantity, then by run: bootstrap interval of the correlation.
     prediction_errors : dict of dict of float
@@ -93,8 +105,10 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """
 
     source: str = ""
+    subject: Literal["weights", "hidden_states"] = "weights"
     final_loss: dict[str, float] = {}
     correlations: dict[str, dict[str, float]] = {}
+    given_step: dict[str, dict[str, float]] = {}
     intervals: dict[str, dict[str, tuple[float, float]]] = {}
     prediction_errors: dict[str, dict[str, float]] = {}
     largest_change: dict[str, int] = {}
@@ -104,10 +118,12 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         _each("final_loss", self.final_loss)
-        for name in ("correlations", "intervals"):
+        _known("correlations", [quantity for quantity in self.correlations if quantity != STEP])
+        for name in ("given_step", "intervals"):
             _known(name, getattr(self, name))
-        for quantity, values in self.correlations.items():
-            _each(f"correlations.{quantity}", values, -1, 1)
+        for name in ("correlations", "given_step"):
+            for quantity, values in getattr(self, name).items():
+                _each(f"{name}.{quantity}", values, -1, 1)
         for quantity, intervals in self.intervals.items():
             for run, (low, high) in intervals.items():
                 place = f"intervals.{quantity}.{run}"
@@ -135,7 +151,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def _runs(self) -> Iterator[str]:
         yield from self.final_loss
-        for by_run in self.correlations.values():
+        for by_run in (*self.correlations.values(), *self.given_step.values()):
             yield from by_run
         for intervals in self.intervals.values():
             yield from intervals
@@ -144,7 +160,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 def is_quantity(name: str) -> bool:
     """Tell whether a name is that of a quantity which a study can set its own beside."""
-    return bool(_QUANTITY.fullmatch(name))
+    return name in SPECTRAL or bool(_QUANTITY.fullmatch(name))
 
 
 def _known(field: str, names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
@@ -16,7 +17,10 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
-from toposcope.files import write_text
+from toposcope.files import write_bytes, write_text
+from toposcope.models import Origin
+from toposcope.models.texts import read_kept, text_key
+from toposcope.probes import Probe
 from toposcope.progress import Progress, silent
 from toposcope.study.cluster import engine_named
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
@@ -143,17 +147,24 @@ class _Runner:
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
     logs: dict[str, TrainingLog | None] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     corpus_sha256: str = ""
+    text_sha256: str = ""
 
     @property
     def corpus_path(self) -> Path:
         return self.directory / "corpus.safetensors"
+
+    @property
+    def text_path(self) -> Path:
+        return self.directory / "text.txt"
 
     def go(self) -> dict[Unit, str]:
         self.store.clear_errors()
         self.store.set_meta("toposcope", __version__)
         self._train()
         self._find_series()
+        self._keep_text()
         self._survey()
         self._examine()
         return self.errors
@@ -193,6 +204,25 @@ class _Runner:
             self.progress("corpus", 1, 1)
         self.corpus_sha256 = corpora.load(self.corpus_path).sha256
         self.store.set_meta("corpus_sha256", self.corpus_sha256)
+
+    def _keep_text(self) -> None:
+        """Keep the text that models read as it is now; where it cannot be read, what was kept of the same stands."""
+        needed = any("model" in probe.NEEDS for probe in self.declaration.resolved_probes())
+        if not (self.measured and needed and self.checkpoints):
+            return
+        text, corpus = self.declaration.text, self.declaration.corpus
+        declared = msgspec.json.encode([text] if text.source else [text, corpus]).decode()
+        try:
+            content = text.read(corpus)
+            write_bytes(self.text_path, content.encode(errors="surrogatepass"))
+            self.store.set_meta("text", declared)
+        except ToposcopeError as error:
+            if not self.text_path.exists() or self.store.meta("text") != declared:
+                self._fail({Unit(name, WHOLE_RUN, "", "text", ""): str(error) for name in self.checkpoints})
+                return
+            content = read_kept(self.text_path)
+        self.text_sha256 = text_key(content)
+        self.store.set_meta("text_sha256", self.text_sha256)
 
     def _is_finished(self, run: Run) -> bool:
         return finished(run, self.run_directory(run.name)) is not None
@@ -235,6 +265,10 @@ class _Runner:
                 continue
             self._keep_log(name, found, published)
             self.checkpoints[name] = {c.step: c for c in found}
+            tokenizer = declared[name].tokenizer if name in declared else ""
+            self.origins[name] = Origin(
+                found.source, tokenizer, self.corpus_path if name in runs else None, self.access
+            )
             self.store.set_meta(f"ignored {name}", ", ".join(found.ignored))
             if name in declared:
                 self.store.set_status(name, "complete", found.steps[-1])
@@ -292,6 +326,8 @@ class _Runner:
     def _survey(self) -> None:
         """Read and measure what is missing."""
         probes = self.declaration.resolved_probes() if self.measured else []
+        if not self.text_sha256:
+            probes = [probe for probe in probes if not _reads_text(probe, probes)]
         survey = Survey(
             store=self.store,
             directory=self.directory,
@@ -303,6 +339,9 @@ class _Runner:
             evaluable=frozenset(run.name for run in self.declaration.resolved_runs()),
             corpus=self.corpus_path,
             corpus_sha256=self.corpus_sha256,
+            origins=self.origins,
+            text=self.text_path,
+            text_sha256=self.text_sha256,
             progress=self.progress,
         )
         self.errors.update(survey.go())
@@ -327,3 +366,8 @@ class _Runner:
     def _fail_run(self, name: str, stage: str, message: str) -> None:
         self.store.set_status(name, "failed", None)
         self._fail({Unit(name, WHOLE_RUN, "", stage, ""): message})
+
+
+def _reads_text(probe: Probe, probes: list[Probe]) -> bool:
+    source = probe.source(probes)
+    return "model" in probe.NEEDS or (source is not None and "model" in source.NEEDS)

@@ -1,8 +1,8 @@
 -- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
 
 CREATE TABLE IF NOT EXISTS meta (
-    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256; of a run: ignored, examined,
-                                           -- unreachable, with its name behind
+    key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, text, text_sha256; of a run:
+                                           -- ignored, examined, unreachable, with its name behind
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     step         INTEGER NOT NULL,
     path         TEXT NOT NULL,            -- or hf:owner/name@revision, or a URL
     fingerprint  TEXT NOT NULL,            -- digest of names, sizes and versions of its files
-    weights_hash TEXT NOT NULL,            -- of every tensor, for runs that can be evaluated; else empty
+    weights_hash TEXT NOT NULL,            -- of every tensor; empty if an older version read it
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 

@@ -168,7 +168,8 @@ class Store:
         with self._transaction() as c:
             _forget(c, row.run, row.step)
             c.execute(
-                "DELETE FROM measurements WHERE run = ? AND step = ? AND role NOT IN ('network', 'pooled') "
+                "DELETE FROM measurements WHERE run = ? AND step = ? "
+                "AND role NOT IN ('network', 'pooled', 'hidden', 'embedding') "
                 "AND layer NOT IN (SELECT value FROM json_each(?))",
                 (row.run, row.step, json.dumps([r.layer for r in row.layers])),
             )

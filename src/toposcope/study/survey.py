@@ -9,12 +9,14 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
+from toposcope.models import Origin, Reader
+from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
-from toposcope.probes.probe import NETWORK, Diagrams
+from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams
+from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
-from toposcope.study.plan import Planned, plan
+from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
 from toposcope.study.pool import Engine, Failed
 from toposcope.study.store import CheckpointRow, Store, Unit
 from toposcope.study.tally import Tally
@@ -50,6 +52,11 @@ class Survey:
         Runs trained here.
     corpus : Path
     corpus_sha256 : str
+    origins : mapping of str to Origin
+        Where what belongs to the models lies, by run.
+    text : Path
+        The text models read.
+    text_sha256 : str
     """
 
     store: Store
@@ -62,6 +69,9 @@ class Survey:
     evaluable: frozenset[str]
     corpus: Path
     corpus_sha256: str
+    origins: Mapping[str, Origin]
+    text: Path
+    text_sha256: str
     progress: Progress = silent
     errors: dict[Unit, str] = field(default_factory=dict)
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
@@ -97,9 +107,12 @@ class Survey:
             self.rows[run] = {step: row for step, row in known.items() if step in found}
             for step, checkpoint in found.items():
                 row = known.get(step)
-                if row is None or step not in told or _is_changed(checkpoint, row):
+                if row is None or step not in told or _is_changed(checkpoint, row) or self._lacks_hash(row):
                     stale.add((run, step))
         return stale
+
+    def _lacks_hash(self, row: CheckpointRow) -> bool:
+        return not row.weights_hash and any(probe.NEEDS & WHOLE for probe in self.sources)
 
     def _sizes(self) -> dict[Place, "_Size"]:
         """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
@@ -116,7 +129,7 @@ class Survey:
 
     def _read(self, window: Sequence[Place], sizes: Mapping[Place, "_Size"], tally: "Tally") -> None:
         """Read and hash checkpoints."""
-        tasks = [ReadTask(run, self.checkpoints[run][step], run in self.evaluable) for run, step in window]
+        tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in window]
         with Group(self._keep_read) as group:
             for task, result in self.engine.run(read_task, tasks, tally.partly, idle=group.flush):
                 tally.add(sizes[task.run, task.checkpoint.step].stored)
@@ -170,11 +183,7 @@ class Survey:
                 source = compared[found.probe]
                 assert source is not None
                 (task,) = self._tasks(run, found)
-                yield replace(
-                    task,
-                    diagrams=self._diagrams(run, found.step, source),
-                    previous_diagrams=self._diagrams(run, found.previous, source),
-                )
+                yield self._with_findings(task, run, found, source)
 
         pending = {(run, found.step, found.probe): _Pending(found, 1) for run, found in planned}
         with Group(self._store) as group:
@@ -189,15 +198,45 @@ class Survey:
             steps_of.setdefault(run, set()).add(step)
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)
-            steps = sorted(self.checkpoints[run])
+            steps, around = sorted(self.checkpoints[run]), self._surroundings(run, probes, only)
             found = [
                 planned
                 for probe, source in probes.items()
-                for planned in plan(rows, steps, only, probe, source, measured, self.directory, self.corpus_sha256)
+                for planned in plan(rows, steps, only, probe, source, measured, self.directory, around)
             ]
             self.store.drop_measurements(unit for planned in found for unit in planned.stale)
             # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
             yield from ((run, planned) for planned in sorted(found, key=lambda p: p.step) if planned.wanted)
+
+    def _surroundings(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> Surroundings:
+        """Return what numbers depend on besides tensors; configurations and tokenizers are read where it matters."""
+        named = {probe for pair in probes.items() for probe in pair if probe is not None}
+        models: dict[int, str] = {}
+        if any("model" in probe.NEEDS for probe in named):
+            chosen = self.checkpoints[run] if any(probes.values()) else only
+            models = {step: self._model_key(run, step) for step in chosen}
+        return Surroundings(run in self.evaluable, self.corpus_sha256, models)
+
+    def _reader(self, run: str, step: int) -> Reader:
+        return Reader(self.checkpoints[run][step], self.origins[run], self.text)
+
+    def _model_key(self, run: str, step: int) -> str:
+        try:
+            return self.text_sha256 + model_key(self.checkpoints[run][step], self.origins[run])
+        except ToposcopeError:  # told when it is measured
+            return self.text_sha256
+
+    def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
+        """Give a task what another probe found: diagrams, or kept states."""
+        if "diagrams" in task.probe.NEEDS:
+            now, before = (self._diagrams(run, step, source) for step in (planned.step, planned.previous))
+            return replace(task, diagrams=now, previous_diagrams=before)
+        whole = {planned.step, planned.first, planned.previous}
+        states = {
+            step: self._states(run, step, source, "" if step in whole else NETWORK)
+            for step in (*planned.earlier, planned.step)
+        }
+        return replace(task, states=states, first_step=planned.first, previous_step=planned.previous)
 
     def _tasks(self, run: str, planned: Planned) -> Iterator[MeasureTask]:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
@@ -213,8 +252,9 @@ class Survey:
             previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
             run_directory=self.directory / "runs" / run if "gradients" in probe.NEEDS else None,
             corpus=self.corpus,
+            reader=self._reader(run, planned.step) if "model" in probe.NEEDS else None,
         )
-        if "diagrams" in probe.NEEDS:
+        if probe.NEEDS & {"diagrams", "states"}:
             yield whole
             return
         # By what was hashed: the header this process has seen may be that of a file that was replaced since.
@@ -245,6 +285,13 @@ class Survey:
         except ToposcopeError:
             return {}
 
+    def _states(self, run: str, step: int, source: Probe, only: str) -> States:
+        """Read the states a probe kept; where there are none, what compares them tells so."""
+        try:
+            return read_states(self.directory / diagram_file(run, step, source), only)
+        except ToposcopeError:
+            return {}
+
     def _keep(
         self,
         task: MeasureTask,
@@ -271,9 +318,10 @@ class Survey:
         for work in finished:
             path = self.directory / work.file
             diagrams = {r.layer: r.diagrams for r in work.found if r.diagrams}
+            states = {r.layer: r.states for r in work.found if r.states is not None}
             if diagrams or path.exists():
                 # Also without new ones: diagrams of a layer that now fails must go.
-                contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current))
+                contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current), states)
         write_all_bytes(contents)
         with self.store.together():
             for work in finished:

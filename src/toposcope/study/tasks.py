@@ -15,8 +15,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
+from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
-from toposcope.probes.probe import Diagrams
+from toposcope.probes.probe import Diagrams, States
 from toposcope.study.pool import Failed, report
 from toposcope.study.store import CheckpointRow, LayerRow
 
@@ -42,7 +43,6 @@ class ReadTask:
 
     run: str
     checkpoint: Checkpoint
-    evaluable: bool
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Hashed(NamedTuple):
 class MeasureTask:
     """Measure wanted layers of one checkpoint with one probe.
 
-    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` are those the probe compares.
+    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` and `states` are those the probe compares.
     """
 
     run: str
@@ -77,8 +77,12 @@ class MeasureTask:
     previous: Hashed | None = None
     diagrams: dict[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: dict[str, Diagrams] = field(default_factory=dict)
+    states: dict[int, States] = field(default_factory=dict)
+    first_step: int | None = None
+    previous_step: int | None = None
     run_directory: Path | None = None
     corpus: Path | None = None
+    reader: Reader | None = None
     n_bytes: int = 0
     largest: int = 0
 
@@ -110,9 +114,9 @@ def read_task(task: ReadTask) -> Read | Failed:
             )
             for layer in checkpoint.analysed()
         )
-        weights_hash = _hash_all(evidence) if task.evaluable else ""
         _check_unchanged(checkpoint, fingerprint)
-        row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, layers)
+        place = (task.run, checkpoint.step, checkpoint.location)
+        row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
         return Read(row, evidence)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
         return Failed(_one_line(error))
@@ -144,8 +148,9 @@ def _subject(task: MeasureTask) -> Subject:
         assert corpus is not None
         return loss_gradients(run_directory, corpus, task.checkpoint.tensors(), batch)
 
+    checkpoint = _opened(task.checkpoint, task.fingerprint)
     return Subject(
-        layers=_opened(task.checkpoint, task.fingerprint).analysed(),
+        layers=checkpoint.analysed(),
         wanted=frozenset(task.wanted),
         known=task.known,
         first=_layers(task.first),
@@ -153,6 +158,12 @@ def _subject(task: MeasureTask) -> Subject:
         gradients=gradients if run_directory else None,
         diagrams=task.diagrams,
         previous_diagrams=task.previous_diagrams,
+        reader=task.reader,
+        embeddings=checkpoint.embeddings() if "embeddings" in task.probe.NEEDS else (),
+        states=task.states,
+        step=checkpoint.step,
+        first_step=task.first_step,
+        previous_step=task.previous_step,
     )
 
 

@@ -1,0 +1,102 @@
+"""Embedding matrices as clouds: a point a token of the vocabulary."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints import Layer
+from toposcope.homology import Moments, two_nn
+from toposcope.probes.point_clouds import SPECTRAL_DEGREES, measure_cloud, spectral_statistics
+from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Subject, Value, guarded, stacked
+from toposcope.probes.rips import check_sizes
+from toposcope.seeds import derive_seed
+
+PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
+
+
+class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
+    """Spectra and persistence of the rows of the input and the output embedding.
+
+    The rows are called ``embedding.input`` and ``embedding.output``; tied ones are alike. Statistics are those of
+    `hidden_states`. H0 is exact on all rows, whatever their number; H1 of more than `max_points` is of farthest-point
+    landmarks, with their cover radius.
+
+    Attributes
+    ----------
+    max_dimension, max_points : int
+        See `toposcope.homology.rips`.
+    metric : "euclidean" or "cosine"
+    normalize : bool
+        Whether the cloud is divided by its root mean square distance from the centroid.
+    seed : int
+        Of the at most `max_points` rows that ``two_nn`` is of.
+    """
+
+    VERSION: ClassVar[int] = 1
+    NEEDS: ClassVar[frozenset[Need]] = frozenset({"embeddings"})
+    NORM: ClassVar[str] = "rms_radius"
+
+    max_dimension: int = 1
+    max_points: int = 1000
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    normalize: bool = False
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        check_sizes(self.max_dimension, self.max_points)
+        if self.normalize and self.metric == "cosine":
+            raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return the two embeddings."""
+        return list(PSEUDO_LAYERS)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+        known: dict[str, Measurement | Failure] = {}
+        for name, layer in zip(PSEUDO_LAYERS, subject.embeddings, strict=True):
+            if name not in subject.wanted:
+                continue
+            if layer.name not in known:  # else they are tied
+                known[layer.name] = guarded(name, lambda layer=layer: self._measure(layer))  # type: ignore[misc]
+            yield replace(known[layer.name], layer=name)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take means over the two."""
+        return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+
+    def degree(self, statistic: str) -> int:
+        """Return the power of the scale; what was normalised, and cosines, have none."""
+        if statistic in SPECTRAL_DEGREES:
+            return SPECTRAL_DEGREES[statistic]
+        return 0 if self.normalize or self.metric == "cosine" else super().degree(statistic)
+
+    def _measure(self, layer: Layer) -> Measurement:
+        stored = layer.matrix()
+        moments = Moments(stored.shape[1])
+        moments.add(stored, name=f"layer {layer.name}")
+        points = stored.double().numpy()
+        del stored
+        cloud = measure_cloud(
+            points,
+            metric=self.metric,
+            normalize=self.normalize,
+            max_dimension=self.max_dimension,
+            max_points=self.max_points,
+        )
+        dimension = self._dimension(points) if cloud.dimension is None else cloud.dimension
+        spectral = spectral_statistics(moments.measures())
+        statistics = spectral | cloud.statistics
+        if np.isfinite(dimension):
+            statistics["two_nn"] = dimension
+        flag = "landmarks" if len(points) > self.max_points and self.max_dimension else ""
+        flag = flag if spectral["rms_radius"] else "degenerate"
+        return Measurement(layer.name, EMBEDDING, statistics, cloud.diagrams, flag)
+
+    def _dimension(self, points: NDArray[np.float64]) -> float:
+        generator = np.random.default_rng(derive_seed(self.seed, "points", 0))
+        drawn = np.sort(generator.choice(len(points), min(len(points), self.max_points), replace=False))
+        return two_nn(points[drawn], metric=self.metric).dimension

@@ -1,0 +1,240 @@
+"""The shape of what a model represents: hidden states of a fixed text as clouds of points (METHODS 3 to 5)."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import two_nn
+from toposcope.models import LanguageModel, lines, windows
+from toposcope.models.texts import Sequence as Tokens
+from toposcope.probes.gathering import Gathered, gather
+from toposcope.probes.point_clouds import SPECTRAL_DEGREES, Cloud, measure_cloud, spectral_statistics
+from toposcope.probes.probe import (
+    HIDDEN,
+    NETWORK,
+    NOISE,
+    Failure,
+    Measurement,
+    Need,
+    Probe,
+    Subject,
+    Value,
+    guarded,
+    stacked,
+)
+from toposcope.probes.rips import check_sizes
+from toposcope.probes.row_draws import with_noise
+from toposcope.seeds import derive_seed
+
+Matrix = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
+
+
+class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
+    """Hidden states of a fixed text: their spectra, their intrinsic dimension, their persistence.
+
+    The row ``network`` is of the last hidden state, behind the final norm, from which the model predicts. The others
+    are called ``hidden.00``, that of the embedding, ``hidden.01``, behind the first block, and so on, role ``hidden``.
+
+    Of all points, streamed: ``rankme``, ``effective_rank``, ``participation_ratio``, ``eigenspectrum_decay``,
+    ``stable_rank``, ``top_eigenvalue``, ``anisotropy``, ``mean_norm``, ``rms_radius``, ``n_points`` (see
+    `toposcope.homology.spectral_measures`). Of the cloud: ``H0.*``, ``H1.*`` as of `rips`; ``two_nn``, of at most
+    `max_points` points drawn at random; ``pca_variance``. With `scales`, the curves ``H1.betti@0.5`` and
+    ``H1.landscape_1@0.5``. The rows of several layers combine by their means.
+
+    Attributes
+    ----------
+    layers : "last", "all" or list of float
+        Which hidden states: depths from 0, the embedding, to 1, the last, which is always among them.
+    points : "tokens" or "texts"
+        A point a token, or a point a text, the mean over its tokens.
+    cut : "windows" or "lines"
+        Texts are stretches of the text at even distances, or lines of at least 100 characters.
+    texts, length : int
+        How many, and the most tokens of each; the model's context, if that is less.
+    max_points : int
+        See `sample`.
+    sample : "farthest" or "random"
+        Of more than `max_points` points, which make the cloud. ``farthest``: all of them for H0, and landmarks from H1
+        on, with their cover radius. ``random``: so many in every dimension, the same at every checkpoint.
+    draws, seed : int
+        Random samples, of which the first gives statistics and diagrams; of several, each statistic also has
+        ``<name>.noise``, the standard deviation over them (ddof 1).
+    pca : int
+        Principal components the cloud is projected to; 0 for none. The published study took 50.
+    metric : "euclidean" or "cosine"
+    normalize : bool
+        Whether the cloud is divided by its root mean square distance from the centroid.
+    max_dimension : int
+        See `toposcope.homology.rips`.
+    scales : list of float
+        Filtration values at which Betti curves and landscapes are told.
+    keep : int
+        Points of each layer, at even distances, that are kept for `similarity`.
+    """
+
+    VERSION: ClassVar[int] = 1
+    NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
+    REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
+    NORM: ClassVar[str] = "rms_radius"
+
+    layers: Literal["last", "all"] | tuple[float, ...] = "last"
+    points: Literal["tokens", "texts"] = "tokens"
+    cut: Literal["windows", "lines"] = "windows"
+    texts: int = 64
+    length: int = 128
+    max_points: int = 1000
+    sample: Literal["farthest", "random"] = "farthest"
+    draws: int = 1
+    seed: int = 42
+    pca: int = 0
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    normalize: bool = False
+    max_dimension: int = 1
+    scales: tuple[float, ...] = ()
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        check_sizes(self.max_dimension, self.max_points)
+        for name, least in (("texts", 1), ("length", 2), ("draws", 1), ("pca", 0), ("keep", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.draws > 1 and self.sample != "random":
+            raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
+        if self.normalize and self.metric == "cosine":
+            raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+        if not isinstance(self.layers, str) and not all(0 <= depth <= 1 for depth in self.layers):
+            raise ValueError(f"layers is {list(self.layers)}; depths lie between 0 and 1")
+        told = {f"{scale:g}" for scale in self.scales}  # as in the names of statistics
+        if not all(0 <= scale < math.inf for scale in self.scales) or len(told) < len(self.scales):
+            raise ValueError(
+                f"scales is {list(self.scales)}; they must be finite, at least 0, and apart in the first six digits"
+            )
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return the pseudo-layers of the chosen hidden states, by the number of blocks that the layers' names tell."""
+        n_blocks = len({found.group(1) for layer in layers if (found := _BLOCK.search(layer))})
+        return [*(hidden(k) for k in self._chosen(n_blocks) if k < n_blocks), NETWORK]
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure what is wanted of a checkpoint."""
+        if subject.reader is None:
+            raise ToposcopeError("hidden_states: needs a model and a text to read; declare them in a study")
+        model = subject.reader.model()
+        sequences = self._sequences(subject.reader.text(), subject.reader, model)
+        last = model.n_states - 1
+        states = {NETWORK if k == last else hidden(k): k for k in self._chosen(last)}
+        told = self.covers([layer.name for layer in subject.layers])
+        for layer in sorted(subject.wanted.intersection(told) - states.keys()):
+            yield Failure(layer, f"{model.location}: has {last} blocks, fewer than its weights' names tell")
+        wanted = {layer: k for layer, k in states.items() if layer in subject.wanted}
+        found, flag = gather(model, sequences, wanted, pooled=self.points == "texts", chosen=self._needed(sequences))
+        for layer, gathered in found.items():
+            if gathered.n_bad:
+                yield Failure(
+                    layer,
+                    f"{model.location}: {layer}: {gathered.n_bad} entries of its hidden states are not finite; the "
+                    "model has diverged, or its dtype is too narrow",
+                )
+            else:
+                yield guarded(layer, lambda layer=layer, gathered=gathered: self._measure(layer, gathered, flag))  # type: ignore[misc]
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take means over layers."""
+        return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+
+    def degree(self, statistic: str) -> int:
+        """Return the power of the scale; what was normalised, and cosines, have none."""
+        name = statistic.removesuffix(NOISE)
+        if name in SPECTRAL_DEGREES:
+            return SPECTRAL_DEGREES[name]
+        return 0 if self.normalize or self.metric == "cosine" else super().degree(statistic)
+
+    def _chosen(self, n_blocks: int) -> list[int]:
+        """Return the numbers of the hidden states, ascending; the last is always one of them."""
+        if self.layers == "all":
+            return list(range(n_blocks + 1))
+        depths = () if isinstance(self.layers, str) else self.layers
+        return sorted({*(round(depth * n_blocks) for depth in depths), n_blocks})
+
+    def _sequences(self, text: str, reader: Any, model: LanguageModel) -> list[Tokens]:
+        cut = windows if self.cut == "windows" else lines
+        return cut(text, reader.tokenizer(), self.texts, min(self.length, model.context))
+
+    def _needed(self, sequences: Sequence[Tokens]) -> Indices | None:
+        """Return which points are looked at one by one; None for all. The others are streamed past the spectra."""
+        n = self._n_points(sequences)
+        if self.sample == "farthest" or n <= self.max_points:
+            return None
+        return np.unique(np.concatenate([*self._draws(n), evenly(n, self.keep)]))
+
+    def _n_points(self, sequences: Sequence[Tokens]) -> int:
+        return len(sequences) if self.points == "texts" else sum(len(s.ids) - s.n_prefix for s in sequences)
+
+    def _draws(self, n: int) -> list[Indices]:
+        """Return the random samples of n points, of the same tokens at every checkpoint: n and the seed decide."""
+        generators = (np.random.default_rng(derive_seed(self.seed, "points", k)) for k in range(self.draws))
+        return [np.sort(generator.choice(n, min(n, self.max_points), replace=False)) for generator in generators]
+
+    def _measure(self, layer: str, gathered: Gathered, flag: str) -> Measurement:
+        spectral = spectral_statistics(gathered.moments.measures())
+        n = gathered.moments.n_points
+        drawn = self._draws(n)
+        if self.sample == "random" and n > self.max_points:
+            clouds = [_without_cover_radius(self._cloud(gathered.at(indices))) for indices in drawn]
+            flag = flag or "random points"
+        else:
+            clouds = [self._cloud(gathered.points)] * self.draws
+            flag = flag or ("landmarks" if n > self.max_points and self.max_dimension else "")
+        dimensions = [
+            two_nn(gathered.at(indices), metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
+            for cloud, indices in zip(clouds, drawn, strict=True)
+        ]
+        told = [
+            cloud.statistics | ({"two_nn": dimension} if np.isfinite(dimension) else {})
+            for cloud, dimension in zip(clouds, dimensions, strict=True)
+        ]
+        shared = set.intersection(*(set(one) for one in told))
+        statistics = spectral | with_noise([{name: one[name] for name in sorted(shared)} for one in told])
+        return Measurement(
+            layer,
+            NETWORK if layer == NETWORK else HIDDEN,
+            statistics,
+            clouds[0].diagrams,
+            "degenerate" if not spectral["rms_radius"] else flag,
+            gathered.at(evenly(n, self.keep)).astype(np.float32) if self.keep else None,
+        )
+
+    def _cloud(self, points: Matrix) -> Cloud:
+        return measure_cloud(
+            points,
+            metric=self.metric,
+            normalize=self.normalize,
+            pca=self.pca,
+            max_dimension=self.max_dimension,
+            max_points=self.max_points,
+            scales=self.scales,
+        )
+
+
+def _without_cover_radius(cloud: Cloud) -> Cloud:
+    """Leave out how far other points are: they are not at hand."""
+    known = {name: value for name, value in cloud.statistics.items() if not name.endswith("cover_radius")}
+    return cloud._replace(statistics=known)
+
+
+def hidden(k: int) -> str:
+    """Return the name of a hidden state's pseudo-layer; two digits keep them in order."""
+    return f"{HIDDEN}.{k:02d}"
+
+
+def evenly(n: int, count: int) -> Indices:
+    """Return at most `count` of the numbers 0 to n - 1, at even distances."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).round().astype(np.int64))

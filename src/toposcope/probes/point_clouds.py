@@ -1,0 +1,115 @@
+"""What the probes of hidden states and of embeddings tell of a cloud: diagrams, their curves, spectral measures."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
+from toposcope.homology.point_cloud import Metric, with_distances
+
+Matrix = NDArray[np.float64]
+
+SPECTRAL_DEGREES = {"mean_norm": 1, "top_eigenvalue": 2, "rms_radius": 0}
+"""The power of ``rms_radius`` that a spectral measure is divided by, 0 of itself; all others have no scale."""
+
+
+class Cloud(NamedTuple):
+    """What was found of a cloud.
+
+    Attributes
+    ----------
+    statistics : dict of float
+    diagrams : dict of Diagram
+    dimension : float or None
+        By two nearest neighbours, where their distances were at hand: of all points, before any projection.
+    """
+
+    statistics: dict[str, float]
+    diagrams: dict[str, Diagram]
+    dimension: float | None
+
+
+def measure_cloud(
+    points: Matrix,
+    *,
+    metric: Metric,
+    normalize: bool,
+    pca: int = 0,
+    max_dimension: int = 1,
+    max_points: int = 1000,
+    scales: Sequence[float] = (),
+) -> Cloud:
+    """Measure the persistence of a cloud.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d), float64
+    metric : "euclidean" or "cosine"
+    normalize : bool
+        Whether the points are divided by their root mean square distance from the centroid; points that are all equal
+        are left as they are.
+    pca : int
+        Components the points are projected to first; 0 for none.
+    max_dimension, max_points : int
+        As of `toposcope.homology.rips`.
+    scales : sequence of float
+        At which Betti curves and first landscapes are told, in the unit of the distances.
+
+    Returns
+    -------
+    Cloud
+        ``H0.*`` and so on of `toposcope.homology.statistics`, ``H0.betti@0.5``, ``H0.landscape_1@0.5``, and
+        ``pca_variance``, the share of the variance that the components hold.
+    """
+    found: dict[str, float] = {}
+    if pca:
+        points, found["pca_variance"] = principal_components(points, pca)
+    if normalize:
+        points = points / (_radius(points) or 1.0)
+    whole = max_dimension > 0 and len(points) <= max_points
+    cloud = with_distances(points, metric) if whole else points
+    diagrams = rips(cloud, metric=metric, max_dimension=max_dimension, max_points=max_points)
+    for diagram in diagrams:
+        name = f"H{diagram.dimension}"
+        found |= {f"{name}.{key}": value for key, value in statistics(diagram).items()}
+        if scales:
+            curves = {"betti": betti_curve(diagram, scales), "landscape_1": landscape(diagram, scales, 1)[0]}
+            found |= {
+                f"{name}.{curve}@{scale:g}": float(value)
+                for curve, values in curves.items()
+                for scale, value in zip(scales, values, strict=True)
+            }
+    dimension = two_nn(cloud, metric=metric).dimension if whole and not pca else None
+    return Cloud(found, {f"H{diagram.dimension}": diagram for diagram in diagrams}, dimension)
+
+
+def principal_components(points: Matrix, count: int) -> tuple[Matrix, float]:
+    """Project points to their first principal components; return them with the share of the variance they hold.
+
+    By the singular value decomposition of the centred points, so that nothing depends on chance; of points in fewer
+    dimensions, or fewer points, all components. The share of points that are all equal is 1.
+    """
+    left, sigma, _ = np.linalg.svd(_centred(points), full_matrices=False)
+    total = float((sigma**2).sum())
+    share = float((sigma[:count] ** 2).sum()) / total if total > 0 else 1.0
+    return np.ascontiguousarray(left[:, :count] * sigma[:count]), share
+
+
+def _radius(points: Matrix) -> float:
+    return float(np.linalg.norm(_centred(points))) / math.sqrt(len(points))
+
+
+def _centred(points: Matrix) -> Matrix:
+    """Return points about their centroid; equal ones are exactly zero."""
+    centred: Matrix = points - points[0]
+    centred -= centred.mean(axis=0)
+    return centred
+
+
+def spectral_statistics(measures: SpectralMeasures) -> dict[str, float]:
+    """Return the measures that are defined, by name."""
+    return {name: float(value) for name, value in asdict(measures).items() if np.isfinite(value)}

@@ -1,0 +1,139 @@
+"""Embedding matrices as clouds against other libraries' measures of the same rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from safetensors.torch import save_file
+from small_models import loops, spectrum_of, total_of_components
+from torch import Tensor
+
+from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.formats import Entry
+from toposcope.homology import two_nn
+from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes.embeddings import PSEUDO_LAYERS, EmbeddingsProbe
+
+
+def rows(seed: int, n: int = 60, d: int = 8, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)) + 0.5).to(dtype)
+
+
+def checkpoint(folder: Path, **weights: Tensor) -> Checkpoint:
+    path = folder / "step_3.safetensors"
+    block = {"layers.0.mlp.fc1.weight": torch.ones(4, 8)}
+    save_file({**block, **{f"{name}.weight": w.contiguous() for name, w in weights.items()}}, path)
+    return Checkpoint(path, 3)
+
+
+def measure(probe: EmbeddingsProbe, found: Checkpoint) -> dict[str, Measurement | Failure]:
+    subject = Subject(found.analysed(), frozenset(PSEUDO_LAYERS), embeddings=found.embeddings())
+    return {result.layer: result for result in probe.measure(subject)}
+
+
+def measured(probe: EmbeddingsProbe, found: Checkpoint) -> dict[str, Measurement]:
+    results = measure(probe, found)
+    assert tuple(results) == PSEUDO_LAYERS
+    assert all(isinstance(result, Measurement) for result in results.values()), results
+    return {layer: result for layer, result in results.items() if isinstance(result, Measurement)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_two_matrices(tmp_path: Path, dtype: torch.dtype) -> None:
+    embedding, head = rows(0, dtype=dtype), rows(1, n=50, dtype=dtype)
+    found = measured(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=embedding, head=head))
+    for matrix, measurement in zip((embedding, head), found.values(), strict=True):
+        points = matrix.double().numpy()
+        assert measurement.role == "embedding"
+        assert measurement.flag == ""
+        expected = spectrum_of(points) | {"H0.total": total_of_components(points), "two_nn": two_nn(points).dimension}
+        assert {name: measurement.statistics[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+        assert_allclose(measurement.diagrams["H1"].pairs, loops(points), rtol=1e-5, atol=1e-6)
+
+
+def test_tied_ones_are_alike_and_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    matrix = Layer.matrix
+
+    def counted(layer: Layer) -> Tensor:
+        read.append(layer.name)
+        return matrix(layer)
+
+    monkeypatch.setattr(Layer, "matrix", counted)
+    first, second = measured(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=rows(0))).values()
+    assert first.statistics == second.statistics
+    assert read == ["token_emb.weight"]
+
+
+def test_normalised_rows_and_cosines_have_no_scale(tmp_path: Path) -> None:
+    for probe in (EmbeddingsProbe(normalize=True), EmbeddingsProbe(metric="cosine")):
+        once, larger = (
+            measured(probe, checkpoint(tmp_path, token_emb=scale * rows(0, dtype=torch.float64)))["embedding.input"]
+            for scale in (1, 8)
+        )
+        for name, value in once.statistics.items():
+            degree = 1 if name == "rms_radius" else probe.degree(name)
+            assert larger.statistics[name] == pytest.approx(8**degree * value, rel=1e-9), name
+
+
+def test_landmarks_from_many_rows(tmp_path: Path) -> None:
+    points = rows(0, n=300)
+    found = measured(EmbeddingsProbe(max_points=40), checkpoint(tmp_path, token_emb=points))["embedding.input"]
+    assert found.flag == "landmarks"
+    assert found.statistics["H1.cover_radius"] > 0
+    assert len(found.diagrams["H0"].pairs) == 299
+    assert found.statistics["H0.total"] == pytest.approx(total_of_components(points.double().numpy()), rel=1e-6)
+
+
+def test_equal_rows_are_flagged(tmp_path: Path) -> None:
+    for probe in (EmbeddingsProbe(), EmbeddingsProbe(normalize=True)):
+        found = measured(probe, checkpoint(tmp_path, token_emb=torch.full((9, 8), 0.1)))["embedding.input"]
+        assert found.flag == "degenerate"
+        assert found.statistics["H0.total"] == 0
+        assert found.statistics["H0.n_zero"] == 8
+
+
+def test_one_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
+    bad = rows(0)
+    bad[7, 2] = float("nan")
+    first, second = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad, head=rows(1))).values()
+    assert isinstance(first, Failure)
+    assert "token_emb.weight" in first.message
+    assert first.layer == "embedding.input"
+    assert isinstance(second, Measurement)
+    # Tied, both fail, each under its own name.
+    failures = measure(EmbeddingsProbe(), checkpoint(tmp_path, token_emb=bad))
+    assert [layer for layer, result in failures.items() if isinstance(result, Failure)] == list(PSEUDO_LAYERS)
+
+
+def test_a_matrix_that_is_stored_transposed() -> None:
+    matrix = rows(0)
+    layers = [
+        Layer(
+            "wte.weight", "embed", True, "memory", Entry("wte.weight", (8, 60), "float32", lambda a, b: matrix.T[a:b])
+        ),
+        Layer(
+            "head.weight", "head", False, "memory", Entry("head.weight", (60, 8), "float32", lambda a, b: matrix[a:b])
+        ),
+    ]
+    stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), embeddings=layers))
+    assert isinstance(stored, Measurement)
+    assert isinstance(plain, Measurement)
+    assert stored.statistics == pytest.approx(plain.statistics, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_fifty_thousand_rows(tmp_path: Path) -> None:
+    """All of them for H0: the tree reaches every row, and no subtree of a part is longer than the part's own."""
+    points = rows(0, n=50_000, d=64)
+    found = measured(EmbeddingsProbe(max_points=200), checkpoint(tmp_path, token_emb=points))["embedding.input"]
+    lengths = found.diagrams["H0"].lifetimes
+    assert len(lengths) == 49_999
+    assert found.statistics["H0.count"] == 49_999
+    # Every row's nearest neighbour is joined to it by the tree: the longest of these is one of the edges.
+    part = points[:: 50_000 // 200].double()
+    nearest = torch.stack([torch.cdist(row[None], points.double())[0].topk(2, largest=False).values[1] for row in part])
+    below = [bool(np.isclose(lengths, value, rtol=1e-6).any()) for value in nearest.tolist()]
+    assert all(below)
