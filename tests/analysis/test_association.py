@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.association import COLUMNS, Question, Series, associate
@@ -154,3 +154,33 @@ def test_benjamini_hochberg_is_scipys() -> None:
 
     p = RNG.uniform(size=200) ** 3
     np.testing.assert_allclose(adjusted(p, "bh"), false_discovery_control(p))
+
+
+def test_each_feature_is_asked_given_its_own_scale() -> None:
+    x, y, scale, other = RNG.normal(size=(4, N))
+    features = np.array([x, x, x, scale])
+    scales = np.array([scale, other, np.full(N, np.nan), scale])
+    found = ask(features, y, scales=scales)
+    for row, clock in zip(found[:2], (scale, other), strict=True):
+        assert row["rho_top_eigenvalue"] == pytest.approx(spearmanr(clock, y)[0])
+        expected = _partial(x, y, [STEPS, clock])
+        assert row["rho_given_scale"] == pytest.approx(expected)
+        assert 0 < row["p_given_scale"] <= 1
+    assert np.isnan([found[2][name] for name in ("rho_top_eigenvalue", "rho_given_scale", "p_given_scale")]).all()
+    assert np.isfinite(found[3]["rho_top_eigenvalue"])
+    assert np.isnan([found[3]["rho_given_scale"], found[3]["p_given_scale"]]).all()  # nothing is left given itself
+
+
+def _partial(x: np.ndarray, y: np.ndarray, controls: list[np.ndarray]) -> float:
+    """Correlate residuals of ordinary least squares on ranks."""
+    design = np.column_stack([np.ones(N), *(rankdata(c) for c in controls)])
+    left = [rankdata(v) - design @ np.linalg.lstsq(design, rankdata(v), rcond=None)[0] for v in (x, y)]
+    return float(np.corrcoef(left)[0, 1])
+
+
+def test_a_scale_that_is_not_known_everywhere_or_constant_is_none() -> None:
+    x, y = RNG.normal(size=(2, N))
+    gap = np.where(np.arange(N) == 3, np.nan, np.arange(N) ** 2.0)
+    for found in ask(np.array([x, x]), y, scales=np.array([gap, np.ones(N)])):
+        assert np.isnan(found["rho_top_eigenvalue"])
+        assert np.isfinite(found["rho_given_step"])

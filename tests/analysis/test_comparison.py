@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata
+from scipy.stats import rankdata, spearmanr
 
-from toposcope.analysis.comparison import against_step, fisher_z, williams
+from toposcope.analysis.comparison import against, fisher_z, williams
 
 RNG = np.random.default_rng(3)
 
@@ -29,22 +29,45 @@ def test_williams_compares_strengths_whatever_the_signs() -> None:
 
 def test_a_copy_is_no_stronger() -> None:
     y, x = RNG.normal(size=(2, 40))
-    ((by_williams, by_blocks),) = against_step(np.exp(x)[None], x, y, seed=1)
-    assert np.isnan(by_williams.p)
-    assert by_blocks.difference == pytest.approx(0)
-    assert by_blocks.p == 1
+    found = against(np.exp(x)[None], x[None], y, seed=1)
+    assert np.isnan(found["Williams"].at(0, 0).p)
+    assert found["block bootstrap"].at(0, 0).difference == pytest.approx(0)
+    assert found["block bootstrap"].at(0, 0).p == 1
+    assert found["Fisher z"].at(0, 0).p == 1
 
 
 def test_a_stronger_feature_is_found_and_a_weaker_one() -> None:
     y = RNG.normal(size=60)
-    step = y + RNG.normal(size=60)
+    step = (y + RNG.normal(size=60))[None]
     features = np.array([y + 0.2 * RNG.normal(size=60), y + 5 * RNG.normal(size=60)])
-    stronger, weaker = against_step(features, step, y, seed=1)
-    assert all(found.difference > 0 for found in stronger)
-    assert stronger[1].low > 0
-    assert stronger[1].p < 0.05
-    assert weaker[1].high < 0
-    assert against_step(features[:1], step, y, seed=1)[0] == stronger
+    found = against(features, step, y, seed=1)
+    assert all(told.difference[0] > 0 > told.difference[1] for told in found.values())
+    blocks = found["block bootstrap"]
+    assert blocks.low[0] > 0
+    assert blocks.p[0] < 0.05
+    assert blocks.high[1] < 0
+
+
+def test_each_pair_is_compared_as_if_it_were_alone() -> None:
+    """Whatever block lengths and gaps in resamples the other pairs have."""
+    y = RNG.normal(size=30).cumsum()
+    rare = np.where(np.arange(30) == 4, 1.0, 0.0)  # many resamples hold one value of it only
+    features = np.array([y + RNG.normal(size=30), RNG.normal(size=30).cumsum(), rare])
+    others = np.array([RNG.normal(size=30), RNG.normal(size=30).cumsum(), y**2])
+    together = against(features, others, y, seed=3)
+    for i, j in np.ndindex(3, 3):
+        alone = against(features[[i]], others[[j]], y, seed=3)
+        for test, found in together.items():
+            np.testing.assert_allclose(found.at(i, j), alone[test].at(0, 0), rtol=1e-12)
+    assert np.isfinite(together["block bootstrap"].p).all()
+
+
+def test_fisher_z_of_pairs_is_that_of_independent_runs() -> None:
+    x, other, y = RNG.normal(size=(3, 25))
+    found = against(x[None], other[None], y, seed=1)["Fisher z"].at(0, 0)
+    first, second = (abs(spearmanr(v, y)[0]) for v in (x, other))
+    assert found.p == pytest.approx(fisher_z(second, 25, first, 25).p)
+    assert found.difference == pytest.approx(first - second)
 
 
 def test_fisher_z_keeps_its_level() -> None:

@@ -11,11 +11,14 @@ from scipy.stats import spearmanr
 
 from toposcope.analysis.case import FALLS, UNKNOWN
 from toposcope.analysis.claims import claims
-from toposcope.analysis.reproduction import SCHEMA, feature_of, n_rows, options_of, reproduction
+from toposcope.analysis.reproduction import SCHEMA, feature_of, n_rows, reproduction
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecast.paper import predictions
+from toposcope.probes.labels import options_of
+from toposcope.study.feature_file import read_features
 from toposcope.study.published import Law, Published, Trace
+from toposcope.study.shipped import shipped_study
 
 SIZES = ("tiny-3k", "small-7k", "med-21k", "large-46k", "xl-97k")
 RELEASED = {
@@ -176,9 +179,107 @@ def test_features_by_their_options(quantity: str, published: bool, expected: str
     assert feature_of(quantity, names, published) == expected
 
 
+EXACT_STATES = "hidden_states:layers=all,texts=32,scales=[5.0,10.0],keep=500"
+PROJECTED = "hidden_states:points=texts,cut=lines,texts=200,sample=random,pca=50"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "published", "expected"),
+    [
+        ("H0.total", True, f"{PROJECTED} H0.total"),
+        ("H0.total", False, f"{EXACT_STATES} H0.total"),
+        ("effective_rank", True, f"{PROJECTED} effective_rank"),
+        ("effective_rank", False, f"{EXACT_STATES} effective_rank"),
+        ("H1.entropy", True, "published H1.entropy"),
+        ("H1.entropy", False, ""),
+    ],
+)
+def test_features_of_hidden_states_by_their_options(quantity: str, published: bool, expected: str) -> None:
+    names = [
+        "rips H0.total",
+        "embeddings H0.total",
+        "hidden_states:metric=cosine H0.total",
+        "hidden_states:normalize=true H0.total",
+        "hidden_states:sample=random H0.total",
+        "hidden_states:pca=50 H0.total",
+        f"hidden_states:points=texts,cut=lines,texts=400,max_points=200,sample=random,pca=50 {quantity}",
+        *(f"{label} {name}" for label in (EXACT_STATES, PROJECTED) for name in ("H0.total", "effective_rank")),
+        "published H1.entropy",
+    ]
+    assert feature_of(quantity, names, published, "hidden_states") == expected
+
+
+def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict[str, Any]) -> pl.DataFrame:
+    """What was published of Pythia's hidden states, beside a run's."""
+    place = np.array(steps)
+    trajectory = Trajectory(
+        run=run,
+        steps=place,
+        features={name: np.array(values, dtype=float) for name, values in features.items()},
+        targets={name: np.array(values, dtype=float) for name, values in losses.items()},
+        clocks={"step": place.astype(float)},
+    )
+    empty = pl.DataFrame(schema=dict.fromkeys(("run", "protocol", "forecaster"), pl.String) | {"fraction": pl.Float64})
+    return reproduction(
+        shipped_study("pythia").published,
+        association([trajectory]),
+        NO_PHASES,
+        NO_SCALING,
+        [trajectory],
+        some_runs([run], "series"),
+        empty,
+    )
+
+
+@pytest.mark.reference
+def test_published_hidden_states_are_reproduced(published_study: Path) -> None:
+    """From the released features every declared number comes out, the partial correlations and the step's too."""
+    (run,) = read_features(published_study / "pythia-70m-hidden-states.json").values()
+    shared = set.intersection(*(set(told) for told in run.features.values()))
+    features = {f"published {name}": [told[name] for told in run.features.values()] for name in sorted(shared)}
+    losses = {"validation_loss": run.log.values["validation_loss"]}
+    found = states_of("pythia-70m", features, list(run.features), losses)
+    assert set(found["table"]) == {"correlation", "trace"}
+    assert found["published"].to_list() == pytest.approx(found["published_protocol"].to_list(), abs=6e-7)
+    assert found["note"].str.starts_with("reproduced").all()
+    told = {row["quantity"]: row["published"] for row in found.filter(table="correlation").iter_rows(named=True)}
+    expected = {"step": -0.984, "H1.entropy": 0.859, "effective_rank": 0.556, "top_eigenvalue": -0.860}
+    assert {name: round(told[name], 3) for name in expected} == expected
+    assert round(told["H1.entropy given step"], 2) == -0.17
+
+
+def test_hidden_states_made_as_published_are_against_the_loss_on_the_text() -> None:
+    steps = shipped_study("pythia").series[0].steps
+    draw = np.random.default_rng(1)
+    n, names = len(steps), ("H1.entropy", "effective_rank")
+    features = {f"{label} {name}": draw.random(n) for label in (EXACT_STATES, PROJECTED) for name in names}
+    losses = {"validation_loss": draw.random(n), "text_loss": draw.random(n)}
+    found = states_of("pythia-70m", features, steps, losses)
+    for name in names:
+        entry = row(found, "correlation", name, "pythia-70m")
+        for label, target, column in (
+            (PROJECTED, "text_loss", "published_protocol"),
+            (EXACT_STATES, "validation_loss", "exact"),
+        ):
+            expected = spearmanr(features[f"{label} {name}"], losses[target]).statistic
+            assert entry[column] == pytest.approx(expected, abs=1e-12)
+    spectral, topology = (row(found, "correlation", name, "pythia-70m")["note"] for name in reversed(names))
+    assert spectral == ("published: all texts, the loss on the text; exact: all tokens, the validation loss")
+    assert topology == (
+        "published: at most 1000 texts, 50 principal components, the loss on the text; "
+        "exact: at most 1000 tokens, landmarks of more, all components, the validation loss"
+    )
+    step = row(found, "correlation", "step", "pythia-70m")
+    assert step["exact"] == pytest.approx(spearmanr(steps, losses["validation_loss"]).statistic, abs=1e-12)
+    assert step["note"] == "published: the loss on the text; exact: the validation loss"
+    trace = found.filter(table="trace", quantity="H1.entropy at step 512").row(0, named=True)
+    assert trace["exact"] == features[f"{EXACT_STATES} H1.entropy"][steps.index(512)]
+
+
 def test_options_of_a_label() -> None:
     assert options_of("rips") == {}
     assert options_of(CLOUD)["max_points"] == "200"
+    assert options_of("hidden_states:scales=[0.5,1.0],pca=50") == {"scales": "[0.5,1.0]", "pca": "50"}
 
 
 def a_trained_run(rows: int) -> Trajectory:

@@ -1,11 +1,13 @@
 """Frames arranged by run, group and layer, and their scale-free twins."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
 
 from toposcope.analysis.groups import layer_groups
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis.trajectories import CONTROLS, Trajectory, trajectories
 from toposcope.probes import make_probes
 
 ROLES = {
@@ -120,3 +122,162 @@ def test_a_logged_weight_norm_is_a_clock() -> None:
     )
     # Measured on the analysed layers, it is preferred.
     assert trajectories(features, labels, logged)[0].clocks["weight_norm"][0] == pytest.approx(np.sqrt(10))
+
+
+DECLARED = make_probes(
+    [
+        *({"name": "language_modelling"}, {"name": "language_modelling", "length": 64}),
+        *({"name": "distances", "of": "hidden_states"}, {"name": "similarity"}),
+        *({"name": "hidden_states", "layers": "all", "keep": 10}, {"name": "embeddings"}),
+    ]
+)
+STATES = "hidden_states:layers=all,keep=10"
+
+
+def with_states(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The two layers of `frames`, and clouds beside them: the last state has radius 5, two layers 1 and 3, times 1 + s.
+
+    Their H0 totals are 10, 2 and 12 times 1 + s.
+    """
+    features, labels, log = frames(n)
+    rows = []
+    for step in (np.arange(n) * 100).tolist():
+        grown = 1.0 + step
+        clouds = {"network": ("network", 5, 10), "hidden.00": ("hidden", 1, 2), "hidden.01": ("hidden", 3, 12)}
+        for layer, (role, radius, total) in clouds.items():
+            told = {"rms_radius": radius * grown, "H0.total": total * grown, "H0.total.noise": 0.5}
+            told |= {"top_eigenvalue": radius * grown**2, "H1.betti@0.5": 3.0, "H1.betti@0.5.noise": 1.0}
+            rows += [(step, layer, role, STATES, k, v) for k, v in told.items()]
+        rows += [
+            (step, "network", "network", "distances:of=hidden_states", "H0.wasserstein_2", grown),
+            (step, "network", "network", "similarity", "rtd.previous", grown),
+            (step, "network", "network", "similarity", "cka@step.0", 0.5),
+            (step, "network", "network", "language_modelling", "loss", 9.0 - step / 1000),
+            (step, "network", "network", "language_modelling", "perplexity", np.exp(9.0 - step / 1000)),
+            (step, "network", "network", "language_modelling:length=64", "loss", 1.0),
+            (step, "embedding.input", "embedding", "embeddings", "H0.total", 4 * grown),
+            (step, "embedding.input", "embedding", "embeddings", "rms_radius", 2 * grown),
+        ]
+    columns = ["step", "layer", "role", "label", "statistic", "value"]
+    more = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
+    told_labels = pl.DataFrame([(p.name(), p.options(), p.label()) for p in DECLARED], labels.schema, orient="row")
+    more = more.join(told_labels, on="label", maintain_order="left").select(features.columns)
+    return pl.concat([features, more]), pl.concat([labels, told_labels]), log
+
+
+@pytest.fixture
+def mixed() -> Trajectory:
+    """A run with weight probes and clouds."""
+    (found,) = trajectories(*with_states(6))
+    return found
+
+
+def test_weights_and_clouds_keep_apart(mixed: Trajectory) -> None:
+    grown = 1.0 + mixed.steps
+    np.testing.assert_allclose(mixed.features["rips H0.total"], 20 * grown)
+    np.testing.assert_allclose(mixed.features[f"{STATES} H0.total"], 10 * grown)
+    (alone,) = trajectories(*frames(6))
+    for group, features in alone.groups.items():
+        assert mixed.groups[group].keys() == features.keys()
+        assert mixed.twins[group].keys() == alone.twins[group].keys()
+    assert set(mixed.groups) == {*alone.groups, "hidden", "embedding"}
+    np.testing.assert_allclose(mixed.groups["hidden"][f"{STATES} H0.total"], 7 * grown)
+    np.testing.assert_allclose(mixed.groups["embedding"]["embeddings H0.total"], 4 * grown)
+    assert not [name for name in mixed.groups["hidden"] if "rips" in name]
+
+
+def test_twins_beside_clouds(mixed: Trajectory) -> None:
+    """Weights by layer with their norm, the last state by its own, layers of states each by its own."""
+    twins = mixed.twins["network"]
+    np.testing.assert_allclose(twins["rips H0.total"], 8)
+    np.testing.assert_allclose(twins[f"{STATES} H0.total"], 2)
+    np.testing.assert_allclose(twins[f"{STATES} top_eigenvalue"], 1 / 5)
+    np.testing.assert_allclose(mixed.twins["hidden"][f"{STATES} H0.total"], (2 + 4) / 2)
+    np.testing.assert_allclose(mixed.twins["embedding"]["embeddings H0.total"], 2)
+    assert not [name for name in twins if name.startswith(("distances:of=hidden_states", "embeddings"))]
+
+
+def test_entries_of_curves_and_matrices_are_no_features(mixed: Trajectory) -> None:
+    everywhere = [
+        mixed.features,
+        mixed.noise,
+        *(m for by in (mixed.groups, mixed.layers, mixed.twins) for m in by.values()),
+    ]
+    assert not [name for features in everywhere for name in features if "@" in name]
+    assert list(mixed.noise) == [f"{STATES} H0.total"]
+
+
+def test_clock_of_hidden_states(mixed: Trajectory) -> None:
+    scale = f"{STATES} top_eigenvalue"
+    of_states = (
+        f"{STATES} H0.total",
+        "distances:of=hidden_states H0.wasserstein_2",
+        "similarity rtd.previous",
+        scale,
+    )
+    assert [mixed.scale(name) for name in of_states] == [scale] * 4
+    assert scale in mixed.features
+    assert mixed.scale("rips H0.total") == ""
+    assert mixed.scale("controls frobenius_norm") == ""
+
+
+def test_the_loss_on_a_fixed_text_is_a_target_and_no_feature(mixed: Trajectory) -> None:
+    assert list(mixed.targets) == ["text_loss", "smoothed_loss", "batch_loss"]
+    np.testing.assert_allclose(mixed.targets["text_loss"], 9 - mixed.steps / 1000)  # of the first declared
+    assert not [name for name in mixed.features if name.startswith("language_modelling")]
+
+
+@pytest.mark.parametrize(
+    ("validated", "batch_first", "expected"),
+    [
+        (6, False, ["validation_loss", "text_loss", "batch_loss"]),
+        (3, False, ["text_loss", "smoothed_loss", "batch_loss"]),
+        (6, True, ["batch_loss", "validation_loss", "text_loss"]),
+        (3, True, ["batch_loss", "text_loss", "smoothed_loss"]),
+    ],
+)
+def test_a_validation_loss_comes_before_that_on_a_text(validated: int, batch_first: bool, expected: list[str]) -> None:
+    features, labels, log = with_states(6)
+    log = log.with_columns(
+        validation_loss=pl.when((pl.col("step") % 100 == 0) & (pl.col("step") < 100 * validated)).then(4.0)
+    )
+    (found,) = trajectories(features, labels, log, batch_first=batch_first)
+    assert list(found.targets) == expected
+
+
+def test_without_a_log_the_text_is_the_target() -> None:
+    features, labels, log = with_states(6)
+    (found,) = trajectories(features, labels, log.clear())
+    assert list(found.targets) == ["text_loss"]
+
+
+def test_tokens() -> None:
+    features, labels, log = frames(4)
+    assert np.isnan(trajectories(features, labels, log)[0].tokens).all()
+    logged = log.with_columns(tokens=pl.when(pl.col("step") != 200).then(pl.col("step") * 64.0))
+    np.testing.assert_array_equal(trajectories(features, labels, logged)[0].tokens, [0, 6400, np.nan, 19200])
+    (found,) = trajectories(features, labels, logged, tokens_per_step={"a": 32.0, "b": 1.0})
+    np.testing.assert_array_equal(found.tokens, [0, 6400, 6400, 19200])
+    (unlogged,) = trajectories(features, labels, log.clear(), tokens_per_step={"a": 32.0})
+    np.testing.assert_array_equal(unlogged.tokens, [0, 3200, 6400, 9600])
+
+
+def test_what_is_no_topology() -> None:
+    controls = [
+        *(
+            "controls alpha",
+            "log grad_norm_mean",
+            "gradient_rips gradient_norm",
+            "random_matrices:draws=3 gaussian.np_mean",
+        ),
+        *("hidden_states n_points", "hidden_states:points=texts two_nn", "published eigenvalue_ratio_1_10"),
+        *("hidden_states pca_variance", "published pca_variance_explained", "similarity cka.previous"),
+        *("similarity procrustes.first", "language_modelling perplexity"),
+    ]
+    topology = [
+        *("rips H0.total", "published np_mean", "hidden_states H1.entropy", "published wasserstein_h1_from_prev"),
+        *("similarity rtd.first", "distances:of=hidden_states H1.bottleneck", "neural_persistence np_norm"),
+    ]
+    assert [bool(re.search(CONTROLS, name)) for name in (*controls, *topology)] == [True] * 12 + [False] * 7
+    series = pl.Series([*controls, *topology])
+    assert series.str.contains(CONTROLS).to_list() == [True] * 12 + [False] * 7  # Polars has an engine of its own

@@ -1,7 +1,7 @@
 """All analyses of a study, as tables."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import polars as pl
@@ -9,16 +9,22 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.change_points import change_points
+from toposcope.analysis.matched import COLLAPSE, MATCHED, collapse, matched
 from toposcope.analysis.phases import phases, sensitivity
 from toposcope.analysis.references import references
+from toposcope.analysis.representation_phases import SCHEMA as REPRESENTATION_PHASES
+from toposcope.analysis.representation_phases import representation_phases
 from toposcope.analysis.scaling import PowerLaw, power_law
 from toposcope.analysis.table import SEED, association, comparisons
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.seeds import derive_seed
+from toposcope.study.store import PUBLISHED
 
 NP_MEAN = "neural_persistence np_mean"
 PHASED = (NP_MEAN, "published np_mean", "rips H0.total", "rips H1.total", "distances H0.wasserstein_2")
 """Features whose phases are told."""
+PHASED_STATES = ("rankme", "effective_rank", "H0.total", "H1.total", "H1.entropy")
+"""The same of hidden states: of the first probe of them declared, and of published ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,10 @@ class Analysis:
         p_exact, p_least``.
     references : polars.DataFrame
         See `toposcope.analysis.references.references`.
+    matched, collapse : polars.DataFrame
+        See `toposcope.analysis.matched`.
+    representation_phases : polars.DataFrame
+        See `toposcope.analysis.representation_phases.representation_phases`.
     adjusted_by : "holm", "bonferroni" or "bh"
         How p-values of the association are adjusted.
     """
@@ -54,6 +64,9 @@ class Analysis:
     change_points: pl.DataFrame
     scaling: pl.DataFrame
     references: pl.DataFrame
+    matched: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MATCHED))
+    collapse: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLAPSE))
+    representation_phases: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REPRESENTATION_PHASES))
     adjusted_by: Method = "holm"
 
 
@@ -65,6 +78,7 @@ def analyse(
     *,
     protocol: str = "exact",
     adjust: Method = "holm",
+    tokens_per_step: Mapping[str, float] | None = None,
 ) -> Analysis:
     """Analyse a study.
 
@@ -76,8 +90,12 @@ def analyse(
         Under the published protocol the first target is the loss of one batch.
     adjust : "holm", "bonferroni" or "bh"
         How p-values are adjusted for the number of rows.
+    tokens_per_step : mapping of str to float, optional
+        By run; for checkpoints whose tokens the log does not tell.
     """
-    found = trajectories(features, labels, log, batch_first=protocol == "published")
+    batch_first = protocol == "published"
+    found = trajectories(features, labels, log, batch_first=batch_first, tokens_per_step=tokens_per_step)
+    at_equal = matched(found, dict(runs.select("run", "n_parameters").drop_nulls().iter_rows()))
     return Analysis(
         trajectories=found,
         association=association(found, adjust),
@@ -86,6 +104,9 @@ def analyse(
         change_points=_change_points(found),
         scaling=_scaling(found, runs),
         references=references(found),
+        matched=at_equal,
+        collapse=collapse(at_equal),
+        representation_phases=representation_phases(found),
         adjusted_by=adjust,
     )
 
@@ -93,11 +114,17 @@ def analyse(
 def _phased(found: list[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
     """Yield run, feature, steps and values of the features whose phases are told, where they are known."""
     for trajectory in found:
-        for feature in PHASED:
+        for feature in (*PHASED, *_phased_states(trajectory)):
             if feature in trajectory.features:
                 values = trajectory.features[feature]
                 known = np.isfinite(values)
                 yield trajectory.run, feature, trajectory.steps[known], values[known]
+
+
+def _phased_states(trajectory: Trajectory) -> list[str]:
+    clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
+    told = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
+    return [f"{cloud} {statistic}" for cloud in told for statistic in PHASED_STATES]
 
 
 def _phases(found: list[Trajectory]) -> pl.DataFrame:

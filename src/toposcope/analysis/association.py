@@ -25,8 +25,9 @@ COLUMNS = (
     *("rho", "p", "low", "high"),
     *("block_low", "block_high", "block_length", "n_eff", "p_shift"),
     *(f"rho_{clock}" for clock in CLOCKS),
+    "rho_top_eigenvalue",
     "rho_with_step",
-    *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all"),
+    *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all", "rho_given_scale", "p_given_scale"),
     *("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step"),
     *("n_others", "share_others", "share_others_given_step"),
     *("rho_twin", "rho_twin_given_step", "p_twin_given_step"),
@@ -73,6 +74,8 @@ class Question:
         The scale-free twin of each feature; NaN where there is none.
     noise : ndarray, shape (f, n)
         Standard deviation of each feature over draws or batches; NaN where it has none.
+    scales : ndarray, shape (f, n)
+        A clock of each feature's own: the top eigenvalue of the hidden states it is of; NaN where it has none.
     """
 
     series: Series
@@ -81,6 +84,7 @@ class Question:
     others: Sequence[Series] = ()
     twins: Matrix = field(default_factory=lambda: np.empty((0, 0)))
     noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    scales: Matrix = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +176,7 @@ class _Alike:
             "p_given_step": self.given_step.p,
             "rho_given_all": given_all.rho,
             "p_given_all": given_all.p,
+            **self._scales(),
             **self._differences(),
             **self._others(),
             **self._twins(),
@@ -205,6 +210,21 @@ class _Alike:
         n = len(self.y)
         shifted = np.array([np.roll(self.y, k) for k in range(n)])
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
+
+    def _scales(self) -> dict[str, Vector]:
+        """Correlate each feature's own clock, and what is left given it and the step (item 4 for hidden states)."""
+        found = {name: self._all(np.nan) for name in ("rho_top_eigenvalue", "rho_given_scale", "p_given_scale")}
+        if not self.question.scales.size:
+            return found
+        values = self.question.scales[np.ix_(self.rows, self.mask)]
+        varied = np.flatnonzero(np.isfinite(values).all(axis=1) & (np.ptp(values, axis=1) > 0))
+        clocks, which = np.unique(values[varied], axis=0, return_inverse=True)
+        for i, clock in enumerate(ranks(clocks)):
+            mine = varied[which.ravel() == i]
+            given = partial(self.x[mine], self.y, np.array([self.step[0], clock]))
+            for column, told in zip(found.values(), (correlate(clock[None], self.y)[0], *given), strict=True):
+                column[mine] = told
+        return found
 
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""

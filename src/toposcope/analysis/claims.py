@@ -32,7 +32,7 @@ def claims(
     Parameters
     ----------
     published : Published or None
-        None: the table is empty.
+        None, or a publication on anything but weights: the table is empty.
     association, phases, change_points, scaling : polars.DataFrame
         Of `Analysis`.
     trajectories : sequence of Trajectory
@@ -47,7 +47,7 @@ def claims(
         ``number, claim, verdict, why``, of the claims the publication makes (`declared`); a verdict is one of
         `toposcope.analysis.case.VERDICTS`. The rule of each is the docstring of its function.
     """
-    if published is None:
+    if published is None or published.subject != "weights":
         return pl.DataFrame(schema=SCHEMA)
     known = {t.run: t for t in trajectories}
     named = [run for run in dict.fromkeys([*published.final_loss, *_correlated(published)]) if run in known]

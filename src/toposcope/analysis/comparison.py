@@ -17,6 +17,10 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 
+RANKED = 1.06
+"""Variance of Fisher's z of ranks, times n - 3 (Fieller, Hartley & Pearson 1957)."""
+
+
 class Comparison(NamedTuple):
     """Difference of two correlations, its 95% interval where there is one, and a two-sided p."""
 
@@ -24,6 +28,19 @@ class Comparison(NamedTuple):
     low: float
     high: float
     p: float
+
+
+class Comparisons(NamedTuple):
+    """As `Comparison`, of many pairs: arrays of shape (f, o)."""
+
+    difference: Matrix
+    low: Matrix
+    high: Matrix
+    p: Matrix
+
+    def at(self, feature: int, other: int) -> Comparison:
+        """Return one of them."""
+        return Comparison(*(float(values[feature, other]) for values in self))
 
 
 def williams(with_first: float, with_second: float, between: float, n: int) -> Comparison:
@@ -38,56 +55,102 @@ def williams(with_first: float, with_second: float, between: float, n: int) -> C
     n : int
         Checkpoints, taken for independent.
     """
-    first, second = abs(with_first), abs(with_second)
-    between *= np.sign(with_first) * np.sign(with_second)
+    p = _williams(np.array([with_first]), np.array([with_second]), np.array([[between]]), n)
+    return Comparison(abs(with_first) - abs(with_second), np.nan, np.nan, float(p[0, 0]))
+
+
+def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
+    """Return p, shape (f, o); NaN below 4 checkpoints, and where one feature is a function of the other."""
+    first, second = np.abs(with_first)[:, None], np.abs(with_second)[None]
     if n < 4:
-        return Comparison(first - second, np.nan, np.nan, np.nan)
+        return np.full(between.shape, np.nan)
+    between = between * np.sign(with_first)[:, None] * np.sign(with_second)[None]
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     mean = (first + second) / 2
     spread = 2 * (n - 1) / (n - 3) * determinant + mean**2 * (1 - between) ** 3
-    if spread <= 1e-12:  # one is a function of the other
-        return Comparison(first - second, np.nan, np.nan, np.nan)
-    statistic = (first - second) * np.sqrt((n - 1) * (1 + between) / spread)
-    return Comparison(first - second, np.nan, np.nan, float(2 * student.sf(abs(statistic), n - 3)))
+    told = spread > 1e-12
+    statistic = (first - second) * np.sqrt((n - 1) * (1 + between) / np.where(told, spread, 1.0))
+    return np.where(told, 2 * student.sf(np.abs(statistic), n - 3), np.nan)
 
 
-def against_step(features: Matrix, step: Vector, target: Vector, seed: int) -> list[tuple[Comparison, Comparison]]:
-    """Ask of features whether they correlate with a target more strongly than the step does.
+def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, Comparisons]:
+    """Ask of features whether they correlate with a target more strongly than others do, in absolute value.
 
     Parameters
     ----------
     features : ndarray, shape (f, n)
         All known, none constant.
-    step, target : ndarray, shape (n,)
+    others : ndarray, shape (o, n)
+        Likewise.
+    target : ndarray, shape (n,)
     seed : int
+        Of the blocks, which are the same for all pairs of one block length.
 
     Returns
     -------
-    list of (Comparison, Comparison)
-        By Williams' test, and by a moving-block bootstrap: its interval is of percentiles, its p twice the smaller
-        share of resamples on one side of 0.
+    dict of Comparisons
+        ``Williams``: for correlations that share a target, checkpoints taken for independent; no interval.
+        ``block bootstrap``: of moving blocks; its interval is of percentiles, its p twice the smaller share of
+        resamples on one side of 0. ``Fisher z``: as if both the correlations and the checkpoints were independent, as
+        is often published; no interval.
     """
-    x, s, y = ranks(features), ranks(step), ranks(target)
-    own, of_step, between = correlate(x, y), float(correlate(s[None], y)[0]), correlate(x, s)
-    lengths = np.maximum(block_length(x), block_length(np.array([s, y])).max())
-    groups, target_groups = dense(np.vstack([features, step])), dense(target)
-    resampled = np.empty((len(features), RESAMPLES))
+    x, o, y = ranks(features), ranks(others), ranks(target)
+    own, of_others = correlate(x, y), correlate(o, y)
+    difference = np.abs(own)[:, None] - np.abs(of_others)[None]
+    unknown = np.full(difference.shape, np.nan)
+    between = np.column_stack([correlate(x, other) for other in o])
+    return {
+        "Williams": Comparisons(difference, unknown, unknown, _williams(own, of_others, between, len(y))),
+        "block bootstrap": _by_blocks(features, others, target, difference, seed),
+        "Fisher z": Comparisons(difference, unknown, unknown, _fisher(own, of_others, len(y))),
+    }
+
+
+def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Matrix, seed: int) -> Comparisons:
+    everything, y = np.vstack([features, others]), dense(target)
+    groups = dense(everything)
+    own = block_length(ranks(everything))
+    lengths = np.maximum(own[: len(features), None], own[None, len(features) :])
+    lengths = np.maximum(lengths, block_length(ranks(target)[None])[0])
+    found = Comparisons(difference, *(np.full(difference.shape, np.nan) for _ in range(3)))
     for length in np.unique(lengths):
-        alike = np.flatnonzero(lengths == length)
-        draws = block_draws(len(y), int(length), RESAMPLES, derive_seed(seed, "blocks", int(length)))
-        strengths = np.abs(resampled_spearman(groups[[*alike, len(features)]], target_groups, draws))
-        resampled[alike] = strengths[:-1] - strengths[-1]
-    found = zip(own, between, resampled, strict=True)
-    return [(williams(r, of_step, b, len(y)), _percentile(abs(r) - abs(of_step), d)) for r, b, d in found]
+        pairs = lengths == length
+        used = np.flatnonzero(np.concatenate([pairs.any(axis=1), pairs.any(axis=0)]))
+        draws = block_draws(len(target), int(length), RESAMPLES, derive_seed(seed, "blocks", int(length)))
+        strengths = np.full((len(everything), RESAMPLES), np.nan)
+        strengths[used] = np.abs(resampled_spearman(groups[used], y, draws))
+        for other in np.flatnonzero(pairs.any(axis=0)):
+            mine = np.flatnonzero(pairs[:, other])
+            told = _percentiles(strengths[mine] - strengths[len(features) + other])
+            for values, column in zip(found[1:], told, strict=True):
+                values[mine, other] = column
+    return found
 
 
-def _percentile(observed: float, resampled: Vector) -> Comparison:
-    told = resampled[np.isfinite(resampled)]
-    if not len(told):
-        return Comparison(observed, np.nan, np.nan, np.nan)
-    low, high = np.percentile(told, [2.5, 97.5])
-    side = min((told <= 0).mean(), (told >= 0).mean())
-    return Comparison(observed, float(low), float(high), float(min(1.0, 2 * side)))
+def _percentiles(resampled: Matrix) -> tuple[Vector, Vector, Vector]:
+    """Return, by row, the 2.5th and 97.5th percentiles and p, leaving out resamples without a difference."""
+    known = np.isfinite(resampled)
+    n = known.sum(axis=1)
+    low, high = np.full((2, len(resampled)), np.nan)
+    whole = n == resampled.shape[1]
+    if whole.any():
+        low[whole], high[whole] = np.percentile(resampled[whole], [2.5, 97.5], axis=1)
+    for i in np.flatnonzero(~whole & (n > 0)):
+        low[i], high[i] = np.percentile(resampled[i, known[i]], [2.5, 97.5])
+    side = np.minimum((resampled <= 0).sum(axis=1), (resampled >= 0).sum(axis=1))
+    p = np.minimum(1.0, 2 * np.divide(side, n, out=np.full(len(n), np.nan), where=n > 0))
+    return low, high, p
+
+
+def _fisher(first: Vector, second: Vector, n: int) -> Matrix:
+    """Return p of |first| against |second|, shape (f, o); NaN up to 3 checkpoints and for a correlation of 1."""
+    if n <= 3:
+        return np.full((len(first), len(second)), np.nan)
+    with np.errstate(divide="ignore"):
+        z, z_others = np.arctanh(np.abs(first))[:, None], np.arctanh(np.abs(second))[None]
+    told = np.isfinite(z) & np.isfinite(z_others)
+    statistic = np.subtract(z, z_others, out=np.zeros(told.shape), where=told) / np.sqrt(2 * RANKED / (n - 3))
+    return np.where(told, 2 * norm.sf(np.abs(statistic)), np.nan)
 
 
 def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Comparison:
@@ -110,6 +173,6 @@ def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Co
     if min(n_first, n_second) <= 3 or max(abs(first), abs(second)) >= 1:
         return Comparison(difference, np.nan, np.nan, np.nan)
     z = np.arctanh(second) - np.arctanh(first)
-    error = np.sqrt(1.06 / (n_first - 3) + 1.06 / (n_second - 3))
+    error = np.sqrt(RANKED / (n_first - 3) + RANKED / (n_second - 3))
     reach = norm.ppf(0.975) * error
     return Comparison(difference, float(z - reach), float(z + reach), float(2 * norm.sf(abs(z) / error)))

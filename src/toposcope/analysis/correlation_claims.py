@@ -23,7 +23,8 @@ from toposcope.analysis.case import (
     trend,
 )  # fmt: skip
 from toposcope.analysis.comparison import fisher_z
-from toposcope.analysis.reproduction import BATCH_LOSS, options_of
+from toposcope.analysis.reproduction import BATCH_LOSS
+from toposcope.probes.labels import options_of
 
 CLOSE = 0.05
 """Two rank correlations that differ by no more are called as large as each other."""

@@ -29,6 +29,7 @@ class Logged:
         self.steps = log.get_column("step").to_numpy()
         self.loss, self.rate, self.validation = column("loss"), column("learning_rate"), column("validation_loss")
         self.norm, self.weight_norm = column("grad_norm"), column("weight_norm")
+        self._tokens = column("tokens")
 
     def targets(self, steps: NDArray[np.int64], *, batch_first: bool = False) -> dict[str, Vector]:
         """Return the targets that are known, the one to trust first.
@@ -65,6 +66,10 @@ class Logged:
         if np.isfinite(weight_norm).any():
             found["weight_norm"] = weight_norm
         return found
+
+    def tokens(self, steps: NDArray[np.int64]) -> Vector:
+        """Return the tokens seen until each checkpoint; NaN where the log does not tell."""
+        return self._at(steps, self._tokens)
 
     def gradient_norms(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
         """Return mean and standard deviation of the gradient norm since the checkpoint before."""

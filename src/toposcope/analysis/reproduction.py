@@ -1,16 +1,18 @@
 """What was published beside what is found here: made as published, and exact."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes.hidden_states import HiddenStatesProbe
+from toposcope.probes.labels import options_of
 from toposcope.probes.probe import NETWORK
-from toposcope.study.published import Published
+from toposcope.study.published import SPECTRAL, STEP, Published
 
 SCHEMA = {
     "table": pl.String,
@@ -22,6 +24,9 @@ SCHEMA = {
     "note": pl.String,
 }
 BATCH_LOSS = "batch_loss"
+TEXT_LOSS = "text_loss"
+STATES = HiddenStatesProbe.name()
+Subject = Literal["weights", "hidden_states"]
 BLEND_OF_LOSSES = "combined_without_topology"
 """Not published: the published blend with the last loss in place of topology."""
 DECIMALS = 3
@@ -33,7 +38,12 @@ _DEFAULT_POINTS = 2000
 """Most points of a cloud where its label does not say."""
 _RELEASED_POINTS = 200
 """Most points of the clouds whose features were released."""
-_TARGETS = {"validation_loss": "the validation loss", "smoothed_loss": "the smoothed loss"}
+_TARGETS = {
+    "validation_loss": "the validation loss",
+    "text_loss": "the loss on the text",
+    "smoothed_loss": "the smoothed loss",
+}
+_EXACT_TRACE = "exact: every weight and row, without a cap"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,29 +56,44 @@ class Findings:
         Of `Analysis`.
     trajectories : dict of Trajectory
         By run.
+    subject : "weights" or "hidden_states"
+        What the publication measured.
     """
 
     association: pl.DataFrame
     scaling: pl.DataFrame
     trajectories: dict[str, Trajectory]
+    subject: Subject = field(default="weights", kw_only=True)
 
     def target(self, run: str) -> str:
         """Return the target to trust of a run, whichever the study's protocol puts first; or an empty text."""
         names = list(self.trajectories[run].targets) if run in self.trajectories else []
         return next((name for name in names if name != BATCH_LOSS), names[0] if names else "")
 
+    def published_target(self, run: str) -> str:
+        """Return the target of a publication: one batch's loss; of hidden states the loss on a text, if it is known."""
+        if self.subject == "weights":
+            return BATCH_LOSS
+        known = self.trajectories[run].targets if run in self.trajectories else {}
+        return TEXT_LOSS if TEXT_LOSS in known else self.target(run)
+
     def feature(self, run: str, quantity: str, *, published: bool) -> str:
         """Return the name of the feature that is a quantity in a run, or an empty text."""
-        return feature_of(quantity, self.trajectories[run].features, published) if run in self.trajectories else ""
+        if run not in self.trajectories:
+            return ""
+        return feature_of(quantity, self.trajectories[run].features, published, self.subject)
 
     def associated(self, run: str, quantity: str, *, published: bool, target: str = "") -> dict[str, Any]:
-        """Return the association of a quantity with the loss (one batch's if published), or an empty dictionary."""
-        rows = self.association.filter(
-            run=run,
-            group=NETWORK,
-            feature=self.feature(run, quantity, published=published),
-            target=target or (BATCH_LOSS if published else self.target(run)),
-        )
+        """Return the association of a quantity with the loss (the publication's if published), or an empty dictionary.
+
+        Of the step it has ``rho`` alone.
+        """
+        target = target or (self.published_target(run) if published else self.target(run))
+        rows = self.association.filter(run=run, group=NETWORK, target=target)
+        if quantity == STEP:
+            known = rows.filter(pl.col("rho_step").is_finite()).sort("n", descending=True, maintain_order=True)
+            return {"rho": known.item(0, "rho_step")} if len(known) else {}
+        rows = rows.filter(feature=self.feature(run, quantity, published=published))
         return rows.row(0, named=True) if len(rows) else {}
 
     def law(self, quantity: str, *, published: bool) -> dict[str, Any]:
@@ -83,34 +108,38 @@ class Findings:
         return rows.sort("n", descending=True, maintain_order=True).row(0, named=True) if len(rows) else {}
 
 
-def feature_of(quantity: str, names: Sequence[str] | dict[str, Any], published: bool) -> str:
+def feature_of(
+    quantity: str, names: Sequence[str] | dict[str, Any], published: bool, subject: Subject = "weights"
+) -> str:
     """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or an empty text.
 
     As published: the released value where a study was imported; else mean neural persistence, or the pooled cloud of
-    rows drawn at random. Exact: mean neural persistence, or the sum over layers of uncapped clouds; the label with the
-    fewest options first.
+    rows drawn at random; of hidden states the cloud of principal components. Exact: mean neural persistence, or the sum
+    over layers of uncapped clouds; of hidden states all points in all their components. The label with the fewest
+    options first.
     """
     if published and f"published {quantity}" in names:
         return f"published {quantity}"
-    probe = "neural_persistence" if quantity.startswith("np_") else "rips"
+    probe = STATES if subject == STATES else "neural_persistence" if quantity.startswith("np_") else "rips"
     found = []
     for name in names:
         label, _, statistic = name.rpartition(" ")
         options = options_of(label)
-        if label.partition(":")[0] != probe or statistic != quantity:
-            continue
-        if probe != "rips" or not published:
-            fits = not any(options.get(key, "") not in ("", "false", "farthest") for key in _INEXACT)
-        else:
-            fits = all(options.get(key) == value for key, value in _PUBLISHED_CLOUD.items())
-        if fits:
+        if label.partition(":")[0] == probe and statistic == quantity and _fits(probe, options, published):
             found.append((len(options), name))
     return min(found)[1] if found else ""
 
 
-def options_of(label: str) -> dict[str, str]:
-    """Return the options a probe's label names."""
-    return dict(part.split("=", 1) for part in label.partition(":")[2].split(",") if "=" in part)
+def _fits(probe: str, options: Mapping[str, str], published: bool) -> bool:
+    """Tell whether a probe with these options is the published one, or an exact one."""
+    if probe == STATES:
+        projected = options.get("pca", "0") != "0"
+        if published:
+            return projected and options.get("sample") == "random"
+        return not projected and options.get("sample") != "random" and not options.keys() & {"metric", "normalize"}
+    if probe == "rips" and published:
+        return all(options.get(key) == value for key, value in _PUBLISHED_CLOUD.items())
+    return not any(options.get(key, "") not in ("", "false", "farthest") for key in _INEXACT)
 
 
 def reproduction(
@@ -148,13 +177,14 @@ def reproduction(
     """
     if published is None:
         return pl.DataFrame(schema=SCHEMA)
-    findings = Findings(association, scaling, {t.run: t for t in trajectories})
+    findings = Findings(association, scaling, {t.run: t for t in trajectories}, subject=published.subject)
     trained = set(runs.filter(kind="family").get_column("run"))
     here = f"retrained here{f' on {corpus}' if corpus else ''}, not the published checkpoints"
     origin = dict.fromkeys(trained & set(findings.trajectories), here)
     rows = [
         *_final_losses(published, findings, predictions, origin),
         *_correlations(published, findings, origin),
+        *_given_step(published, findings, origin),
         *_prediction_errors(published, predictions, origin),
         *_phases(published, phases, findings, origin),
         *_scaling(published, findings, origin),
@@ -196,8 +226,19 @@ def _correlations(published: Published, findings: Findings, origin: dict[str, st
                 yield _row("correlation", f"{quantity} {bound}", run, value_of_bound, *both, origin.get(run, ""), *why)
 
 
+def _given_step(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+    for quantity, values in published.given_step.items():
+        for run, value in values.items():
+            both = [findings.associated(run, quantity, published=flag) for flag in (True, False)]
+            ours, exact = (_value(row, "rho_given_step") for row in both)
+            why = _ways(findings, run, quantity)
+            yield _row("correlation", f"{quantity} given step", run, value, ours, exact, origin.get(run, ""), why)
+
+
 def _ways(findings: Findings, run: str, quantity: str) -> str:
     """Tell what is done differently as published and exactly."""
+    if findings.subject == STATES:
+        return _ways_of_states(findings, run, quantity)
     target = _TARGETS.get(findings.target(run))
     published, exact = (["one batch's loss"], [target]) if target else ([], [])
     feature = findings.feature(run, quantity, published=True)
@@ -215,8 +256,42 @@ def _ways(findings: Findings, run: str, quantity: str) -> str:
     return f"published: {', '.join(published)}; exact: {', '.join(exact)}" if published else ""
 
 
+def _ways_of_states(findings: Findings, run: str, quantity: str) -> str:
+    """Tell which points and which loss are taken as published and exactly, where that differs."""
+    told = {}
+    for way, published in (("published", True), ("exact", False)):
+        target = findings.published_target(run) if published else findings.target(run)
+        if quantity == STEP:
+            told[way] = _TARGETS.get(target, "")
+        elif feature := findings.feature(run, quantity, published=published):
+            label = feature.rpartition(" ")[0]
+            cloud = "as released" if label == "published" else _points_of_states(options_of(label), quantity)
+            noise = _value(findings.associated(run, quantity, published=published), "noise")
+            if noise > 0:  # NaN where there is none
+                cloud += f" (spread over draws {noise:.1f} times the change between checkpoints)"
+            told[way] = ", ".join(filter(None, (cloud, _TARGETS.get(target, ""))))
+    if len(set(told.values())) < len(told) or not any(told.values()):
+        return ""
+    return "; ".join(f"{way}: {what}" for way, what in told.items())
+
+
+def _points_of_states(options: Mapping[str, str], quantity: str) -> str:
+    """Tell what the points are that a quantity of hidden states is of."""
+    points = "texts" if options.get("points") == "texts" else "tokens"
+    if quantity in SPECTRAL and quantity != "two_nn":
+        return f"all {points}"
+    usual = HiddenStatesProbe()
+    drawn = f"at most {options.get('max_points', usual.max_points)} {points}"
+    if options.get("sample") != "random":
+        drawn = points if quantity.startswith("H0") else f"{drawn}, landmarks of more"
+    projected = options.get("pca", "0")
+    return f"{drawn}, {projected} principal components" if projected != "0" else f"{drawn}, all components"
+
+
 def _again(findings: Findings, run: str, quantity: str) -> str:
     """Tell what another random draw gives, where the released features are what is called published."""
+    if findings.subject == STATES:
+        return ""  # where nothing was drawn, nothing can be drawn again
     if not findings.feature(run, quantity, published=True).startswith("published "):
         return ""
     measured = [name for name in findings.trajectories[run].features if not name.startswith("published ")]
@@ -315,7 +390,8 @@ def _traces(published: Published, findings: Findings) -> Iterator[Row]:
             found = [_at(findings, run, quantity, trace.steps, published=flag) for flag in (True, False)]
             for step, value, ours, exact in zip(trace.steps, values, *found, strict=True):
                 measured = np.isfinite(ours) or np.isfinite(exact)
-                why = "exact: every weight and row, without a cap" if measured else "not measured here"
+                exactly = _ways(findings, run, quantity) if findings.subject == STATES else _EXACT_TRACE
+                why = exactly if measured else "not measured here"
                 yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", why)
 
 

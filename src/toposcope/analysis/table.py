@@ -1,5 +1,6 @@
 """The association table of a study: every feature of every run and group of layers, with a verdict (METHODS 6)."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -8,9 +9,9 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.association import COLUMNS, FEWEST, STEP, Question, Series, associate
-from toposcope.analysis.comparison import against_step
+from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
-from toposcope.analysis.trajectories import Features, Trajectory
+from toposcope.analysis.trajectories import CONTROLS, SPECTRAL, Features, Trajectory
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.probe import NETWORK
 from toposcope.seeds import derive_seed
@@ -96,6 +97,7 @@ def _of_group(
         ],
         twins=_rows(trajectory.twins.get(group, {}), names, n),
         noise=_rows(noise, names, n),
+        scales=np.array([features.get(trajectory.scale(name), np.full(n, np.nan)) for name in names]),
     )
     answer = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
     place = {"run": trajectory.run, "group": group, "target": target}
@@ -118,30 +120,61 @@ def _columns(table: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
 
 
 def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
-    """Ask of every feature of a network whether it correlates with the loss more strongly than the step does.
+    """Ask of every feature of a network whether it correlates with the loss more strongly than something plainer does.
+
+    All are set beside the step; those of topology, of hidden states, beside each spectral measure of the same cloud
+    (`toposcope.analysis.trajectories.SPECTRAL`) too.
 
     Returns
     -------
     polars.DataFrame
-        ``run, target, feature, other, test, difference, low, high, p``: two rows each, ``Williams`` (checkpoints taken
-        for independent) and ``block bootstrap``; differences are of the absolute rho, feature less step.
+        ``run, target, feature, other, test, difference, low, high, p``: a row for each test of
+        `toposcope.analysis.comparison.against`, against the step without ``Fisher z``; differences are of the absolute
+        rho, feature less other.
     """
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
-    return pl.DataFrame([row for t in found for row in _compared(t)], schema=schema, orient="row")
+    rows = [row for t in found for compared in (_with_step, _with_spectra) for row in compared(t)]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _compared(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
+Row = tuple[str | float, ...]
+
+
+def _with_step(trajectory: Trajectory) -> Iterator[Row]:
+    step = {STEP: trajectory.clocks[STEP]}
+    yield from _compared(trajectory, trajectory.features, step, ("Williams", "block bootstrap"))
+
+
+def _with_spectra(trajectory: Trajectory) -> Iterator[Row]:
+    """Compare topology with the spectral measures of the cloud it is of."""
+    by_cloud: dict[str, Features] = {}
+    for name, values in trajectory.features.items():
+        cloud = trajectory.clouds.get(name.rpartition(" ")[0])
+        if cloud and not re.search(CONTROLS, name):
+            by_cloud.setdefault(cloud, {})[name] = values
+    for cloud, topology in by_cloud.items():
+        names = [name for statistic in SPECTRAL if (name := f"{cloud} {statistic}") in trajectory.features]
+        spectra = {name: trajectory.features[name] for name in names}
+        yield from _compared(trajectory, topology, spectra, ("Williams", "block bootstrap", "Fisher z"))
+
+
+def _compared(trajectory: Trajectory, features: Features, others: Features, tests: Sequence[str]) -> Iterator[Row]:
+    """Compare each feature with each of the others, against the first target, where all three are known."""
     for target, losses in list(trajectory.targets.items())[:1]:
-        for known, names in _known_alike(trajectory.features, losses):
-            values = np.array([trajectory.features[name][known] for name in names])
-            y, step = losses[known], trajectory.clocks[STEP][known]
-            seed = derive_seed(SEED, "comparison", trajectory.run, target)
-            told = zip(names, against_step(values, step, y, seed), strict=True)
-            for name, (by_williams, by_blocks) in told:
-                place = (trajectory.run, target, name, STEP)
-                yield (*place, "Williams", *by_williams)
-                yield (*place, "block bootstrap", *by_blocks)
+        seed = derive_seed(SEED, "comparison", trajectory.run, target)
+        for known_others, beside in _known_alike(others, losses):
+            shared = {name: np.where(known_others, values, np.nan) for name, values in features.items()}
+            for known, names in _known_alike(shared, losses):
+                varied = [name for name in beside if np.ptp(others[name][known]) > 0]
+                if not varied:
+                    continue
+                x, o = (np.array([s[name][known] for name in n]) for s, n in ((features, names), (others, varied)))
+                found = against(x, o, losses[known], seed)
+                for i, name in enumerate(names):
+                    for j, other in enumerate(varied):
+                        for test in tests:
+                            yield (trajectory.run, target, name, other, test, *found[test].at(i, j))
 
 
 def _known_alike(features: Features, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:

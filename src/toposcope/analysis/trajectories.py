@@ -1,6 +1,7 @@
 """What the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,19 +9,33 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
-from toposcope.analysis.logged import Logged
+from toposcope.analysis.logged import MOSTLY, Logged
 from toposcope.probes import Probe
-from toposcope.probes.probe import NETWORK, POOLED
+from toposcope.probes.probe import EMBEDDING, HIDDEN, NETWORK, NOISE, POOLED
 
 Vector = NDArray[np.float64]
 Features = dict[str, Vector]
 
 PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = "controls frobenius_norm"
-CONTROLS = r"^(controls|log|clustering|random_matrices) | gradient_norm$"
+SPECTRAL = (
+    *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "eigenspectrum_decay_alpha"),
+    *("stable_rank", "top_eigenvalue", "eigenvalue_ratio_1_10", "anisotropy", "mean_norm", "rms_radius", "two_nn"),
+)
+"""Statistics of a cloud that topology is set beside (METHODS 5), by our names and by published ones."""
+CONTROLS = (
+    r"^(controls|log|clustering|random_matrices|language_modelling)(:.*)? | gradient_norm$"
+    rf"| ({'|'.join(SPECTRAL)}|pca_variance|pca_variance_explained|n_points)$| (cka|procrustes)\."
+)
 """Names of features that are not topology."""
-NOISE = ".noise"
-"""Ending of a statistic that is the standard deviation of another over draws or batches."""
+ENTRY = "@"
+"""In the name of a statistic: one value of a curve or a matrix, which is shown and is no feature."""
+SCALE = "top_eigenvalue"
+"""The statistic of a cloud of hidden states that is the clock of its other ones (METHODS 6, item 4)."""
+STATES, TEXT = "hidden_states", "language_modelling"
+"""The probe of clouds, and that of the loss on a fixed text."""
+CLOUD_ROLES = (HIDDEN, EMBEDDING)
+"""Roles of pseudo-layers that are clouds of their own: no weights, and no parts of the network."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +49,10 @@ class Trajectory:
         By name, ``probe statistic``; of the whole network or the pooled cloud. NaN where not measured. The log adds
         ``log grad_norm_mean`` and ``log grad_norm_std``, over the steps since the last checkpoint (METHODS 5).
     targets : dict of ndarray, shape (n,)
-        The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else
-        ``smoothed_loss`` (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if
-        those are fewer). ``batch_loss`` is the loss of one batch, as published; it comes first under the published
-        protocol.
+        The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else ``text_loss``
+        (nats per token of a fixed text, by the first ``language_modelling`` probe declared), else ``smoothed_loss``
+        (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if those are fewer).
+        ``batch_loss`` is the loss of one batch, as published; it comes first under the published protocol.
     clocks : dict of ndarray, shape (n,)
         ``step``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
     groups : dict of dict of ndarray, shape (n,)
@@ -50,6 +65,11 @@ class Trajectory:
         Scale-free twins of features (METHODS 6, item 7), by group; ``network`` for those of the whole network.
     noise : dict of ndarray, shape (n,)
         Standard deviation of features over draws or batches, of the network or the pooled cloud.
+    clouds : dict of str
+        By label, the label that describes the cloud its features are of: a label of hidden states, published or not,
+        its own; what compares hidden states the first one. Weight features have none.
+    tokens : ndarray, shape (n,)
+        Seen until each checkpoint; NaN where unknown.
     """
 
     run: str
@@ -62,10 +82,26 @@ class Trajectory:
     roles: dict[str, str] = field(default_factory=dict)
     twins: dict[str, Features] = field(default_factory=dict)
     noise: Features = field(default_factory=dict)
+    clouds: dict[str, str] = field(default_factory=dict)
+    tokens: Vector = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens):
+            object.__setattr__(self, "tokens", np.full(len(self.steps), np.nan))
+
+    def scale(self, feature: str) -> str:
+        """Return the name of the feature that is the scale of the cloud a feature is of; empty without a cloud."""
+        cloud = self.clouds.get(feature.rpartition(" ")[0])
+        return f"{cloud} {SCALE}" if cloud else ""
 
 
 def trajectories(
-    features: pl.DataFrame, labels: pl.DataFrame, log: pl.DataFrame, *, batch_first: bool = False
+    features: pl.DataFrame,
+    labels: pl.DataFrame,
+    log: pl.DataFrame,
+    *,
+    batch_first: bool = False,
+    tokens_per_step: Mapping[str, float] | None = None,
 ) -> list[Trajectory]:
     """Arrange a study's frames by run.
 
@@ -75,21 +111,54 @@ def trajectories(
         `Study.frame`, `Study.labels` and `Study.log`.
     batch_first : bool
         Whether the loss of one batch is the first target.
+    tokens_per_step : mapping of str to float, optional
+        By run; for checkpoints whose tokens the log does not tell.
     """
+    features = features.filter(~pl.col("statistic").str.contains(ENTRY, literal=True))
     declared = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
     names = feature_names(declared)
     labels = labels.with_columns(pl.col("label").replace_strict(names, return_dtype=pl.String))
+    kinds = _Kinds(labels)
     rows = features.join(labels, on=["probe", "options"], maintain_order="left")
     probes = {names[label]: probe for label, probe in declared.items()}
     # A run whose every checkpoint failed has nothing to compare.
-    told = rows.filter(pl.col("layer").is_in(PSEUDO_LAYERS)).get_column("run").unique(maintain_order=True)
-    return [_Arranged(rows.filter(run=run), probes).trajectory(run, log.filter(run=run), batch_first) for run in told]
+    whole = pl.col("layer").is_in(PSEUDO_LAYERS) | pl.col("role").is_in(CLOUD_ROLES)
+    told = rows.filter(whole).get_column("run").unique(maintain_order=True)
+    per_step = tokens_per_step or {}
+    return [
+        _Arranged(rows.filter(run=run), probes, kinds).trajectory(
+            run, log.filter(run=run), batch_first, per_step.get(run, np.nan)
+        )
+        for run in told
+    ]
+
+
+class _Kinds:
+    """What the labels are of, in the order declared: a text's loss, clouds of hidden states, comparisons of these."""
+
+    def __init__(self, labels: pl.DataFrame) -> None:
+        rows = labels.select("probe", "options", "label").rows()
+        self.texts = [label for probe, _, label in rows if probe == TEXT]
+        self.states = [label for probe, _, label in rows if probe == STATES]
+        self.comparing = [
+            label
+            for probe, options, label in rows
+            if probe == "similarity" or (probe == "distances" and json.loads(options).get("of") == STATES)
+        ]
+
+    def clouds(self, scaled: Iterable[str]) -> dict[str, str]:
+        """Return the cloud that each label is of; further ones are of their own if they tell its scale."""
+        found = {label: label for label in self.states}
+        if self.states:
+            found |= dict.fromkeys(self.comparing, self.states[0])
+        return found | {label: label for label in scaled if label not in found}
 
 
 class _Arranged:
     """The rows of one run as vectors over its checkpoints: label -> layer -> statistic."""
 
-    def __init__(self, rows: pl.DataFrame, probes: Mapping[str, Probe | None]) -> None:
+    def __init__(self, rows: pl.DataFrame, probes: Mapping[str, Probe | None], kinds: _Kinds) -> None:
+        self.kinds = kinds
         self.probes = {label: probe for label, probe in probes.items() if probe is not None}
         self.steps = rows.get_column("step").unique().sort().to_numpy()
         place = {step: i for i, step in enumerate(self.steps.tolist())}
@@ -106,16 +175,20 @@ class _Arranged:
             if layer not in PSEUDO_LAYERS:
                 self.roles[layer] = role
         self.groups = layer_groups(self.roles)
+        texts = [self.found.pop(label, {}) for label in kinds.texts]
+        self.text_loss = texts[0].get(NETWORK, {}).get("loss") if texts else None
 
-    def trajectory(self, run: str, log: pl.DataFrame, batch_first: bool) -> Trajectory:
+    def trajectory(self, run: str, log: pl.DataFrame, batch_first: bool, tokens_per_step: float) -> Trajectory:
         """Return the run."""
         everything = self._named(PSEUDO_LAYERS)
         features = {name: values for name, values in everything.items() if not name.endswith(NOISE)}
         clocks = {"step": self.steps.astype(np.float64)}
         targets: Features = {}
+        tokens = tokens_per_step * self.steps
         if len(log):
             logged = Logged(log)
             targets = logged.targets(self.steps, batch_first=batch_first)
+            tokens = np.where(np.isfinite(seen := logged.tokens(self.steps)), seen, tokens)
             features |= logged.gradient_norms(self.steps)
             clocks |= logged.clocks(self.steps)
         if WEIGHT_NORM in features:
@@ -124,14 +197,26 @@ class _Arranged:
             run=run,
             steps=self.steps,
             features=features,
-            targets=targets,
+            targets=self._with_text_loss(targets, batch_first),
             clocks=clocks,
-            groups={group: self._of_group(layers) for group, layers in self.groups.items()},
+            groups={group: self._of_group(group) for group in self.groups},
             layers={layer: self._named([layer]) for layer in self.roles},
             roles=self.roles,
             twins=self._twins(clocks.get("weight_norm")),
             noise={name.removesuffix(NOISE): v for name, v in everything.items() if name.endswith(NOISE)},
+            clouds=self.kinds.clouds(label for label, by_layer in self.found.items() if _tells_scale(by_layer)),
+            tokens=tokens,
         )
+
+    def _with_text_loss(self, targets: Features, batch_first: bool) -> Features:
+        """Put the loss on a fixed text behind a validation loss that is known at nearly as many checkpoints."""
+        if self.text_loss is None:
+            return targets
+        n_text, n_validated = (np.isfinite(v).sum() for v in (self.text_loss, targets.get("validation_loss", np.nan)))
+        before = ["batch_loss"] if batch_first else []
+        before += ["validation_loss"] if n_validated >= MOSTLY * n_text else []
+        first = {name: targets[name] for name in before if name in targets}
+        return first | {"text_loss": self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
     def _named(self, layers: list[str] | tuple[str, ...]) -> Features:
         return {
@@ -141,34 +226,57 @@ class _Arranged:
             for statistic, values in by_layer.get(layer, {}).items()
         }
 
-    def _of_group(self, layers: list[str]) -> Features:
+    def _of_group(self, group: str) -> Features:
         found: Features = {}
         for label, probe in self.probes.items():
             by_layer = self.found.get(label, {})
-            if all(layer in by_layer for layer in layers):
+            if layers := self._members(group, by_layer):
                 told = combined(probe, [by_layer[layer] for layer in layers])
                 found |= {f"{label} {name}": values for name, values in told.items() if not name.endswith(NOISE)}
         return found
 
+    def _members(self, group: str, by_layer: Mapping[str, Features]) -> list[str]:
+        """Return the layers of a group if all were measured; of clouds each probe has those it was asked for."""
+        measured = [layer for layer in self.groups[group] if layer in by_layer]
+        return measured if group in CLOUD_ROLES or len(measured) == len(self.groups[group]) else []
+
     def _twins(self, weight_norm: Vector | None) -> dict[str, Features]:
-        """Divide layer by layer, then combine as the features were; a pooled cloud has the norm of the network."""
+        """Divide layer by layer, then combine as the features were.
+
+        A pooled cloud has the norm of the network. A network that is a cloud of its own, and no combination of layers,
+        is divided by its own norm.
+        """
         twins: dict[str, Features] = {group: {} for group in (*self.groups, NETWORK)}
         for label, probe in self.probes.items():
             by_layer = self.found.get(label, {})
-            free = {layer: scale_free(probe, by_layer[layer], norm) for layer, norm in self._norms(label).items()}
-            for group, layers in (*self.groups.items(), (NETWORK, list(self.roles))):
+            free = {
+                layer: scale_free(probe, by_layer[layer], norm) for layer, norm in self._norms(by_layer, probe).items()
+            }
+            parts = [layer for layer in self.roles if layer in by_layer and self.roles[layer] not in CLOUD_ROLES]
+            for group, layers in (*((g, self._members(g, by_layer)) for g in self.groups), (NETWORK, parts)):
                 if layers and all(free.get(layer) for layer in layers):
                     told = combined(probe, [free[layer] for layer in layers])
-                    twins[group] |= {f"{label} {name}": v for name, v in told.items() if probe.degree(name)}
+                    twins[group] |= _scaled(label, probe, told)
+            if NETWORK in free and not parts:
+                twins[NETWORK] |= _scaled(label, probe, free[NETWORK])
             if POOLED in by_layer and weight_norm is not None:
-                told = scale_free(probe, by_layer[POOLED], weight_norm)
-                twins[NETWORK] |= {f"{label} {name}": v for name, v in told.items() if probe.degree(name)}
+                twins[NETWORK] |= _scaled(label, probe, scale_free(probe, by_layer[POOLED], weight_norm))
         return twins
 
-    def _norms(self, label: str) -> Features:
-        """Return the norm of what a probe measured, by layer: of the gradient where it tells it, or of the weights."""
-        by_layer = self.found.get(label, {})
-        weights = self.found.get(WEIGHT_NORM.split()[0], {})
-        own = {layer: by_layer[layer]["gradient_norm"] for layer in by_layer if "gradient_norm" in by_layer[layer]}
-        norms = own or {layer: found["frobenius_norm"] for layer, found in weights.items() if "frobenius_norm" in found}
-        return {layer: norm for layer, norm in norms.items() if layer in by_layer and layer not in PSEUDO_LAYERS}
+    def _norms(self, by_layer: Mapping[str, Features], probe: Probe) -> Features:
+        """Return the norm of what a probe measured, by layer: its own where it has one, or that of the weights."""
+        if probe.NORM == Probe.NORM:
+            weights = self.found.get(WEIGHT_NORM.split()[0], {})
+            measured = {layer: weights.get(layer, {}) for layer in by_layer if layer not in PSEUDO_LAYERS}
+        else:
+            measured = {layer: found for layer, found in by_layer.items() if layer != POOLED}
+        return {layer: found[probe.NORM] for layer, found in measured.items() if probe.NORM in found}
+
+
+def _scaled(label: str, probe: Probe, twins: Mapping[str, Vector]) -> Features:
+    """Return the twins that are not the features themselves."""
+    return {f"{label} {name}": values for name, values in twins.items() if probe.degree(name)}
+
+
+def _tells_scale(by_layer: Mapping[str, Features]) -> bool:
+    return any(SCALE in found for found in by_layer.values())

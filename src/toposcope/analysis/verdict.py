@@ -8,15 +8,17 @@ from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
 
 LEVEL = 0.05
-TESTED = ("p", "p_given_step", "p_given_all", "p_differences_given_step")
+TESTED = ("p", "p_given_step", "p_given_all", "p_given_scale", "p_differences_given_step")
 """Columns whose p-values are adjusted."""
 
 RULE = (
     f"Verdict, at {LEVEL:g}. 'beyond trend' if all of these hold: the block bootstrap interval leaves out 0 and hardly "
     "a circular shift does as well (p of at most "
     f"{LEVEL:g}, or the least that so few checkpoints allow); the partial correlation given the step, and given every "
-    "clock that is known (step, weight norm, cumulative learning rate), cannot be 0; neither can that of the changes "
-    f"given the step, and all three have one sign; at most {LEVEL:.0%} of the other runs of the study have a feature "
+    "clock that is known (step, weight norm, cumulative learning rate), cannot be 0; nor, of hidden states, that given "
+    "the step and the top eigenvalue of the same states, their scale, so that this eigenvalue itself never passes; "
+    "neither can that of the changes given the step, and all of these have one sign; "
+    f"at most {LEVEL:.0%} of the other runs of the study have a feature "
     f"that does as well against this run's loss, given the step; and at most {LEVEL:.0%} of all ways to pair the runs' "
     "features and losses do as well as the true one. 'undecided' if all that can be asked hold, but fewer than four "
     "runs can be compared, which allow no such share. A schedule that one run has alone is no clock here: what follows "
@@ -39,7 +41,8 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        With ``p_adjusted, p_given_step_adjusted, p_given_all_adjusted, p_differences_adjusted, verdict``.
+        With ``p_adjusted, p_given_step_adjusted, p_given_all_adjusted, p_given_scale_adjusted, p_differences_adjusted,
+        verdict``.
     """
     names = {name: f"{name.removesuffix('_given_step') if 'differences' in name else name}_adjusted" for name in TESTED}
     targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
@@ -60,8 +63,11 @@ def _verdicts(table: pl.DataFrame) -> list[str]:
     shifts = column["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(n, 1))
     partials = (column["p_given_step_adjusted"] < LEVEL) & (column["p_given_all_adjusted"] < LEVEL)
     changes = column["p_differences_adjusted"] < LEVEL
+    unscaled = ~np.isfinite(column["rho_top_eigenvalue"])
+    same_sign = np.sign(column["rho_given_scale"]) == np.sign(column["rho_given_step"])
+    scales = unscaled | ((column["p_given_scale_adjusted"] < LEVEL) & same_sign)
     signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]
-    alone = blocks & shifts & partials & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
+    alone = blocks & shifts & partials & scales & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
     known = np.isfinite(column["p_pairing"]) & (column["n_others"] + 1 >= FEWEST_RUNS)
     others, none = (share <= LEVEL) & (column["p_pairing"] <= LEVEL), ~(column["p_adjusted"] < LEVEL)
     chosen = np.select(

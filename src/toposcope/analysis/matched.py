@@ -1,0 +1,215 @@
+"""Features of runs of different size, at equal step, tokens and loss, and how far the sizes lie apart there."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.analysis.association import FEWEST
+from toposcope.analysis.permutations import FEW_ORDERS, SAME, orders
+from toposcope.analysis.ranks import ranks
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.seeds import derive_seed
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+SEED = 42
+MOST_LEVELS = 12
+FEWEST_SIZES = 3
+"""Sizes that can be put in an order by chance in more than two ways."""
+DRAWN = 5000
+"""Orders of the runs that are drawn where there are too many to count."""
+
+MATCHED = {"feature": pl.String, "by": pl.String, "level": pl.Float64, "run": pl.String, "n_parameters": pl.Int64}
+MATCHED |= {"value": pl.Float64}
+COLLAPSE = {"feature": pl.String, "by": pl.String, "n_runs": pl.Int64, "n_levels": pl.Int64}
+COLLAPSE |= dict.fromkeys(("low", "high", "spread", "rho_size", "p_size", "p_least"), pl.Float64)
+
+
+class _Matching(NamedTuple):
+    """What runs are matched by: levels, and of each run its own axis and how a value is read off it at a level."""
+
+    by: str
+    levels: Vector
+    runs: list[Trajectory]
+    axes: list[Vector]
+    read: Callable[[Vector, Vector, Vector, Vector], Vector]
+
+
+def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
+    """Read every feature of a network at the same levels of step, tokens and loss in all runs.
+
+    Up to 12 levels, no more than any run has checkpoints there but at least the two ends, divide what is common to all
+    runs of known size with at least 5 checkpoints: evenly in the logarithm of step and tokens, from the first
+    checkpoint after the start, or in the loss itself. Between checkpoints values are interpolated linearly in
+    log(1 + step) or log(1 + tokens). At equal loss the value is that where the loss, a broken line through the
+    checkpoints, first falls to the level. The loss is the first target of most runs.
+
+    Parameters
+    ----------
+    found : sequence of Trajectory
+    sizes : mapping of str to int
+        Parameters by run; a run that is not in it is left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``feature, by`` ("step", "tokens" or "loss"), ``level`` (steps, tokens or nats), ``run, n_parameters, value``.
+        NaN where the feature is not known on both sides of the level; never extrapolated. No rows without two runs of
+        different size, or where their ranges have nothing in common.
+    """
+    sized = [t for t in found if t.run in sizes]
+    matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
+    rows = [
+        (feature, m.by, level, run.run, sizes[run.run], value)
+        for feature in dict.fromkeys(name for t in sized for name in t.features)
+        for m in matchings
+        for run, axis in zip(m.runs, m.axes, strict=True)
+        if feature in run.features
+        for level, value in zip(m.levels.tolist(), _values(m, run, axis, feature).tolist(), strict=True)
+    ]
+    return pl.DataFrame(rows, schema=MATCHED, orient="row")
+
+
+def collapse(matched: pl.DataFrame) -> pl.DataFrame:
+    """Say of every feature how far the sizes lie apart once runs are matched.
+
+    Parameters
+    ----------
+    matched : polars.DataFrame
+        From `matched`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``feature, by``; ``n_runs`` and ``n_levels``, those where all of them are known, ``low`` to ``high``;
+        ``spread``, the root mean square over levels of the standard deviation over runs, divided by the standard
+        deviation of all matched values (ddof 1 both): 0 where the sizes coincide, about 1 where they have nothing in
+        common, NaN for a constant and for one level. ``rho_size``, the median over levels of Spearman's correlation
+        with the number of parameters; ``p_size``, the share of all orders of the runs (5,000 drawn ones of more than 8)
+        with a median as large in absolute value, whole trajectories exchanged; ``p_least``, what it would be if all
+        levels were in perfect order. NaN with fewer than 3 sizes.
+    """
+    groups = matched.group_by("feature", "by", maintain_order=True).agg("level", "run", "n_parameters", "value")
+    rows = [row for place in groups.iter_rows() for row in _collapsed(*place)]
+    return pl.DataFrame(rows, schema=COLLAPSE, orient="row")
+
+
+def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
+    return len({sizes[t.run] for t in matching.runs}) if len(matching.levels) else 0
+
+
+def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: str) -> Vector:
+    """Read a feature at the levels."""
+    values = run.features[feature]
+    known = np.isfinite(values) & np.isfinite(axis)
+    if known.sum() < FEWEST:
+        return np.full(len(matching.levels), np.nan)
+    return matching.read(matching.levels, axis[known], values[known], run.steps[known].astype(np.float64))
+
+
+def _by_step(found: Sequence[Trajectory]) -> _Matching:
+    return _by_clock("step", [(t, t.steps.astype(np.float64)) for t in found])
+
+
+def _by_tokens(found: Sequence[Trajectory]) -> _Matching:
+    return _by_clock("tokens", [(t, t.tokens) for t in found])
+
+
+def _by_clock(by: str, told: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
+    """Match by what only grows; the start, where it is 0, has no logarithm."""
+    kept = [(t, axis) for t, axis in told if np.isfinite(axis).sum() >= FEWEST and np.nanmax(axis) > 0]
+    begun = [axis[np.isfinite(axis) & (axis > 0)] for _, axis in kept]
+    low, high = max((a.min() for a in begun), default=0.0), min((a.max() for a in begun), default=0.0)
+    levels = np.unique(np.geomspace(low, high, _n_levels(begun, low, high))) if low < high else np.empty(0)
+    return _Matching(by, levels, [t for t, _ in kept], [axis for _, axis in kept], _along_clock)
+
+
+def _along_clock(levels: Vector, axis: Vector, values: Vector, steps: Vector) -> Vector:
+    return np.interp(np.log1p(levels), np.log1p(axis), values, left=np.nan, right=np.nan)
+
+
+def _by_loss(found: Sequence[Trajectory]) -> _Matching:
+    """Match by the loss that is the first target of most runs."""
+    firsts = Counter(next(iter(t.targets)) for t in found if t.targets)
+    target = firsts.most_common(1)[0][0] if firsts else ""
+    kept = [(t, t.targets[target]) for t in found if target in t.targets]
+    kept = [(t, loss) for t, loss in kept if np.isfinite(loss).sum() >= FEWEST]
+    known = [loss[np.isfinite(loss)] for _, loss in kept]
+    low, high = max((k.min() for k in known), default=0.0), min((k[0] for k in known), default=0.0)
+    levels = np.unique(np.linspace(low, high, _n_levels(known, low, high))) if low < high else np.empty(0)
+    return _Matching("loss", levels, [t for t, _ in kept], [loss for _, loss in kept], _along_loss)
+
+
+def _along_loss(levels: Vector, axis: Vector, values: Vector, steps: Vector) -> Vector:
+    """Read values where the loss first falls to each level; NaN where it begins below, or never gets there."""
+    lowest = np.minimum.accumulate(axis)
+    after = np.searchsorted(-lowest, -levels)  # first checkpoint at or below the level
+    found = np.full(len(levels), np.nan)
+    inside = (after > 0) & (after < len(axis))
+    i, level = after[inside], levels[inside]
+    # Between two checkpoints loss and feature both follow log(1 + step): the same share of the way in both.
+    share = (axis[i - 1] - level) / (axis[i - 1] - axis[i])
+    found[inside] = values[i - 1] + share * (values[i] - values[i - 1])
+    found[levels == axis[0]] = values[0]
+    return found
+
+
+def _n_levels(axes: Sequence[Vector], low: float, high: float) -> int:
+    """Return how many levels the checkpoints allow; the two ends at least."""
+    return max(2, min(MOST_LEVELS, *(int(((axis >= low) & (axis <= high)).sum()) for axis in axes)))
+
+
+def _collapsed(
+    feature: str, by: str, levels: list[float], runs: list[str], sizes: list[int], values: list[float]
+) -> Iterator[tuple[str | int | float, ...]]:
+    names, heights = list(dict.fromkeys(runs)), list(dict.fromkeys(levels))
+    table = np.array(values).reshape(len(names), len(heights)).T  # as `matched` writes them: level by level of a run
+    n_parameters = np.array(sizes, dtype=np.float64).reshape(len(names), len(heights))[:, 0]
+    measured = np.isfinite(table).any(axis=0)
+    table, n_parameters = table[:, measured], n_parameters[measured]
+    common = np.isfinite(table).all(axis=1)
+    if len(np.unique(n_parameters)) < 2 or not common.any():
+        return
+    table, at = table[common], np.array(heights)[common]
+    place = (feature, by, len(n_parameters), len(at), float(at.min()), float(at.max()))
+    yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(SEED, "collapse", feature, by)))
+
+
+def _spread(table: Matrix) -> float:
+    if len(table) < 2:
+        return np.nan
+    whole = float(np.std(table, ddof=1))
+    within = float(np.sqrt(np.var(table, axis=1, ddof=1).mean()))
+    return within / whole if whole > SAME * np.abs(table).max() else np.nan
+
+
+def _with_size(table: Matrix, n_parameters: Vector, seed: int) -> tuple[float, float, float]:
+    """Return rho_size, p_size and p_least of values, shape (levels, runs)."""
+    varied = table[np.ptp(table, axis=1) > SAME * np.abs(table).max(axis=1)]
+    if len(np.unique(n_parameters)) < FEWEST_SIZES or not len(varied):
+        return np.nan, np.nan, np.nan
+    order = _orders(len(n_parameters), seed)
+    perfect = np.argsort(np.argsort(n_parameters, kind="stable")).astype(np.float64)[None]
+    own, least = (_medians(values, n_parameters, order) for values in (varied, perfect))
+    p_size, p_least = ((np.abs(medians) >= abs(medians[0]) - SAME).mean() for medians in (own, least))
+    return float(own[0]), float(p_size), float(p_least)
+
+
+def _medians(table: Matrix, n_parameters: Vector, order: NDArray[np.int64]) -> Vector:
+    """Return the median over levels of Spearman's correlation with the size, for each order of the runs."""
+    x, y = ranks(n_parameters), ranks(table)
+    y = y / np.linalg.norm(y, axis=1, keepdims=True)
+    return np.asarray(np.median(x[order] @ y.T / np.linalg.norm(x), axis=1))
+
+
+def _orders(n: int, seed: int) -> NDArray[np.int64]:
+    """Return all orders of few runs, or drawn ones of many; the one they are in first."""
+    if n <= FEW_ORDERS:
+        return orders(n)
+    rng = np.random.default_rng(seed)
+    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (DRAWN - 1, 1)), axis=1)])
