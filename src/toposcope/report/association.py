@@ -4,8 +4,8 @@ import polars as pl
 
 from toposcope.analysis.trajectories import CONTROLS
 from toposcope.report.document import Terms
+from toposcope.report.headline import spoken
 from toposcope.report.tables import (
-    NAMES,
     Spec,
     Table,
     feature_of,
@@ -21,6 +21,8 @@ from toposcope.report.tables import (
 )
 
 NETWORK = "network"
+SCALED = "rho_top_eigenvalue"
+"""The column that features of hidden states have a number in."""
 UNMEASURED = ("constant", "too few")
 
 _RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
@@ -55,6 +57,13 @@ LEGEND = Terms(
         ("verdict", "item 10, by the rule in the methods."),
         ("–", "not defined: mostly because a clock orders the checkpoints exactly as the feature or the loss does, so "
          "that nothing is left once it is known."),
+    )
+)  # fmt: skip
+
+SCALE_LEGEND = Terms(
+    (
+        ("scale of hidden states", "rho of the top eigenvalue of the same states with the loss; partial rho of the "
+         "feature given the step and this eigenvalue, its p, and that adjusted."),
     )
 )  # fmt: skip
 
@@ -96,6 +105,15 @@ SPECS: tuple[Spec, ...] = (
     number_of("changes", "p_differences_adjusted", p_value, group=_ADJUSTED),
 )  # fmt: skip
 
+_SCALE = "scale of hidden states"
+SCALE_SPECS: tuple[Spec, ...] = (
+    number_of("top eigenvalue", SCALED, group=_SCALE),
+    number_of("given step and it", "rho_given_scale", group=_SCALE),
+    number_of("p", "p_given_scale", p_value, group=_SCALE),
+    number_of("p adjusted", "p_given_scale_adjusted", p_value, group=_SCALE),
+)
+"""Further columns where features of hidden states are among the rows."""
+
 SHORT: tuple[Spec, ...] = (
     feature_of(),
     text_of("run", "run", names_row=True),
@@ -119,17 +137,34 @@ def measured(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(~pl.col("verdict").is_in(UNMEASURED))
 
 
+SHORT_SCALE: tuple[Spec, ...] = (
+    number_of("rho", "rho_given_scale", group="given step and top eigenvalue"),
+    number_of("p", "p_given_scale_adjusted", p_value, group="given step and top eigenvalue"),
+)
+
+
+def has_scales(rows: pl.DataFrame) -> bool:
+    """Tell whether there are features of hidden states among the rows, whose scale is a clock of their own."""
+    return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
+
+
+def legend(rows: pl.DataFrame) -> Terms:
+    """Return what the columns of the full table mean."""
+    return Terms((*LEGEND.items[:-2], *SCALE_LEGEND.items, *LEGEND.items[-2:])) if has_scales(rows) else LEGEND
+
+
 def short_table(network: pl.DataFrame) -> Table | None:
     """Return the features the report speaks of by name, a few columns each."""
     rows = headline_rows(measured(network))
-    return table("association-short", "Association with the loss, the features spoken of by name", SHORT, rows)
+    specs = (*SHORT, *SHORT_SCALE) if has_scales(network) else SHORT
+    return table("association-short", "Association with the loss, the features spoken of by name", specs, rows)
 
 
 def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:
     """Return every feature with all ten items: by name first, then other topology, then controls."""
     found = measured(network)
-    places = {feature: place for place, feature in enumerate(NAMES)}
     features = found.get_column("feature").unique(maintain_order=True)
+    places = {feature: place for place, feature in enumerate(spoken(features))}
     control = dict(zip(features, features.str.contains(CONTROLS), strict=True))
     runs = {run: place for place, run in enumerate(found.get_column("run").unique(maintain_order=True))}
     rows = sorted(
@@ -138,4 +173,5 @@ def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:
             places.get(r["feature"], len(places)), control[r["feature"]], r["feature"], runs[r["run"]],
         ),
     )  # fmt: skip
-    return table(name, caption, SPECS, rows, sortable=True)
+    specs = (*SPECS, *SCALE_SPECS) if has_scales(network) else SPECS
+    return table(name, caption, specs, rows, sortable=True)

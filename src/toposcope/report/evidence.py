@@ -7,12 +7,14 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.analysis import NP_MEAN
+from toposcope.analysis.association import STEP
 from toposcope.analysis.wording import joined
-from toposcope.report.association import LEGEND, NETWORK, full_table, short_table
+from toposcope.report.association import NETWORK, full_table, legend, short_table
 from toposcope.report.document import Block, Section, csv, details, say, section
+from toposcope.report.headline import named, spoken
 from toposcope.report.material import Material
+from toposcope.report.states import against_spectra
 from toposcope.report.tables import (
-    NAMES,
     Column,
     Spec,
     Table,
@@ -20,7 +22,6 @@ from toposcope.report.tables import (
     headline_rows,
     interval_of,
     missing,
-    named,
     number_of,
     p_value,
     plain,
@@ -155,7 +156,7 @@ def association(material: Material, frames: Frames, *figures: Block | None) -> S
         short,
         details(
             f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
-            LEGEND,
+            legend(rows),
             say("Every group of layers and target: ", csv("association"), "."),
             full,
         ),
@@ -167,6 +168,7 @@ def association(material: Material, frames: Frames, *figures: Block | None) -> S
         if len(batch)
         else None,
         *_comparisons(frames.get("comparisons")),
+        *against_spectra(frames),
     )
 
 
@@ -180,7 +182,7 @@ def _renamed(found: Table | None, name: str, caption: str) -> Table | None:
 
 def _comparisons(frame: pl.DataFrame | None) -> list[Block | None]:
     """Ask whether a feature's correlation is stronger than the step's."""
-    rows = headline_rows(frame) if frame is not None else []
+    rows = headline_rows(frame.filter(other=STEP)) if frame is not None and len(frame) else []
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
@@ -226,7 +228,7 @@ def layers(material: Material, *figures: Block | None) -> Section | None:
         number_of("median", "given", group="given the step"),
         (Column("verdicts", True), lambda row: _counted(row["verdicts"])),
     )
-    order = list(NAMES)
+    order = spoken(summed.get_column("feature"))
     shown = sorted(headline_rows(summed), key=lambda row: (order.index(row["feature"]), groups[row["group"]]))
     found = table("layers", "Association with the loss by group of layers", specs, shown)
     folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", found)

@@ -1,9 +1,12 @@
 """The features the report speaks of by name; the tables hold all of them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from toposcope.analysis.trajectories import SCALE, STATES, Trajectory
 from toposcope.analysis.verdict import LEVEL
+from toposcope.study.store import PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,81 @@ HEADLINES = (
 
 TARGETS = {
     "validation_loss": "validation loss",
+    "text_loss": "loss on the text",
     "smoothed_loss": "smoothed training loss",
     "batch_loss": "loss of the last batch",
 }
+NAMES: dict[str, str] = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
+
+OF_CLOUDS = {
+    "H0.total": "H0 total",
+    "H1.total": "H1 total",
+    "H1.entropy": "H1 entropy",
+    "rankme": "RankMe",
+    "effective_rank": "Effective rank",
+    "top_eigenvalue": "Top eigenvalue",
+    "anisotropy": "Anisotropy",
+    "two_nn": "Intrinsic dimension",
+}
+"""Statistics of a cloud of hidden states the report speaks of by name; topology first."""
+TOLD_OF_CLOUDS = ("H0.total", "H1.total", "H1.entropy")
+"""Those of topology, each of which has a sentence."""
+CHANGES = {
+    "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",
+    "distances:of=hidden_states H1.wasserstein_2": "H1 change of hidden states (Wasserstein-2)",
+}
+_OPTION = re.compile(r",(?=[a-z_]+=)")
+_IMMATERIAL = ("layers=", "keep=", "scales=", "draws=")
+"""Options of a cloud that change nothing of the last hidden state."""
+
+
+def named(feature: str) -> str:
+    """Return what the text calls a feature, target or quantity; the options of a cloud follow its name."""
+    if feature in NAMES or feature in CHANGES:
+        return NAMES.get(feature) or CHANGES[feature]
+    label, _, statistic = feature.rpartition(" ")
+    probe, _, options = label.partition(":")
+    if probe != STATES or statistic not in OF_CLOUDS:
+        return feature
+    return of_states(statistic, [o for o in _OPTION.split(options) if o and not o.startswith(_IMMATERIAL)])
+
+
+def of_states(statistic: str, options: Sequence[str] = ()) -> str:
+    """Return what a statistic of hidden states is called."""
+    told = ([] if statistic[0] == "H" else ["control"]) + list(options)
+    return f"{OF_CLOUDS[statistic]} of hidden states" + (f" ({', '.join(told)})" if told else "")
+
+
+def _published(statistic: str) -> str:
+    told = OF_CLOUDS[statistic]
+    return f"Published {told if told[1].isdigit() or told == 'RankMe' else told.lower()}"
+
+
+def spoken(features: Iterable[str]) -> list[str]:
+    """Return those features, targets or quantities that the report speaks of by name, in its order."""
+    present = list(dict.fromkeys(features))
+    clouds = dict.fromkeys(label for f in present if (label := f.rpartition(" ")[0]).partition(":")[0] == STATES)
+    if {f"{PUBLISHED} {SCALE}", f"{PUBLISHED} effective_rank"} & set(present):
+        clouds[PUBLISHED] = None
+    wanted = [*NAMES, *(f"{cloud} {statistic}" for cloud in clouds for statistic in OF_CLOUDS), *CHANGES]
+    return [feature for feature in wanted if feature in set(present)]
+
+
+def clouds_of(found: Sequence[Trajectory]) -> list[str]:
+    """Return the clouds that figures and sentences are of: the first of hidden states declared, and a published one."""
+    labels = dict.fromkeys(label for t in found for label, cloud in t.clouds.items() if label == cloud)
+    first = [label for label in labels if label.partition(":")[0] == STATES][:1]
+    return first + ([PUBLISHED] if PUBLISHED in labels else [])
+
+
+def headlines_of(found: Sequence[Trajectory], statistics: Iterable[str]) -> list[Headline]:
+    """Return headlines of statistics of hidden states, of those clouds that `clouds_of` names."""
+    return [
+        Headline(f"{cloud} {name}", _published(name) if cloud == PUBLISHED else of_states(name), OF_CLOUDS[name])
+        for cloud in clouds_of(found)
+        for name in statistics
+        if any(f"{cloud} {name}" in t.features for t in found)
+    ]
 
 
 def ranked(law: Mapping[str, float]) -> str:

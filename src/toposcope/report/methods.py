@@ -51,6 +51,35 @@ QUANTITIES = Terms(
     )
 )  # fmt: skip
 
+STATE_QUANTITIES = Terms(
+    (
+        ("hidden states", "of a fixed text, a point a token or a text (the mean over its tokens, padding left out); "
+         "the last one, behind the final norm, unless a layer is named. Diagrams are of their Vietoris–Rips "
+         "filtration, of at most as many points and principal components as the declaration says; farthest-point "
+         "landmarks carry a cover radius, random points a spread over draws."),
+        ("RankMe", "exp of the entropy of σ / Σσ, σ the singular values of the centred states (Garrido et al. 2023)."),
+        ("effective rank", "exp of the entropy of λ / Σλ, λ the eigenvalues of their covariance, as the published "
+         "study took it. λ goes as σ², so that it is lower than RankMe; the two are not to be mixed up."),
+        ("other spectra", "participation ratio (Σλ)² / Σλ²; decay: the exponent of λ over its rank; stable rank Σλ / "
+         "λ₁; top eigenvalue λ₁; anisotropy: the mean cosine of two states; mean norm. Of all points, streamed."),
+        ("intrinsic dimension", "from the ratio of the distances to the second and the first neighbour (Facco et al. "
+         "2017, two-NN)."),
+        ("loss on the text", "nats a token of a fixed text, every token predicted once; bits per byte compare models "
+         "of different tokenizers."),
+        ("clocks of hidden states", "beside the step their own top eigenvalue: totals grow with the scale of the "
+         "cloud, and that drifts. A feature has to keep its correlation given both."),
+        ("similarity", "of the same texts, point by point: linear CKA (Kornblith et al. 2019), 1 for alike; orthogonal "
+         "Procrustes distance, and representation topology divergence, RTD (Barannikov et al. 2022), 0 for alike."),
+        ("phases of representations", "Li et al. 2025: rank falls (warm-up), rises (entropy-seeking), falls again "
+         "(compression-seeking). Here: turns between monotone stretches, as few as noise allows, with intervals."),
+        ("equal step, tokens, loss", "features of runs of different size, interpolated between checkpoints to levels "
+         "all of them reach; never extrapolated."),
+        ("Fisher's z here", "takes the two correlations for independent although they share a loss, and checkpoints "
+         "for independent although neighbours are nearly the same model: it is shown because it is often published. "
+         "Williams' test drops the first assumption, the block bootstrap of the difference of |rho| both."),
+    )
+)  # fmt: skip
+
 DIFFERENCES = Table(
     "protocols",
     "The published procedure, ours, and why they differ",
@@ -84,12 +113,25 @@ DIFFERENCES = Table(
 )  # fmt: skip
 
 
-def methods(declaration: Declaration, adjusted_by: Method, notes: Sequence[str]) -> Section | None:
-    """Formulas in words with their sources, the rule of the verdict, and what protocols differ in."""
+def methods(
+    declaration: Declaration, adjusted_by: Method, notes: Sequence[str], *, states: bool = False
+) -> Section | None:
+    """Formulas in words with their sources, the rule of the verdict, and what protocols differ in.
+
+    Parameters
+    ----------
+    declaration : Declaration
+    adjusted_by : "holm", "bonferroni" or "bh"
+    notes : sequence of str
+        `Study.notes`.
+    states : bool
+        Whether the study is of hidden states too.
+    """
     return section(
         "methods",
         "Methods",
         QUANTITIES,
+        STATE_QUANTITIES if states else None,
         say(RULE),
         say(f"Here p-values are adjusted by the method of {NAMES[adjusted_by]}."),
         DIFFERENCES if follows_publication(declaration) else None,

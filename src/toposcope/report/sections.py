@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.analysis.claims import claims
 from toposcope.analysis.reproduction import reproduction
 from toposcope.checkpoints.doctor.finding import short_steps
-from toposcope.report import evidence
+from toposcope.report import evidence, states
 from toposcope.report.document import Document, Picture, Section, csv, say, section
 from toposcope.report.evidence import Frames
 from toposcope.report.material import Material
@@ -21,10 +21,14 @@ from toposcope.study.study import with_flat_steps
 SHOWN_ERRORS = 100
 PLACES = {
     "overview": ("overview",),
-    "published": ("published", "traces"),
+    "published": ("published", "traces", "published_representations"),
     "runs": ("losses",),
     "topology": ("topology", "rate", "gradients", "diagrams", "crocker"),
-    "association": ("association", "partial"),
+    "representations": ("representations", "depth", "embeddings", "state_diagrams", "state_crocker"),
+    "representation_phases": ("representation_phases",),
+    "similarity": ("layer_similarity", "checkpoint_similarity"),
+    "sizes": ("cross_size",),
+    "association": ("association", "partial", "spectral_against_topology"),
     "layers": ("layers", "groups"),
     "phases": ("change_points",),
     "scaling": ("scaling",),
@@ -103,11 +107,16 @@ def study_document(material: Material, facts: Facts, frames: Frames, pictures: S
     """
     declaration = material.declaration
     placed = _placed(pictures)
+    of_states = any(t.clouds for t in material.analysis.trajectories)
     found = [
         section("overview", "At a glance", *placed["overview"]),
         evidence.published(material, frames, *placed["published"]),
         evidence.runs(material, *placed["runs"]),
         section("topology", "Topology over training", *placed["topology"]),
+        states.representations(material, *placed["representations"]),
+        states.phases(frames, *placed["representation_phases"]),
+        section("similarity", "Similarity", *placed["similarity"]),
+        states.sizes(frames, *placed["sizes"]),
         evidence.association(material, frames, *placed["association"]),
         evidence.layers(material, *placed["layers"]),
         evidence.phases(frames, *placed["phases"]),
@@ -117,7 +126,7 @@ def study_document(material: Material, facts: Facts, frames: Frames, pictures: S
         section("figures", "Further figures", *placed[""]),
         doctor(material.findings, facts.examined),
         failures(facts.errors),
-        methods(declaration, material.analysis.adjusted_by, facts.notes),
+        methods(declaration, material.analysis.adjusted_by, facts.notes, states=of_states),
         provenance(declaration, facts.corpus),
     ]
     lead = [("", verdict_of(material, frames))]

@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from toposcope.report.headline import HEADLINES, TARGETS
+from toposcope.report.headline import named, spoken
 
 NOTHING = "–"
 """What stands where a number is not defined."""
-NAMES: dict[str, str] = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
-"""What the text calls a feature or a target; others keep the name they have in the tables."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,6 @@ def table(
     cells = tuple(tuple(write(row) for _, write in specs) for row in rows)
     columns = tuple(column for column, _ in specs)
     return Table(name, caption, columns, cells, sortable) if cells else None
-
-
-def named(feature: str) -> str:
-    """Return what the text calls a feature, target or quantity."""
-    return NAMES.get(feature, feature)
 
 
 def missing(value: object) -> bool:
@@ -172,6 +165,6 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
 
 def headline_rows(frame: pl.DataFrame, column: str = "feature") -> list[dict[str, Any]]:
     """Return the rows of the features the report speaks of by name, in the order of the headlines."""
-    order = {name: place for place, name in enumerate(NAMES)}
+    order = {name: place for place, name in enumerate(spoken(frame.get_column(column)))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from toposcope.analysis import Analysis
@@ -10,9 +11,10 @@ from toposcope.analysis.pairing import FEWEST_RUNS
 from toposcope.analysis.trajectories import CONTROLS
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
-from toposcope.report.association import NETWORK, measured
-from toposcope.report.headline import TARGETS, TRAJECTORIES, Headline, ranked
-from toposcope.report.tables import named, signed
+from toposcope.report.association import NETWORK, SCALED, has_scales, measured
+from toposcope.report.figures.spectra import Counts
+from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named, ranked
+from toposcope.report.tables import signed
 
 BEYOND, UNDECIDED, TREND, NONE = "beyond trend", "undecided", "trend only", "none"
 VERDICTS = (BEYOND, UNDECIDED, TREND, NONE)
@@ -58,7 +60,9 @@ def sentences(
     topology, controls = defined.filter(~is_control), defined.filter(is_control)
     found = [_overall(topology, rows)]
     if len(topology):
-        found += [s for headline in TRAJECTORIES if (s := _of_feature(headline, topology))]
+        headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, TOLD_OF_CLOUDS))
+        found += [s for headline in headlines if (s := _of_feature(headline, topology))]
+        found += _of_spectra(analysis.comparisons)
         found += _of_groups(measured(everything).filter(pl.col("group") != NETWORK, ~is_control))
         found += _of_controls(controls)
     found += _of_claims(claims)
@@ -113,8 +117,23 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
 
 def _kept(rows: pl.DataFrame) -> pl.DataFrame:
     """Return what is not beyond the trend, though something is left given the step and given every clock."""
+    return _left(rows).filter(~_gone_with_scale(rows))
+
+
+def _of_scale(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what is left given every clock, of hidden states, but not given the step and their top eigenvalue."""
+    return _left(rows).filter(_gone_with_scale(rows))
+
+
+def _left(rows: pl.DataFrame) -> pl.DataFrame:
     left = [pl.col(name).fill_nan(1.0) < LEVEL for name in ("p_given_step_adjusted", "p_given_all_adjusted")]
     return rows.filter(*left, verdict=TREND)
+
+
+def _gone_with_scale(rows: pl.DataFrame) -> pl.Expr:
+    if not has_scales(rows):
+        return pl.lit(value=False)
+    return pl.col(SCALED).is_finite() & ~(pl.col("p_given_scale_adjusted").fill_nan(1.0) < LEVEL)
 
 
 def _explained(rows: pl.DataFrame) -> pl.DataFrame:
@@ -149,6 +168,8 @@ def _numbers(mine: pl.DataFrame) -> str:
     for row in mine.iter_rows(named=True):
         given = row["rho_given_step"]
         left = f"; given the step {signed(given)}" if given == given else ""
+        scaled = row.get("rho_given_scale", np.nan)
+        left += f"; given the step and the top eigenvalue {signed(scaled)}" if np.isfinite(scaled) else ""
         beside = "" if clock else f" (the step's own {signed(row['rho_step'])}{left})"
         told.append(f"{row['run']} {signed(row['rho'])}{beside}")
     start = " is the step's own, up to sign: " if clock else ": "
@@ -179,8 +200,8 @@ def _told(name: str, mine: pl.DataFrame, by_verdict: dict[str, list[str]]) -> st
     if runs := by_verdict[UNDECIDED]:
         parts.append(f"is undecided{_in(runs, mine)}: too few runs can be compared")
     kept = set(_kept(mine).get_column("run"))
-    explained = set(_explained(mine).get_column("run"))
-    if runs := [run for run in by_verdict[TREND] if run not in kept | explained]:
+    explained, scaled = (set(which(mine).get_column("run")) for which in (_explained, _of_scale))
+    if runs := [run for run in by_verdict[TREND] if run not in kept | explained | scaled]:
         ranked = mine.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
         tracks = isinstance(ranked, float) and ranked > TRACKS
         parts.append(
@@ -191,6 +212,11 @@ def _told(name: str, mine: pl.DataFrame, by_verdict: dict[str, list[str]]) -> st
         parts.append(
             f"keeps an association with the loss given the step{_in(runs, mine)}, but none that can be detected once "
             f"{_clocks(mine)} known"
+        )
+    if runs := [run for run in by_verdict[TREND] if run in scaled]:
+        parts.append(
+            f"keeps an association with the loss given the step{_in(runs, mine)}, but none that can be detected once "
+            "the step and the top eigenvalue of the same hidden states are known"
         )
     if runs := [run for run in by_verdict[TREND] if run in kept]:
         parts.append(f"keeps an association with the loss given the step{_in(runs, mine)}, but fails other tests")
@@ -246,6 +272,12 @@ def _of_controls(controls: pl.DataFrame) -> list[str]:
         f"{'is' if len(beyond) == 1 else 'are'} beyond the trend in at least one run "
         f"({_examples([named(f) for f in beyond])})."
     ]
+
+
+def _of_spectra(comparisons: pl.DataFrame) -> list[str]:
+    """Say whether topology correlates with the loss more strongly than the spectra of the same hidden states."""
+    counts = Counts.of(comparisons)
+    return [counts.told()] if counts.total else []
 
 
 def _of_claims(claims: pl.DataFrame | None) -> list[str]:

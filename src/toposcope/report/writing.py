@@ -68,7 +68,16 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
 def material_of(study: Study, adjust: Method = "holm") -> Material:
     """Read and analyse a study."""
     log, runs = study.log(), study.runs()
-    analysis = analyse(study.frame(), study.labels(), log, runs, protocol=study.declaration.protocol, adjust=adjust)
+    declared = study.declaration
+    analysis = analyse(
+        study.frame(),
+        study.labels(),
+        log,
+        runs,
+        protocol=declared.protocol,
+        adjust=adjust,
+        tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
+    )
     return Material.of(study, analysis, predictions(analysis.trajectories, log, runs))
 
 

@@ -15,7 +15,13 @@ from toposcope.report.figures.layers import layers
 from toposcope.report.figures.overview import overview
 from toposcope.report.figures.published import predictions, published, traces
 from toposcope.report.figures.references import references
+from toposcope.report.figures.representation_phases import representation_phases
+from toposcope.report.figures.representations import depth, embeddings, published_representations, representations
 from toposcope.report.figures.scaling import scaling
+from toposcope.report.figures.similarity import checkpoint_similarity, layer_similarity
+from toposcope.report.figures.sizes import cross_size
+from toposcope.report.figures.spectra import spectral_against_topology
+from toposcope.report.figures.state_diagrams import state_crocker, state_diagrams
 from toposcope.report.figures.training import gradients, groups, losses, topology
 from toposcope.report.material import Material
 
@@ -39,6 +45,17 @@ MAKERS = (
     references,
     gradients,
     traces,
+    published_representations,
+    representations,
+    depth,
+    embeddings,
+    state_diagrams,
+    state_crocker,
+    representation_phases,
+    layer_similarity,
+    checkpoint_similarity,
+    cross_size,
+    spectral_against_topology,
 )
 """In the order of the page; each returns None where the study has no data for it."""
 

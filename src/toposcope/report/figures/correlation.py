@@ -1,5 +1,8 @@
 """Features and the loss: how they correlate, alone and with the step known."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import polars as pl
@@ -19,8 +22,9 @@ from toposcope.report.figures.drawn import (
     runs_of,
     span,
 )
-from toposcope.report.headline import HEADLINES, TARGETS
+from toposcope.report.headline import HEADLINES, OF_CLOUDS, TARGETS, Headline, headlines_of
 from toposcope.report.material import Material
+from toposcope.study.store import PUBLISHED
 
 MOST_PANELS = 4
 COLUMNS = (
@@ -29,6 +33,8 @@ COLUMNS = (
     ("rho_given_step", "feature\ngiven step"),
     ("rho_given_all", "feature given\nall clocks"),
 )
+SCALE = ("rho_given_scale", "given step and\ntop eigenvalue")
+"""A further column, of hidden states alone."""
 # From the strongest verdict to the weakest; marker and fill tell them apart without colour.
 VERDICTS = {
     "beyond trend": ("#D55E00", "D", True),
@@ -52,8 +58,9 @@ def _topology(rows: pl.DataFrame) -> pl.DataFrame:
 
 def association(material: Material) -> Drawn | None:
     """Draw rank correlations of the headline features, alone and given the clocks."""
-    names = {h.feature: h.name for h in HEADLINES}
     rows = of_network(material)
+    states = headlines_of(material.analysis.trajectories, OF_CLOUDS)
+    names = {h.feature: h.name for h in HEADLINES} | {h.feature: _of_states(h) for h in states}
     shown_rows = rows.filter(pl.col("feature").is_in(names))
     if not len(shown_rows):
         return None
@@ -64,11 +71,12 @@ def association(material: Material) -> Drawn | None:
     )
     across = min(2, len(shown))
     down = -(-len(shown) // across)
+    columns = (*COLUMNS, SCALE) if _scaled(shown_rows) else COLUMNS
     figure = new_figure(1.9 + down * (0.24 * len(features) + 0.3))
     panels = figure.subplots(down, across, squeeze=False)
     for i, axes in enumerate(panels.flat):
         if i < len(shown):
-            _heat_map(axes, shown_rows.filter(run=shown[i].run), features, shown[i].run)
+            _heat_map(axes, shown_rows.filter(run=shown[i].run), features, columns, shown[i].run)
             axes.set_yticks(range(len(features)), [names[f] for f in features] if i % across == 0 else [])
             axes.tick_params(bottom=False, labelbottom=False, labeltop=i < across)
         else:
@@ -76,17 +84,28 @@ def association(material: Material) -> Drawn | None:
     colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr")
     figure.colorbar(
         colours, ax=panels, label="Spearman's rho with the loss", location="top", fraction=0.02, aspect=40, shrink=0.8,
-        ticks=[-1, -0.5, 0, 0.5, 1],
+        ticks=[-1, 0, 1] if len(columns) > len(COLUMNS) else [-1, -0.5, 0, 0.5, 1],
     )  # fmt: skip
     told = _of_association(rows)
+    scale = (
+        " Of hidden states (“hidden”) also given the step and the top eigenvalue of the same states."
+        if len(columns) > len(COLUMNS)
+        else ""
+    )
     return Drawn(
         "association",
         f"{told} Spearman's rho with the {_targets(rows)}: of the feature, of the step, and of the feature once the "
-        "step, or every clock (step, weight norm, cumulative learning rate, as far as they are known), is given. "
-        f"Hatched: not defined, because the clock ranks the checkpoints as the feature or the loss does.{left_out}",
+        "step, or every clock (step, weight norm, cumulative learning rate, as far as they are known), is given."
+        f"{scale} Hatched: not defined, because the clock ranks the checkpoints as the feature or the loss does."
+        f"{left_out}",
         f"Heat map of rank correlations with the loss, a row a feature, a panel a run. {told}",
         figure,
     )
+
+
+def _of_states(headline: Headline) -> str:
+    """Return a name that leaves room for five columns."""
+    return f"{headline.axis}, {'published' if headline.feature.startswith(PUBLISHED) else 'hidden'}"
 
 
 def _targets(rows: pl.DataFrame) -> str:
@@ -111,22 +130,43 @@ def _of_association(rows: pl.DataFrame) -> str:
     return f"{text}; the median |rho| of {raw:.2f} becomes {partial:.2f} once the step is given."
 
 
-def _heat_map(axes: Axes, rows: pl.DataFrame, features: list[str], title: str) -> None:
+def _scaled(rows: pl.DataFrame) -> bool:
+    """Tell whether features have a scale of their own, as those of hidden states have."""
+    return "rho_top_eigenvalue" in rows.columns and rows.get_column("rho_top_eigenvalue").is_finite().any()
+
+
+def _heat_map(
+    axes: Axes, rows: pl.DataFrame, features: list[str], columns: Sequence[tuple[str, str]], title: str
+) -> None:
     by_feature = {row["feature"]: row for row in rows.iter_rows(named=True)}
-    cells = np.array([[by_feature.get(f, {}).get(c, np.nan) for c, _ in COLUMNS] for f in features], dtype=float)
+    cells = np.array([[by_feature.get(f, {}).get(c, np.nan) for c, _ in columns] for f in features], dtype=float)
     colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr").to_rgba
     axes.imshow(cells, cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
     for (i, j), value in np.ndenumerate(cells):
         if np.isfinite(value):
             colour = ink_on(colours(value)[:3])
-            axes.text(j, i, f"{value:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=SMALL)
-        else:
+            text = f"{value:.2f}".replace("-", "−")
+            text = _narrow(text) if len(columns) > len(COLUMNS) else text
+            axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=SMALL)
+        elif _is_asked(by_feature.get(features[i], {}), columns[j][0]):
             box = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white", edgecolor="#999999", hatch="///", linewidth=0)
             axes.add_patch(box)
-    axes.set_xticks(range(len(COLUMNS)), [label for _, label in COLUMNS], rotation=90)
+    axes.set_xticks(range(len(columns)), [label for _, label in columns], rotation=90)
     axes.set_title(title)
     axes.grid(visible=False)
     axes.tick_params(length=0)
+
+
+def _narrow(text: str) -> str:
+    """Write a correlation in the width that five columns leave."""
+    return text.replace("1.00", "1") if text.endswith("1.00") else text.replace("0.", ".")
+
+
+def _is_asked(row: Mapping[str, Any], column: str) -> bool:
+    """Tell whether a number should be there: the run has the feature, and the feature a scale where that is given."""
+    if column == SCALE[0]:
+        return np.isfinite(row.get("rho_top_eigenvalue", np.nan)) and not row["feature"].endswith(" top_eigenvalue")
+    return bool(row)
 
 
 def partial(material: Material) -> Drawn | None:
@@ -139,7 +179,7 @@ def partial(material: Material) -> Drawn | None:
     is_control = pl.col("feature").str.contains(CONTROLS)
     for axes, title, mine in zip(
         panels,
-        ("topology", "controls (norms, gradients)"),
+        ("topology", f"controls (norms, {'spectra' if _scaled(rows) else 'gradients'})"),
         (rows.filter(~is_control), rows.filter(is_control)),
         strict=True,
     ):

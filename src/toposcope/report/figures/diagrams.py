@@ -43,15 +43,15 @@ def diagrams(material: Material) -> Drawn | None:
     layer = max(moves, key=lambda name: moves[name])
     steps = _telling_steps(trajectory, layer)
     read = {step: _read(material, trajectory.run, step).get(layer) for step in steps}
-    bars = {step: {name: _positive(d) for name, d in d.items()} for step, d in read.items() if d}
+    bars = {step: {name: positive(d) for name, d in d.items()} for step, d in read.items() if d}
     if len(bars) < 2 or any("H0" not in d for d in bars.values()):
         return None
     label = short_names([layer], trajectory.roles)[0]
     figure = new_figure(4.6)
     panels = figure.subplots(2, len(bars), sharex="row", sharey="row", squeeze=False)
     for i, (step, of_step) in enumerate(bars.items()):
-        _points(panels[0, i], of_step)
-        _barcode(panels[1, i], of_step)
+        plot_points(panels[0, i], of_step)
+        plot_barcode(panels[1, i], of_step)
         panels[0, i].set_title(f"step {step:,}")
     longest = max(float(b.max()) for d in bars.values() for b in d.values() if len(b))
     for axes in panels[0]:
@@ -63,7 +63,7 @@ def diagrams(material: Material) -> Drawn | None:
     figure.supxlabel("filtration value (distance between rows)", fontsize=LABEL)
     handles, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
-    told = "; ".join(_summary(step, of_step) for step, of_step in bars.items())
+    told = "; ".join(summary(step, of_step) for step, of_step in bars.items())
     first, *_, last = (of_step["H0"] for of_step in bars.values())
     change = percent(float((first[:, 1] - first[:, 0]).sum()), float((last[:, 1] - last[:, 0]).sum()))
     return Drawn(
@@ -108,18 +108,20 @@ def _read(material: Material, run: str, step: int) -> dict[str, dict[str, Diagra
         return {}
 
 
-def _positive(diagram: Diagram) -> Vector:
+def positive(diagram: Diagram) -> Vector:
+    """Return the points of positive length as births and deaths, whichever way the filtration goes."""
     pairs = np.sort(diagram.pairs, axis=1)
     return pairs[pairs[:, 1] > pairs[:, 0]]
 
 
-def _points(axes: Axes, bars: dict[str, Vector]) -> None:
+def plot_points(axes: Axes, bars: dict[str, Vector]) -> None:
+    """Draw a diagram of each dimension."""
     for name, colour, marker in (("H0", H0_COLOUR, "o"), ("H1", H1_COLOUR, "^")):
         if name in bars:
             axes.plot(*bars[name].T, linestyle="none", marker=marker, color=colour, alpha=0.6, label=name)
 
 
-def _barcode(axes: Axes, bars: dict[str, Vector]) -> None:
+def plot_barcode(axes: Axes, bars: dict[str, Vector]) -> None:
     """Draw the longest bars, the shortest of them lowest, H1 above H0."""
     height = 0
     for name, colour in (("H0", H0_COLOUR), ("H1", H1_COLOUR)):
@@ -131,14 +133,15 @@ def _barcode(axes: Axes, bars: dict[str, Vector]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _summary(step: int, bars: dict[str, Vector]) -> str:
+def summary(step: int, bars: dict[str, Vector]) -> str:
+    """Say what a checkpoint's diagrams hold."""
     total, longest = (float(f(bars["H0"][:, 1] - bars["H0"][:, 0])) if len(bars["H0"]) else 0 for f in (np.sum, np.max))
     loops = f", {len(bars['H1'])} loops" if "H1" in bars else ""
     return f"step {step:,}: H0 total {number(total)}, longest bar {number(longest)}{loops}"
 
 
 @dataclass(frozen=True)
-class _Curves:
+class Curves:
     """Betti curves of one dimension over training.
 
     Attributes
@@ -180,7 +183,7 @@ def crocker(material: Material) -> Drawn | None:
     at_steps = np.array(list(read))
     for row, dimension in zip(panels, dimensions, strict=True):
         for axes, scale in zip(row, scales, strict=True):
-            curves = _curves(read, f"H{dimension}", scale)
+            curves = betti_curves(read, f"H{dimension}", scale)
             middles[dimension, scale is not None] = curves.middle
             _crocker_panel(axes, at_steps, curves)
         figure.colorbar(
@@ -194,7 +197,7 @@ def crocker(material: Material) -> Drawn | None:
         axes.set_xlabel("training step")
     training = Training([trajectory], material.findings)
     marks = "".join(sorted({training.mark_suspects(axes) for axes in panels[-1]}))
-    told = _told(middles, trajectory.run)
+    told = told_of_middles(middles, trajectory.run)
     return Drawn(
         "crocker",
         f"{told} Betti numbers, summed over layers, at {len(read)} of {n} checkpoints; white line: the distance at "
@@ -204,9 +207,9 @@ def crocker(material: Material) -> Drawn | None:
     )
 
 
-def _curves(
+def betti_curves(
     read: dict[int, dict[str, dict[str, Diagram]]], name: str, norms: dict[str, dict[int, float]] | None
-) -> _Curves:
+) -> Curves:
     """Add up the Betti curves of all layers at each checkpoint, distances divided by norms if given."""
     clouds: list[list[Diagram]] = []
     for step, of_layers in read.items():
@@ -217,15 +220,16 @@ def _curves(
     deaths = [np.concatenate([np.empty(0), *(d.pairs[d.lifetimes > 0, 1] for d in cloud)]) for cloud in clouds]
     every = np.concatenate(deaths)
     at = np.linspace(0, float(np.quantile(every, 0.995)) if len(every) else 1.0, GRID)
-    counts = np.array([np.sum([betti_curve(d, at) for d in cloud], axis=0) for cloud in clouds], dtype=np.float64).T
+    summed = [np.sum([np.zeros(GRID), *(betti_curve(d, at) for d in cloud)], axis=0) for cloud in clouds]
+    counts = np.array(summed, dtype=np.float64).T
     if name == "H0":
         middle = np.array([np.median(d) if len(d) else np.nan for d in deaths])
     else:
         middle = at @ counts / np.maximum(counts.sum(axis=0), 1)
-    return _Curves(at, counts, middle)
+    return Curves(at, counts, middle)
 
 
-def _crocker_panel(axes: Axes, steps: NDArray[np.int64], curves: _Curves) -> None:
+def _crocker_panel(axes: Axes, steps: NDArray[np.int64], curves: Curves) -> None:
     image, extent = on_even_steps(steps, curves.counts)
     axes.imshow(image, aspect="auto", origin="lower", extent=(*extent, 0, float(curves.at[-1])))
     axes.plot(steps, curves.middle, color="white", linewidth=2.5)
@@ -233,19 +237,24 @@ def _crocker_panel(axes: Axes, steps: NDArray[np.int64], curves: _Curves) -> Non
     axes.grid(visible=False)
 
 
-def _told(middles: dict[tuple[int, bool], Vector], run: str) -> str:
+def told_of_middles(middles: dict[tuple[int, bool], Vector], run: str, scale: str = "weight norm") -> str:
     """Say how far the curves moved, and how much of it is left once the scale is divided out."""
     parts = []
     for dimension, what in (
         (0, "the distance at which half of the components have merged"),
         (1, "the mean distance at which loops are alive"),
     ):
-        if (dimension, False) not in middles:
+        raw = _known(middles.get((dimension, False), np.empty(0)))
+        if not len(raw):
             continue
-        raw = middles[dimension, False]
         text = f"{what} moves from {number(raw[0])} to {number(raw[-1])} ({percent(raw[0], raw[-1])}"
-        if (dimension, True) in middles:
-            ratio = middles[dimension, True]
-            text += f"; divided by the weight norm {percent(ratio[0], ratio[-1])}"
+        ratio = _known(middles.get((dimension, True), np.empty(0)))
+        if len(ratio):
+            text += f"; divided by the {scale} {percent(ratio[0], ratio[-1])}"
         parts.append(f"{text})")
     return f"In {run} {', and '.join(parts)}."
+
+
+def _known(values: Vector) -> Vector:
+    """Return the finite values."""
+    return values[np.isfinite(values)]

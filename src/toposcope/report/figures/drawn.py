@@ -139,13 +139,25 @@ class Training:
     shown : sequence of Trajectory
     findings : polars.DataFrame
         `Study.findings`.
+    logarithmic : bool
+        Whether the axis is the step in any case, to be made logarithmic by `scale`.
     """
 
-    def __init__(self, shown: Sequence[Trajectory], findings: pl.DataFrame) -> None:
+    def __init__(self, shown: Sequence[Trajectory], findings: pl.DataFrame, *, logarithmic: bool = False) -> None:
         self._last = {t.run: max(int(t.steps[-1]), 1) for t in shown}
         self._findings = findings
-        self.in_steps = max(self._last.values()) <= ALIKE * min(self._last.values())
+        self.in_steps = logarithmic or max(self._last.values()) <= ALIKE * min(self._last.values())
         self.label = "training step" if self.in_steps else "share of the run's steps, %"
+
+    def scale(self, axes: Axes, most: int = 6) -> None:
+        """Make the axis logarithmic from step 1 on, with step 0 beside it; at most so many ticks."""
+        last = max(self._last.values())
+        powers = [10**k for k in range(int(np.log10(last)) + 1)]
+        ticks = [0, *powers[:: -(-len(powers) // (most - 1))]]
+        axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+        axes.set_xticks(ticks, ["0", *(power_of_ten(tick) for tick in ticks[1:])])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(-0.3, last * 1.3)
 
     def of(self, run: str, steps: Any) -> Vector:
         """Return where steps of a run stand on the axis."""

@@ -1,12 +1,13 @@
 """Published numbers beside ours: correlations by run, errors of prediction, traces of single runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from matplotlib.artist import Artist
 
-from toposcope.analysis.reproduction import BATCH_LOSS, BLEND_OF_LOSSES, Findings
+from toposcope.analysis.reproduction import BLEND_OF_LOSSES, Findings
 from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     COLOURS,
@@ -23,9 +24,18 @@ from toposcope.report.figures.drawn import (
 from toposcope.report.headline import NP
 from toposcope.report.material import Material
 from toposcope.study.published import Trace
+from toposcope.study.store import PUBLISHED
 
-NAMES = {"np_mean": "mean neural persistence", "H0.total": "H0 total", "H1.total": "H1 total"}
-TRACED = ("np_mean", "H0.total")
+NAMES = {
+    "np_mean": "mean neural persistence",
+    "H0.total": "H0 total",
+    "H1.total": "H1 total",
+    "H1.entropy": "H1 entropy",
+    "effective_rank": "effective rank",
+    "top_eigenvalue": "top eigenvalue",
+}
+TRACED = {"weights": ("np_mean", "H0.total"), "hidden_states": ("effective_rank", "H0.total", "H1.entropy")}
+"""Quantities whose course is drawn, by what a publication measured."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +84,15 @@ def published(material: Material) -> Drawn | None:
         axes.set(xlim=(-1.05, 1.05), ylim=(len(runs) - 0.5, -0.5))
         axes.set_title(f"{NAMES[quantity]}", loc="left")
         axes.set_yticks(range(len(runs)), runs)
-    panels[-1].set_xlabel("Spearman's rho with the loss of the last batch")
+    of_states = claims.subject == "hidden_states"
+    panels[-1].set_xlabel(f"Spearman's rho with the {'loss on a text' if of_states else 'loss of the last batch'}")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
     told = " ".join(_of_quantity(quantity, [values[quantity, run] for run in runs]) for quantity in quantities)
     intervals = " Grey lines: published intervals." if any(claims.intervals.get(q) for q in quantities) else ""
     return Drawn(
         "published",
-        f"{told} Against the loss of one batch, as published.{intervals}",
+        f"{told} Against the {'loss on a text' if of_states else 'loss of one batch'}, as published.{intervals}",
         f"Dot plot of correlations with the loss, published and ours, a row a run. {told}",
         figure,
     )
@@ -91,10 +102,10 @@ def _correlations(material: Material, quantity: str, run: str) -> dict[str, floa
     """Return what is known of a correlation: published, by the published protocol, exact, of the step."""
     claims = material.declaration.published
     assert claims is not None
-    analysis = material.analysis
-    findings = Findings(analysis.association, analysis.scaling, {t.run: t for t in analysis.trajectories})
-    protocol = findings.associated(run, quantity, published=True, target=BATCH_LOSS)
-    exact = findings.associated(run, quantity, published=False, target=BATCH_LOSS)
+    findings = _findings(material)
+    target = findings.published_target(run)
+    protocol = findings.associated(run, quantity, published=True, target=target)
+    exact = findings.associated(run, quantity, published=False, target=target)
     found = {
         "published": claims.correlations[quantity].get(run),
         "protocol": protocol.get("rho"),
@@ -214,13 +225,13 @@ def _of_protocol(table: pl.DataFrame, protocol: str) -> str:
 def traces(material: Material) -> Drawn | None:
     """Draw the published traces of single runs, with ours where the run is measured here."""
     published_traces = _traces(material)
-    quantities = [q for q in TRACED if any(q in trace.values for trace in published_traces.values())]
+    quantities = [q for q in _traced(material) if any(q in trace.values for trace in published_traces.values())]
     if not quantities:
         return None
     measured = {t.run: t for t in material.analysis.trajectories}
     figure = new_figure(2.1 * len(quantities) + 0.8)
     panels = figure.subplots(len(quantities), 1, sharex=True, squeeze=False)[:, 0]
-    findings = Findings(material.analysis.association, material.analysis.scaling, measured)
+    findings = _findings(material)
     for (run, trace), (colour, marker) in zip(published_traces.items(), looks(), strict=False):
         for axes, quantity in zip(panels, quantities, strict=True):
             if quantity in trace.values:
@@ -241,8 +252,8 @@ def traces(material: Material) -> Drawn | None:
             logarithmic_if_wide(axes)
     panels[-1].set_xlabel("training step")
     ours = ""
-    if any(run in measured and NP.feature in measured[run].features for run in published_traces):
-        ours = " Solid: ours, of every weight; dotted: ours by the published protocol."
+    if any(_ours(findings, run, quantities) for run in published_traces):
+        ours = " Solid: ours, exact; dotted: ours by the published protocol."
     handles: dict[str, Artist] = {}
     for axes in panels:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -251,19 +262,39 @@ def traces(material: Material) -> Drawn | None:
     return Drawn(
         "traces",
         f"{told} Dashed with hollow marks: as published.{ours}",
-        f"Published neural persistence and H0 total of {joined(list(published_traces))} by training step. {told}",
+        f"Published {joined([NAMES[q] for q in quantities])} of {joined(list(published_traces))} by step. {told}",
         figure,
     )
 
 
+def _findings(material: Material) -> Findings:
+    analysis, claims = material.analysis, material.declaration.published
+    found = {t.run: t for t in analysis.trajectories}
+    return Findings(analysis.association, analysis.scaling, found, subject=claims.subject if claims else "weights")
+
+
+def _traced(material: Material) -> tuple[str, ...]:
+    claims = material.declaration.published
+    return TRACED[claims.subject if claims else "weights"]
+
+
+def _ours(findings: Findings, run: str, quantities: Sequence[str]) -> bool:
+    """Tell whether any of the quantities was measured of a run here."""
+    features = [findings.feature(run, quantity, published=False) for quantity in quantities]
+    return any(feature and not feature.startswith(f"{PUBLISHED} ") for feature in features)
+
+
 def _traces(material: Material) -> dict[str, Trace]:
-    """Return published values over training: those declared, and those imported for runs that are not measured here."""
+    """Return published values over training: those declared, and those imported for runs that are not measured here.
+
+    Those of hidden states have figures of their own.
+    """
     claims = material.declaration.published
     found = dict(claims.traces) if claims else {}
     for trajectory in material.analysis.trajectories:
-        if NP.feature in trajectory.features or trajectory.run in found:
+        if NP.feature in trajectory.features or trajectory.run in found or PUBLISHED in trajectory.clouds:
             continue
-        values = {q: trajectory.features.get(f"published {q}") for q in TRACED}
+        values = {q: trajectory.features.get(f"published {q}") for q in _traced(material)}
         known = {q: v.tolist() for q, v in values.items() if v is not None and np.isfinite(v).all()}
         if known:
             found[trajectory.run] = Trace(steps=trajectory.steps.tolist(), values=known)
@@ -273,9 +304,9 @@ def _traces(material: Material) -> dict[str, Trace]:
 def _of_trace(material: Material, run: str, trace: Trace) -> str:
     """Say how the published quantities move, and whether ours move the same way."""
     measured = {t.run: t for t in material.analysis.trajectories}
-    findings = Findings(material.analysis.association, material.analysis.scaling, measured)
+    findings = _findings(material)
     parts = []
-    for quantity in TRACED:
+    for quantity in _traced(material):
         values = trace.values.get(quantity)
         if not values:
             continue
@@ -290,7 +321,7 @@ def _of_trace(material: Material, run: str, trace: Trace) -> str:
         parts.append(text)
     here = (
         ""
-        if run in measured and NP.feature in measured[run].features
+        if _ours(findings, run, _traced(material))
         else " It is not measured in this study: only published values are drawn."
     )
     return f"{run}: {'; '.join(parts)}.{here}"

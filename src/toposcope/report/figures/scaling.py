@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from toposcope.analysis.analysis import sizes_of_complete
 from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
-from toposcope.report.headline import TARGETS, TRAJECTORIES, ranked
+from toposcope.report.headline import TARGETS, TRAJECTORIES, headlines_of, ranked
 from toposcope.report.material import Material
 
 MOST_TICKS = 4
@@ -20,7 +20,8 @@ def scaling(material: Material) -> Drawn | None:
     laws = {row["quantity"]: row for row in analysis.scaling.iter_rows(named=True)}
     target = next((name for name in TARGETS if name in laws), None)
     wanted = [(target, f"final {TARGETS[target]} (nats)", f"The final {TARGETS[target]}")] if target else []
-    wanted += [(h.feature, h.axis, h.name) for h in TRAJECTORIES if h.feature in laws]
+    headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, ("rankme", "H0.total", "H1.total")))
+    wanted += [(h.feature, h.axis, h.name) for h in headlines if h.feature in laws]
     if not wanted:
         return None
     sizes = sizes_of_complete(analysis.trajectories, material.runs)

@@ -46,7 +46,8 @@ def losses(material: Material) -> Drawn | None:
     shown, left_out = chosen(with_loss, material.runs)
     figure = new_figure(3.6)
     axes = figure.subplots()
-    training = Training(shown, material.findings)
+    # What is measured at steps even in their logarithm is drawn so: hidden states are.
+    training = Training(shown, material.findings, logarithmic=any(t.clouds for t in shown))
     for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
         rows = material.log.filter(run=trajectory.run)
         rows = rows.filter(rows.get_column("loss").is_finite())
@@ -61,6 +62,8 @@ def losses(material: Material) -> Drawn | None:
         at = training.of(trajectory.run, trajectory.steps)
         axes.plot(at, _target(trajectory), color=colour, marker=marker, label=trajectory.run)
     axes.set(xlabel=training.label, ylabel="loss (nats per token)")
+    if any(t.clouds for t in shown):
+        training.scale(axes)
     legend(figure, axes)
     names = joined(sorted({TARGETS[next(iter(t.targets))] for t in with_loss}))
     ends = {t.run: found for t in with_loss if (found := first_last(_target(t))) is not None}

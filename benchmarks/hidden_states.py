@@ -1,0 +1,238 @@
+"""One cloud of hidden states: everything but H1 beside H1, engines of H1, streamed spectra beside a matrix product.
+
+    python benchmarks/hidden_states.py [--quick]
+
+Every contestant must first give the same result as toposcope, within its own precision.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from gudhi import RipsComplex
+from gudhi.sklearn import RipsPersistence
+from numpy.typing import NDArray
+from rich.progress import track
+from ripser import ripser
+from scipy.spatial.distance import pdist, squareform
+
+from bench import AGAINST, RESULTS, SUSTAINED, Column, Spread, against, interleaved, milliseconds, ratio, show, write
+from toposcope.homology import (
+    Moments,
+    bottleneck,
+    linear_cka,
+    procrustes,
+    rips,
+    rtd,
+    spectral_measures,
+    statistics,
+    two_nn,
+    wasserstein,
+)
+from toposcope.homology.point_cloud import with_distances
+
+Matrix = NDArray[np.float64]
+Row = dict[str, object]
+
+DIMENSION = 512
+BLOCK = 4096
+COLLAPSE_LIMIT = 500
+H1 = "H1 engine (GUDHI)"
+REST = "all but H1"
+
+PARTS = (
+    Column("work", "work"),
+    Column("ms", "taken"),
+    Column("time / H1 engine", "ratio"),
+)
+STREAM = (
+    Column("points", "points"),
+    Column("product", "product"),
+    Column("product, s", "floor"),
+    Column("streamed spectra, s", "ours"),
+    Column("spectra / product", "ratio"),
+)
+INFORMATION = (Column("work", "work"), Column("ms", "taken"))
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: python benchmarks/hidden_states.py --quick",
+)
+@click.option("--quick", is_flag=True, help="Show that it works: small clouds, 3 repeats.")
+@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+def main(quick: bool, repeats: int, out: Path) -> None:
+    """Measure what a cloud of hidden states costs.
+
+    The contestants are sampled in turn. Every ratio is that of neighbouring samples, and in brackets stand the lowest
+    and the highest.
+    """
+    repeats = 3 if quick else repeats
+    sizes, n_streamed = ((200, 500), 50_000) if quick else ((1000, 2000), 1_000_000)
+    rows = [row for move in ("small move", "other texts") for row in all_but_loops(sizes[0], move, repeats)]
+    tables: dict[str, tuple[list[Row], tuple[Column, ...]]] = {
+        "All but H1, beside H1": (rows, PARTS),
+        "H1": (loops(sizes, min(repeats, 3)), AGAINST),
+        "Streamed spectra": (streamed(n_streamed, min(repeats, 3)), STREAM),
+        "Comparison of two representations": (comparisons(min(repeats, 3)), INFORMATION),
+    }
+    for title, (found, columns) in tables.items():
+        show(found, columns, title)
+    facts = {
+        "samples": f"{repeats} of each contestant in turn; median (lowest-highest); slow ones fewer",
+        "cloud": f"normal points in {DIMENSION} dimensions, covariance eigenvalues 1/i, float32",
+        "distances": f"to the diagrams of {sizes[0]} points before: moved by 0.2 of the spread in every direction, or "
+        "drawn anew",
+        "H1": "on the full matrix of distances, field of two elements; toposcope from the points, the distances "
+        "included; ripser computes in float32",
+        "spectra": f"float32 blocks of {BLOCK} rows, summed in float64; the product X'X of the same rows at once, in "
+        "float64 or float32",
+        "comparison": "two clouds of 500 points, RTD of one batch of 200",
+    }
+    write("hidden-states", out, facts, tables, ("toposcope", "numpy", "scipy", "numba", "gudhi", "ripser"))
+
+
+def cloud(n: int, seed: int = 0) -> NDArray[np.float32]:
+    """Make normal points whose covariance has eigenvalues 1/i."""
+    scales = np.arange(1, DIMENSION + 1) ** -0.5
+    return (np.random.default_rng(seed).standard_normal((n, DIMENSION)) * scales).astype(np.float32)
+
+
+def all_but_loops(n: int, move: str, repeats: int) -> list[Row]:
+    """Time every part of measuring a cloud beside the engine of H1 on its distances."""
+    points, other = cloud(n), cloud(n, 1)
+    before = rips(points + np.float32(0.2) * other if move == "small move" else other)
+    now = rips(points)
+    known = with_distances(points)
+    distances = known.distances(np.arange(n))
+    parts: dict[str, Callable[[], object]] = {
+        "distances of all points": partial(with_distances, points),
+        "H0 of the distances": partial(rips, known, max_dimension=0),
+        "statistics": lambda: [statistics(diagram) for diagram in now],
+        "spectral measures": partial(spectral_measures, points),
+        "TwoNN of the distances": partial(two_nn, known),
+    }
+    for k in (0, 1):
+        parts[f"H{k}: Wasserstein-1"] = partial(wasserstein, before[k], now[k], order=1)
+        parts[f"H{k}: Wasserstein-2"] = partial(wasserstein, before[k], now[k], order=2)
+        parts[f"H{k}: bottleneck"] = partial(bottleneck, before[k], now[k])
+
+    def rest() -> None:
+        for run in parts.values():
+            run()
+
+    taken = milliseconds({H1: partial(_engine, distances), REST: rest, **parts}, repeats)
+    return [
+        {"work": f"{n} points, {move}: {name}", "taken": Spread.of(values), "ratio": ratio(values, taken[H1])}
+        for name, values in taken.items()
+    ]
+
+
+def loops(sizes: tuple[int, ...], repeats: int) -> list[Row]:
+    """Time H1 from the points beside each engine on the distances, which it is given."""
+    rows: list[Row] = []
+    for n in track(sizes, description="H1"):
+        points = cloud(n)
+        matrix = squareform(pdist(points))
+        others: dict[str, Callable[[], float]] = {
+            "GUDHI RipsPersistence": partial(_engine_total, matrix),
+            "ripser": partial(_ripser_total, matrix),
+        }
+        if n <= COLLAPSE_LIMIT:
+            others["GUDHI with edge collapse"] = partial(_collapsed, matrix)
+        rows += against(f"{n} points", partial(_our_loops, points), others, repeats, (1 - 1e-4, 1 + 1e-4))
+    return rows
+
+
+def streamed(n: int, repeats: int) -> list[Row]:
+    """Time spectra of rows that come in blocks beside one product of them all."""
+    narrow = cloud(n)
+    wide = narrow.astype(np.float64)
+    ours, double, single = "ours", "float64", "float32"
+    contestants: dict[str, Callable[[], object]] = {
+        ours: partial(_stream, narrow),
+        double: lambda: wide.T @ wide,
+        single: lambda: narrow.T @ narrow,
+    }
+    eigenvalue = np.linalg.eigvalsh(np.cov(wide[: 8 * BLOCK], rowvar=False))[-1]
+    if not np.isclose(_stream(narrow[: 8 * BLOCK]), eigenvalue, rtol=1e-10):
+        raise click.ClickException("streamed spectra do not agree with the covariance at once; nothing was timed")
+    for run in contestants.values():
+        run()
+    taken = interleaved(contestants, repeats)
+    return [
+        {
+            "points": f"{n} x {DIMENSION}",
+            "product": name,
+            "floor": Spread.of(taken[name]),
+            "ours": Spread.of(taken[ours]),
+            "ratio": ratio(taken[ours], taken[name]),
+        }
+        for name in (double, single)
+    ]
+
+
+def comparisons(repeats: int) -> list[Row]:
+    """Time the measures that compare two representations of the same points."""
+    first = cloud(500)
+    second = first + np.float32(0.2) * cloud(500, 1)
+    taken = milliseconds(
+        {
+            "RTD": partial(rtd, first, second, batch_size=200, n_batches=1),
+            "linear CKA": partial(linear_cka, first, second),
+            "Procrustes": partial(procrustes, first, second),
+        },
+        repeats,
+        SUSTAINED,
+    )
+    return [{"work": name, "taken": Spread.of(values)} for name, values in taken.items()]
+
+
+def _stream(points: NDArray[np.float32]) -> float:
+    moments = Moments(points.shape[1])
+    for block in _blocks(points):
+        moments.add(block)
+    return moments.measures().top_eigenvalue
+
+
+def _blocks(points: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    for begin in range(0, len(points), BLOCK):
+        yield points[begin : begin + BLOCK]
+
+
+def _engine(distances: Matrix) -> Matrix:
+    engine = RipsPersistence(
+        homology_dimensions=[1], input_type="full distance matrix", homology_coeff_field=2, n_jobs=1
+    )
+    return np.asarray(engine.fit_transform([distances])[0][0])
+
+
+def _engine_total(matrix: Matrix) -> float:
+    return _total(_engine(matrix))
+
+
+def _ripser_total(matrix: Matrix) -> float:
+    return _total(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1])
+
+
+def _our_loops(points: NDArray[np.float32]) -> float:
+    return float(rips(points, max_points=len(points))[1].lifetimes.sum())
+
+
+def _collapsed(matrix: Matrix) -> float:
+    tree = RipsComplex(distance_matrix=matrix).create_simplex_tree(max_dimension=1)
+    tree.collapse_edges()
+    tree.expansion(2)
+    tree.compute_persistence(homology_coeff_field=2)
+    return _total(tree.persistence_intervals_in_dimension(1))
+
+
+def _total(bars: Matrix) -> float:
+    return float(np.diff(bars, axis=1).sum())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""A made-up study of hidden states for the figures: trajectories whose answers are known, nothing measured."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.representation_phases import SCHEMA as PHASES
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.homology import Diagram
+from toposcope.report.material import Material
+
+LABEL = "hidden_states:layers=all"
+STEPS = np.array([0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000])
+LAYERS = ("hidden.00", "hidden.01", "hidden.02", "network")
+STATISTICS = ("H0.total", "H1.total", "H1.entropy")
+SPECTRA = ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")
+OF_STATES = (
+    "published_representations", "representations", "depth", "embeddings", "state_diagrams", "state_crocker",
+    "representation_phases", "layer_similarity", "checkpoint_similarity", "cross_size", "spectral_against_topology",
+)  # fmt: skip
+"""Figures that such a study alone has."""
+TURNS = (3, 7)
+"""Places of the two turns of the ranks."""
+
+
+def fall_rise_fall(n: int) -> np.ndarray:
+    """Return 10 down to 4, up to 8, down to 6, as far as the checkpoints go."""
+    return np.interp(np.arange(n), [0, *TURNS, len(STEPS) - 1], [10.0, 4.0, 8.0, 6.0])
+
+
+def of_states(t: Trajectory, place: int) -> Trajectory:
+    """Return a run with hidden states beside its weights: ranks fall, rise and fall, H0 goes along."""
+    n = min(len(t.steps), len(STEPS))
+    steps, rank = STEPS[:n], fall_rise_fall(n)
+    features = {
+        f"{LABEL} rankme": 2 * rank + place,
+        f"{LABEL} effective_rank": rank,
+        f"{LABEL} top_eigenvalue": np.geomspace(1, 1000, n),
+        f"{LABEL} anisotropy": np.linspace(0.1, 0.5, n),
+        f"{LABEL} two_nn": np.linspace(9, 3, n),
+        f"{LABEL} rms_radius": np.linspace(1, 2, n),
+        f"{LABEL} H0.total": 100 * rank,
+        f"{LABEL} H1.total": 10 * rank,
+        f"{LABEL} H1.entropy": np.linspace(4, 2, n),
+    }
+    hidden = {
+        layer: {name: values * (k + 1) / 4 for name, values in features.items()} for k, layer in enumerate(LAYERS[:-1])
+    }
+    embedded = {
+        f"embedding.{end}": {"embeddings H0.total": np.linspace(10, 5 * k, n), "embeddings rankme": np.full(n, 7.0)}
+        for k, end in enumerate(("input", "output"), start=1)
+    }
+    roles = {**dict.fromkeys(hidden, "hidden"), **dict.fromkeys(embedded, "embedding")}
+    return Trajectory(
+        t.run,
+        steps,
+        features,
+        {"text_loss": np.linspace(5, 3, n)},
+        {"step": steps.astype(float)},
+        layers={**hidden, **embedded},
+        roles=roles,
+        noise={f"{LABEL} H0.total": np.full(n, 20.0)},
+        twins={"network": {f"{LABEL} H0.total": 100 * rank / np.linspace(1, 2, n)}},
+        clouds={LABEL: LABEL},
+    )
+
+
+def phases(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return three phases in every run but the last, which has one turn; H0 turns there in every run, H1 never."""
+    rows = []
+    for t in found:
+        turns = TURNS[:1] if t is found[-1] else TURNS
+        at = {f"turn_{i}": int(STEPS[k]) for i, k in enumerate(turns, start=1)}
+        at |= {f"turn_{i}_low": int(STEPS[k - 1]) for i, k in enumerate(turns, start=1)}
+        at |= {f"turn_{i}_high": int(STEPS[k + 1]) for i, k in enumerate(turns, start=1)}
+        names = ["warm-up", "entropy-seeking", "compression-seeking"][: len(turns) + 1]
+        directions = " ".join(["down", "up", "down"][: len(turns) + 1])
+        shared = {"run": t.run, "n": len(t.steps), "n_turns": len(turns), "directions": directions}
+        follows = "both" if len(turns) == 2 else "first"
+        rows += [
+            {**shared, **at, "feature": f"{LABEL} rankme", "kind": "spectral", "phases": ", ".join(names)},
+            {**shared, **at, "feature": f"{LABEL} H0.total", "kind": "diagram", "phases": "", "follows": follows,
+             "chance": 0.01},
+            {**shared, "n_turns": 0, "directions": "down", "feature": f"{LABEL} H1.entropy", "kind": "diagram",
+             "phases": "", "follows": "none", "chance": 1.0},
+        ]  # fmt: skip
+    return pl.DataFrame(rows, schema=PHASES)
+
+
+def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return H0 the stronger and H1 the weaker by blocks, H1 entropy undecided though Fisher's z decides."""
+    rows = []
+    for t in found:
+        for statistic, difference, half in zip(STATISTICS, (0.4, -0.4, 0.1), (0.2, 0.2, 0.3), strict=True):
+            for other in SPECTRA:
+                place = (t.run, "text_loss", f"{LABEL} {statistic}", f"{LABEL} {other}")
+                rows += [
+                    (*place, "Williams", difference, None, None, 0.2),
+                    (*place, "block bootstrap", difference, difference - half, difference + half, 0.1),
+                    (*place, "Fisher z", difference, None, None, 0.01),
+                ]
+            rows.append((t.run, "text_loss", place[2], "step", "Williams", -0.1, None, None, 0.5))
+    floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
+    schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def matched(found: Sequence[Trajectory], sizes: dict[str, int]) -> pl.DataFrame:
+    """Return values that depend on the size at equal step and tokens, and on nothing but the loss at equal loss."""
+    rows = [
+        (f"{LABEL} {name}", by, level, t.run, sizes[t.run], 5 + level / 1000 + (k if by != "loss" else 0))
+        for name in ("rankme", "H0.total", "H1.total")
+        for by, levels in (("step", (1.0, 10.0, 100.0)), ("tokens", (1e4, 1e5, 1e6)), ("loss", (5.0, 4.0, 3.0)))
+        for level in levels
+        for k, t in enumerate(found)
+    ]
+    return pl.DataFrame(rows, schema=["feature", "by", "level", "run", "n_parameters", "value"], orient="row")
+
+
+def collapse() -> pl.DataFrame:
+    """Return the spread that goes with them."""
+    spreads = {"step": 0.8, "tokens": 0.7, "loss": 0.1}
+    rows = [
+        {"feature": f"{LABEL} {name}", "by": by, "n_runs": 5, "n_levels": 3, "low": 1.0, "high": 9.0, "spread": spread,
+         "rho_size": 0.5, "p_size": 0.1, "p_least": 0.05}
+        for name in ("rankme", "H0.total", "H1.total")
+        for by, spread in spreads.items()
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def similarity(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return measured similarities: alike by how near layers and checkpoints are in their order."""
+    rows = []
+    for t in found:
+        for i, step in enumerate(t.steps.tolist()):
+            for k, layer in enumerate(LAYERS):
+                far = {f"@{other}": abs(k - j) / 4 for j, other in enumerate(LAYERS) if j != k}
+                if layer == "network":
+                    far |= {f"@step.{before}": (i - j) / len(t.steps) for j, before in enumerate(t.steps[:i].tolist())}
+                for name, distance in far.items():
+                    values = {"cka": 1 - distance, "procrustes": distance, "rtd": 10 * distance, "other": 0.0}
+                    rows += [
+                        (t.run, step, layer, "hidden", "similarity", "{}", f"{measure}{name}", value, "")
+                        for measure, value in values.items()
+                    ]
+    names = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[..., dict[str, dict[str, Diagram]]]:
+    """Return a reader of a cloud that doubles by the last checkpoint, beside the diagrams of weights."""
+    deaths = np.sort(np.random.default_rng(1).uniform(0.5, 1, 30))
+
+    def read(run: str, step: int, probe: str) -> dict[str, dict[str, Diagram]]:
+        if probe != LABEL:
+            return before(run, step, probe)
+        scale = 1 + STEPS.tolist().index(step) / (len(STEPS) - 1)
+        h0, h1 = np.column_stack([0 * deaths, deaths]), np.column_stack([deaths, deaths + 0.2])
+        return {"network": {"H0": Diagram(h0 * scale, 0), "H1": Diagram(h1 * scale, 1)}}
+
+    return read
+
+
+def with_states(of: Material) -> Material:
+    """Return a study of hidden states of the runs of a made-up study."""
+    found = [of_states(t, i) for i, t in enumerate(of.analysis.trajectories)]
+    sizes = dict(of.runs.select("run", "n_parameters").iter_rows())
+    analysis = dataclasses.replace(
+        of.analysis,
+        trajectories=found,
+        association=association(found),
+        comparisons=comparisons(found),
+        representation_phases=phases(found),
+        matched=matched(found, sizes),
+        collapse=collapse(),
+    )
+    labels = pl.DataFrame(
+        {
+            "probe": ["hidden_states", "similarity"],
+            "options": ['{"layers":"all"}', "{}"],
+            "label": [LABEL, "similarity"],
+        }
+    )
+    return dataclasses.replace(
+        of, analysis=analysis, frame=similarity(found), labels=labels, diagrams=diagrams(of.diagrams)
+    )
+
+
+def association(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return correlations of which the step leaves something, and the top eigenvalue nothing."""
+    rows = [
+        {"run": t.run, "group": "network", "target": "text_loss", "feature": feature, "n": len(t.steps), "rho": 0.8,
+         "rho_step": -0.9, "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
+         "rho_top_eigenvalue": -0.95,
+         "rho_given_scale": float("nan") if feature.endswith("top_eigenvalue") else 0.05}
+        for t in found
+        for feature in t.features
+    ]  # fmt: skip
+    return pl.DataFrame(rows)

@@ -1,0 +1,222 @@
+"""Figures of hidden states: what they say is what the data say, and they can be read."""
+
+import dataclasses
+import re
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+import pytest
+from made_up_material import material
+from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
+from made_up_states import OF_STATES as FIGURES
+from matplotlib.text import Text
+
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn
+from toposcope.report.figures.drawn import SMALL, WIDTH, Training
+from toposcope.report.figures.representation_phases import told_of_phases
+from toposcope.report.figures.sizes import told_of_collapse
+from toposcope.report.figures.spectra import Counts
+from toposcope.report.headline import clouds_of, headlines_of, named, spoken
+from toposcope.report.material import Material
+from toposcope.report.rendering import render
+
+OF_STATES = FIGURES[1:]
+
+
+def one(name: str, of: Material) -> Drawn | None:
+    """Draw one figure."""
+    make = next(make for make in MAKERS if make.__name__ == name)
+    with mpl.rc_context(STYLE):
+        return make(of)
+
+
+@pytest.fixture(scope="module")
+def study() -> Material:
+    return with_states(material(3))
+
+
+@pytest.fixture(scope="module")
+def drawn(study: Material) -> dict[str, Drawn]:
+    found = {name: one(name, study) for name in (*OF_STATES, "association", "losses")}
+    return {name: d for name, d in found.items() if d is not None}
+
+
+@pytest.mark.parametrize("name", OF_STATES)
+def test_a_figure_of_states_can_be_read_and_is_the_same_again(
+    study: Material, drawn: dict[str, Drawn], name: str
+) -> None:
+    d = drawn[name]
+    files = render(d.figure, STYLE, NAMELESS)
+    again = one(name, study)
+    assert again is not None
+    assert render(again.figure, STYLE, NAMELESS) == files
+    assert d.figure.get_figwidth() == WIDTH
+    assert len(d.alt) > 60
+    assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", d.caption + d.alt), d.caption
+    box = d.figure.get_tightbbox()
+    assert min(box.x0, box.y0, WIDTH - box.x1, d.figure.get_figheight() - box.y1) > -0.02
+    for text in d.figure.findobj(Text):
+        if text.get_text().strip() and text.get_visible():
+            assert float(text.get_fontsize()) >= SMALL, text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_study_of_weights_has_no_figure_of_states(name: str) -> None:
+    assert one(name, material(2)) is None
+
+
+@pytest.mark.parametrize("name", OF_STATES)
+@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 2), (1, 10), (8, 10)])
+def test_small_and_large_studies_of_states_are_drawn(name: str, runs: int, checkpoints: int) -> None:
+    found = one(name, with_states(material(runs, checkpoints)))
+    if found is not None and checkpoints == len(STEPS):
+        assert not re.search(r"\bnan\b|None|\binf\b", found.caption), found.caption
+
+
+CAPTIONS: dict[str, list[str]] = {
+    "representations": ["RankMe −40% to −36%", "effective rank −40%", "top eigenvalue +99,900%", "Bands: ±"],
+    "depth": ["Through the layers of run-2", "H0 total 250 to 1,000 at the first checkpoint, 150 to 600 at the last"],
+    "embeddings": ["H0 total of the input embedding −50%", "RankMe of the output embedding 0%"],
+    "state_diagrams": ["of run-2 changes by +100%", "30 loops"],
+    "state_crocker": ["In run-2 the distance", "(+100%; divided by the radius of the cloud"],
+    "representation_phases": ["are found in 2 of 3 runs", "run-2: warm-up, entropy-seeking", "Of 6 statistics"],
+    "layer_similarity": ["of run-2: CKA 0.250 at step 0", "the Procrustes distance 0.750 at step 0"],
+    "checkpoint_similarity": ["CKA 0.100 between first and last in run-0", "RTD 9.00 between first and last"],
+    "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
+    "spectral_against_topology": ["Of 45 comparisons", "more strongly in 15, less strongly in 15, and 15 are undecided",
+                                  "called 45 significant, Williams' test 0"],
+    "association": ["also given the step and the top eigenvalue of the same states"],
+    "losses": ["the loss on the text ended at: run-0 3.000"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_a_caption_of_states_says_the_answer(drawn: dict[str, Drawn], name: str) -> None:
+    for part in CAPTIONS[name]:
+        assert part in drawn[name].caption, drawn[name].caption
+
+
+def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Drawn]) -> None:
+    for name in ("representations", "embeddings", "representation_phases"):
+        axes = drawn[name].figure.axes[-1]
+        assert axes.get_xscale() == "symlog"
+        assert axes.get_xticklabels()[0].get_text() == "0"
+        assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
+    long = Training(study.analysis.trajectories, study.findings, logarithmic=True)
+    assert long.label == "training step"
+
+
+def test_bands_are_where_there_is_noise(drawn: dict[str, Drawn]) -> None:
+    panels = {axes.get_title(): axes for axes in drawn["representations"].figure.axes}
+    assert len(panels["H0 total"].collections) == 3
+    assert not panels["H1 total"].collections
+
+
+def test_matrices_are_symmetric_and_whole(drawn: dict[str, Drawn]) -> None:
+    first = drawn["layer_similarity"].figure.axes[0]
+    cells = {tuple(round(p) for p in text.get_position()): text.get_text() for text in first.texts}
+    assert len(cells) == 12
+    assert all(cells[i, j] == cells[j, i] for i, j in cells)
+    assert cells[0, 3] == ".25"
+
+
+def test_phases_without_a_turn_are_not_asked_about() -> None:
+    found = with_states(material(2)).analysis.trajectories
+    table = phases(found)
+    spectral = table.filter(kind="spectral").with_columns(phases=pl.lit(""), n_turns=pl.lit(0, pl.Int64))
+    told = told_of_phases(spectral, table.filter(kind="diagram").with_columns(follows=pl.lit(None, pl.String)))
+    assert "found in none of 2 runs (run-0, run-1: no turn); whether the diagrams turn" in told
+    further = table.filter(kind="spectral").with_columns(
+        phases=pl.lit("warm-up, entropy-seeking, compression-seeking, entropy-seeking")
+    )
+    assert "found in all 2 runs (run-0, run-1: warm-up" in told_of_phases(further, table.filter(kind="diagram"))
+
+
+def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
+    assert "by one clock only" in told_of_collapse(collapse().filter(by="step"))
+    assert told_of_collapse(collapse().clear()) == ""
+
+
+def test_comparisons_with_the_step_are_not_counted() -> None:
+    found = with_states(material(1)).analysis.trajectories
+    counts = Counts.of(comparisons(found).filter(other="step"))
+    assert counts == Counts(0, 0, 0, 0, 0, 0)
+    assert Counts.of(pl.DataFrame()) == counts
+
+
+def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
+    (t,) = with_states(material(1)).analysis.trajectories
+    second = "hidden_states:points=texts,pca=50"
+    more = dataclasses.replace(t, clouds={LABEL: LABEL, second: second, "published": "published"})
+    assert clouds_of([more]) == [LABEL, "published"]
+    assert [h.name for h in headlines_of([t], ["H1.entropy"])] == ["H1 entropy of hidden states"]
+    assert named(f"{LABEL} H1.entropy") == "H1 entropy of hidden states"
+    assert named("hidden_states:layers=[0.5,1.0],points=texts,pca=50 rankme") == (
+        "RankMe of hidden states (control, points=texts, pca=50)"
+    )
+    assert named("hidden_states H1.betti_max") == "hidden_states H1.betti_max"
+
+
+def test_published_features_of_weights_are_not_spoken_of() -> None:
+    assert spoken(["published H0.total", "published np_mean"]) == []
+    assert spoken(["published H0.total", "published effective_rank"]) == [
+        "published H0.total",
+        "published effective_rank",
+    ]
+
+
+def test_a_run_without_the_feature_has_an_empty_row(study: Material) -> None:
+    """Hatching says that a clock leaves nothing; a cell of what was not measured is left blank."""
+    table = study.analysis.association
+    one_less = table.filter(~((pl.col("run") == "run-0") & pl.col("feature").str.ends_with("H1.total")))
+    torn = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, association=one_less))
+    found = one("association", torn)
+    assert found is not None
+    hatched = [len(axes.patches) for axes in found.figure.axes[:3]]
+    assert hatched == [0, 0, 0]
+
+
+def test_holes_are_no_obstacle(study: Material) -> None:
+    def holed(values: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)
+
+    found = [
+        dataclasses.replace(t, features={name: holed(v) for name, v in t.features.items()})
+        for t in study.analysis.trajectories
+    ]
+    torn = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=found))
+    for name in OF_STATES:
+        drawn = one(name, torn)
+        assert drawn is not None
+        assert not re.search(r"\bnan\b", drawn.caption), drawn.caption
+
+
+def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
+    ours, *others = study.analysis.trajectories
+    features = {name.replace(LABEL, "published"): values for name, values in ours.features.items()}
+    told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
+    both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[ours, *others, told]))
+    figure, beside = one("representations", both), one("published_representations", both)
+    assert figure is not None
+    assert beside is not None
+    assert f"by {LABEL}" in figure.caption
+    assert "As published." in beside.caption
+    assert [text.get_text() for text in beside.figure.legends[0].get_texts()] == ["elsewhere"]
+    alone = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[told]))
+    assert one("published_representations", alone) is None
+    assert one("representations", alone) is not None
+
+
+def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) -> None:
+    def with_tokens(t: Trajectory, per_step: int) -> Trajectory:
+        return dataclasses.replace(t, tokens=per_step * t.steps.astype(float))
+
+    for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
+        found = [with_tokens(t, n) for t, n in zip(study.analysis.trajectories, per_step, strict=True)]
+        analysis = dataclasses.replace(study.analysis, trajectories=found)
+        drawn = one("cross_size", dataclasses.replace(study, analysis=analysis))
+        assert drawn is not None
+        assert len(drawn.figure.axes) == 3 * columns
+        assert ("equal tokens are equal steps" in drawn.caption) == (columns == 2)

@@ -1,0 +1,142 @@
+"""Tables and sentences of a study of hidden states."""
+
+import dataclasses
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from made_studies import N, analysis, no_findings, runs_frame, trajectory
+from made_up_material import material
+from made_up_states import LABEL, SPECTRA, with_states
+
+from toposcope.analysis.analysis import Analysis
+from toposcope.analysis.table import association
+from toposcope.analysis.table import comparisons as compared
+from toposcope.report import states
+from toposcope.report.association import full_table, has_scales, legend, short_table
+from toposcope.report.document import Details, Paragraph, Section
+from toposcope.report.material import Material
+from toposcope.report.methods import methods
+from toposcope.report.tables import Table
+from toposcope.report.verdict import sentences
+from toposcope.study.declaration import Declaration
+
+
+@pytest.fixture(scope="module")
+def study() -> Material:
+    return with_states(material(3))
+
+
+def tables(section: Section | None) -> list[Table]:
+    assert section is not None
+    found = []
+    for block in section.blocks:
+        found += [b for b in (block.blocks if isinstance(block, Details) else (block,)) if isinstance(b, Table)]
+    return found
+
+
+def of_states(rule: str) -> Analysis:
+    """A study whose H1 entropy of hidden states is made by rule, beside spectra that are noise."""
+    found = []
+    for i, run in enumerate(("small", "middle", "large", "huge")):
+        t = trajectory(run, i, rule, "text_loss")
+        draw = np.random.default_rng(100 + i)
+        features = {f"{LABEL} H1.entropy": t.features["rips H0.total"]}
+        features |= {f"{LABEL} {name}": draw.standard_normal(N) for name in SPECTRA}
+        found.append(dataclasses.replace(t, features=features, clouds={LABEL: LABEL}))
+    return dataclasses.replace(
+        analysis(rule), trajectories=found, association=association(found), comparisons=compared(found)
+    )
+
+
+def said(of: Analysis) -> str:
+    return " ".join(sentences(of, runs_frame(), 0, no_findings()))
+
+
+def test_the_verdict_reads_well_of_hidden_states() -> None:
+    beyond = said(of_states("information"))
+    assert "H1 entropy of hidden states carries information about the loss beyond the trend in " in beyond
+    assert "Its rho with the loss on the text: small +" in beyond
+    assert re.search(r"given the step \+0\.\d+; given the step and the top eigenvalue \+0\.\d+\)", beyond)
+    assert "comparisons of a topological feature with a spectral measure of the same hidden states" in beyond
+    assert "5 plain quantities (norms, spectra)" in beyond
+    assert "H1 entropy of hidden states is a clock" in said(of_states("clock"))
+
+
+def test_what_the_top_eigenvalue_explains_is_said_to_vanish_with_it() -> None:
+    found = of_states("information")
+    gone = {"verdict": "trend only", "p_given_scale_adjusted": 0.7}
+    told = found.association.with_columns(**{name: pl.lit(value) for name, value in gone.items()})
+    text = said(dataclasses.replace(found, association=told))
+    assert "none that can be detected once the step and the top eigenvalue of the same hidden states are known" in text
+    assert "but fails other tests" not in text
+
+
+def test_association_tables_have_the_scale_where_there_is_one() -> None:
+    with_scale, without = (
+        found.association.filter(group="network") for found in (of_states("clock"), analysis("clock"))
+    )
+    assert has_scales(with_scale)
+    assert not has_scales(without)
+    for make in (short_table, lambda rows: full_table("x", "x", rows)):
+        wide, narrow = make(with_scale), make(without)
+        assert wide is not None
+        assert narrow is not None
+        assert len(wide.columns) > len(narrow.columns)
+    assert len(legend(with_scale).items) == len(legend(without).items) + 1
+    short = short_table(with_scale)
+    assert short is not None
+    assert {row[0] for row in short.rows} == {
+        "H1 entropy of hidden states",
+        *(f"{name} of hidden states (control)" for name in
+          ("RankMe", "Effective rank", "Top eigenvalue", "Anisotropy", "Intrinsic dimension")),
+    }  # fmt: skip
+
+
+def test_turns_are_told_with_their_intervals(study: Material) -> None:
+    (table,) = tables(states.phases({"representation_phases": study.analysis.representation_phases}))
+    first = dict(zip([c.title for c in table.columns], table.rows[0], strict=True))
+    assert first["feature"] == "RankMe of hidden states (control)"
+    assert first["first"] == "10 (3 to 30)"
+    assert first["third"] == "–"
+    assert len(table.rows) == 9
+    assert states.phases({"representation_phases": study.analysis.representation_phases.clear()}) is None
+
+
+def test_sizes_are_told_by_every_clock(study: Material) -> None:
+    (table,) = tables(states.sizes({"collapse": study.analysis.collapse}))
+    assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]
+    assert table.rows[2][6] == "0.100"
+    assert states.sizes({"collapse": study.analysis.collapse.clear()}) is None
+
+
+def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -> None:
+    (block,) = states.against_spectra({"comparisons": study.analysis.comparisons})
+    assert isinstance(block, Details)
+    (table,) = [b for b in block.blocks if isinstance(b, Table)]
+    assert len(table.rows) == 45
+    assert table.rows[0][:2] == ("H0 total of hidden states", "RankMe of hidden states (control)")
+    assert table.rows[0][-2:] == (".200", ".010")
+    assert states.against_spectra({"comparisons": pl.DataFrame()}) == []
+    assert states.against_spectra({}) == []
+
+
+def test_other_clouds_are_named(study: Material) -> None:
+    second = "hidden_states:points=texts"
+    more = [
+        dataclasses.replace(t, clouds={**t.clouds, second: second, "similarity": LABEL})
+        for t in study.analysis.trajectories
+    ]
+    both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=more))
+    figure = Paragraph(("a figure",))
+    found = states.representations(both, figure)
+    assert found is not None
+    assert f"of {LABEL}; the tables also hold {second}." in str(found.blocks[-1])
+    assert states.representations(both) is None
+
+
+def test_methods_define_what_is_measured_of_states() -> None:
+    with_them, without = (methods(Declaration(name="x"), "holm", [], states=s) for s in (True, False))
+    assert "RankMe" in str(with_them)
+    assert "RankMe" not in str(without)
