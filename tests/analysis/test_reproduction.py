@@ -11,7 +11,8 @@ from scipy.stats import spearmanr
 
 from toposcope.analysis.case import FALLS, UNKNOWN
 from toposcope.analysis.claims import claims
-from toposcope.analysis.reproduction import SCHEMA, feature_of, n_rows, reproduction
+from toposcope.analysis.findings import feature_of
+from toposcope.analysis.reproduction import SCHEMA, n_rows, reproduction
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecast.paper import predictions

@@ -26,9 +26,9 @@ from small_studies import (
     write_weights,
 )
 
-from toposcope.study import Declaration, Study, run_study, survey
+from toposcope.study import Declaration, Study, cutting, run_study, survey
+from toposcope.study.cutting import Size, batches, windows
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.survey import _batches, _Size, _windows
 from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, read_task
 
 
@@ -36,7 +36,7 @@ def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monk
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
     assert run_study(declaration, tmp_path / "together", workers=1) == {}
-    monkeypatch.setattr(survey, "BATCH", 1)
+    monkeypatch.setattr(cutting, "BATCH", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == {}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
 
@@ -48,7 +48,7 @@ def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, m
     write_weights(checkpoint_file(found, 5), weights)
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
     together = run_study(declaration, tmp_path / "together", workers=1)
-    monkeypatch.setattr(survey, "BATCH", 1)
+    monkeypatch.setattr(cutting, "BATCH", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == together
     assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
@@ -143,19 +143,19 @@ def test_a_first_checkpoint_that_changed_since_is_not_compared_with(
 
 def test_batches_hold_every_layer_once() -> None:
     sizes = {str(i): n for i, n in enumerate([5, 70 * 10**6, 10, 30 * 10**6, 40 * 10**6, 0])}
-    batches = list(_batches(sizes))
-    assert [name for batch in batches for name in batch] == list(sizes)
-    assert batches == [["0"], ["1"], ["2", "3"], ["4", "5"]]
+    found = list(batches(sizes))
+    assert [name for batch in found for name in batch] == list(sizes)
+    assert found == [["0"], ["1"], ["2", "3"], ["4", "5"]]
 
 
 def test_windows_hold_what_may_lie_on_the_disk() -> None:
     places = [("a", step) for step in range(6)]
     fetched = dict(zip(places, [0, 30, 30, 30, 200, 10], strict=True))
-    assert list(_windows(places, fetched, None)) == [places]
-    windows = list(_windows(places, fetched, 140))
-    assert [place for window in windows for place in window] == places
-    assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in windows)
-    assert _Size() == _Size(0, 0)
+    assert list(windows(places, fetched, None)) == [places]
+    found = list(windows(places, fetched, 140))
+    assert [place for window in found for place in window] == places
+    assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in found)
+    assert Size() == Size(0, 0)
 
 
 def test_what_the_doctor_found_stands_in_the_study(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.reproduction import Findings
+from toposcope.analysis.findings import Findings
 from toposcope.analysis.scaling import rank_correlation
 from toposcope.study.published import Published
 

@@ -23,7 +23,7 @@ from toposcope.analysis.case import (
     trend,
 )  # fmt: skip
 from toposcope.analysis.comparison import fisher_z
-from toposcope.analysis.reproduction import BATCH_LOSS
+from toposcope.analysis.findings import BATCH_LOSS
 from toposcope.probes.labels import options_of
 
 CLOSE = 0.05

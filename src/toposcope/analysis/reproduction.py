@@ -1,12 +1,12 @@
 """What was published beside what is found here: made as published, and exact."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.findings import BATCH_LOSS, STATES, Findings, feature_of
 from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes.hidden_states import HiddenStatesProbe
@@ -23,17 +23,11 @@ SCHEMA = {
     "exact": pl.Float64,
     "note": pl.String,
 }
-BATCH_LOSS = "batch_loss"
-TEXT_LOSS = "text_loss"
-STATES = HiddenStatesProbe.name()
-Subject = Literal["weights", "hidden_states"]
 BLEND_OF_LOSSES = "combined_without_topology"
 """Not published: the published blend with the last loss in place of topology."""
 DECIMALS = 3
 """Values that are equal when rounded to so many, or to those published if fewer, are called reproduced."""
 
-_PUBLISHED_CLOUD = {"pooled": "true", "sample": "random"}
-_INEXACT = ("pooled", "sample", "threshold")
 _DEFAULT_POINTS = 2000
 """Most points of a cloud where its label does not say."""
 _RELEASED_POINTS = 200
@@ -44,102 +38,6 @@ _TARGETS = {
     "smoothed_loss": "the smoothed loss",
 }
 _EXACT_TRACE = "exact: every weight and row, without a cap"
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """A study's tables, asked by the quantity a publication names.
-
-    Attributes
-    ----------
-    association, scaling : polars.DataFrame
-        Of `Analysis`.
-    trajectories : dict of Trajectory
-        By run.
-    subject : "weights" or "hidden_states"
-        What the publication measured.
-    """
-
-    association: pl.DataFrame
-    scaling: pl.DataFrame
-    trajectories: dict[str, Trajectory]
-    subject: Subject = field(default="weights", kw_only=True)
-
-    def target(self, run: str) -> str:
-        """Return the target to trust of a run, whichever the study's protocol puts first; or an empty text."""
-        names = list(self.trajectories[run].targets) if run in self.trajectories else []
-        return next((name for name in names if name != BATCH_LOSS), names[0] if names else "")
-
-    def published_target(self, run: str) -> str:
-        """Return the target of a publication: one batch's loss; of hidden states the loss on a text, if it is known."""
-        if self.subject == "weights":
-            return BATCH_LOSS
-        known = self.trajectories[run].targets if run in self.trajectories else {}
-        return TEXT_LOSS if TEXT_LOSS in known else self.target(run)
-
-    def feature(self, run: str, quantity: str, *, published: bool) -> str:
-        """Return the name of the feature that is a quantity in a run, or an empty text."""
-        if run not in self.trajectories:
-            return ""
-        return feature_of(quantity, self.trajectories[run].features, published, self.subject)
-
-    def associated(self, run: str, quantity: str, *, published: bool, target: str = "") -> dict[str, Any]:
-        """Return the association of a quantity with the loss (the publication's if published), or an empty dictionary.
-
-        Of the step it has ``rho`` alone.
-        """
-        target = target or (self.published_target(run) if published else self.target(run))
-        rows = self.association.filter(run=run, group=NETWORK, target=target)
-        if quantity == STEP:
-            known = rows.filter(pl.col("rho_step").is_finite()).sort("n", descending=True, maintain_order=True)
-            return {"rho": known.item(0, "rho_step")} if len(known) else {}
-        rows = rows.filter(feature=self.feature(run, quantity, published=published))
-        return rows.row(0, named=True) if len(rows) else {}
-
-    def law(self, quantity: str, *, published: bool) -> dict[str, Any]:
-        """Return the power law of a quantity's final values, or an empty dictionary."""
-        names = dict.fromkeys(
-            (BATCH_LOSS if published else self.target(run))
-            if quantity == "loss"
-            else self.feature(run, quantity, published=published)
-            for run in self.trajectories
-        )
-        rows = self.scaling.filter(pl.col("quantity").is_in([name for name in names if name]))
-        return rows.sort("n", descending=True, maintain_order=True).row(0, named=True) if len(rows) else {}
-
-
-def feature_of(
-    quantity: str, names: Sequence[str] | dict[str, Any], published: bool, subject: Subject = "weights"
-) -> str:
-    """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or an empty text.
-
-    As published: the released value where a study was imported; else mean neural persistence, or the pooled cloud of
-    rows drawn at random; of hidden states the cloud of principal components. Exact: mean neural persistence, or the sum
-    over layers of uncapped clouds; of hidden states all points in all their components. The label with the fewest
-    options first.
-    """
-    if published and f"published {quantity}" in names:
-        return f"published {quantity}"
-    probe = STATES if subject == STATES else "neural_persistence" if quantity.startswith("np_") else "rips"
-    found = []
-    for name in names:
-        label, _, statistic = name.rpartition(" ")
-        options = options_of(label)
-        if label.partition(":")[0] == probe and statistic == quantity and _fits(probe, options, published):
-            found.append((len(options), name))
-    return min(found)[1] if found else ""
-
-
-def _fits(probe: str, options: Mapping[str, str], published: bool) -> bool:
-    """Tell whether a probe with these options is the published one, or an exact one."""
-    if probe == STATES:
-        projected = options.get("pca", "0") != "0"
-        if published:
-            return projected and options.get("sample") == "random"
-        return not projected and options.get("sample") != "random" and not options.keys() & {"metric", "normalize"}
-    if probe == "rips" and published:
-        return all(options.get(key) == value for key, value in _PUBLISHED_CLOUD.items())
-    return not any(options.get(key, "") not in ("", "false", "farthest") for key in _INEXACT)
 
 
 def reproduction(

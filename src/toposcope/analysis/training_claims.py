@@ -19,8 +19,8 @@ from toposcope.analysis.case import (
     signed,
     trend,
 )  # fmt: skip
+from toposcope.analysis.findings import BATCH_LOSS
 from toposcope.analysis.permutations import FEW_ORDERS, p_of_rho, sign_flip
-from toposcope.analysis.reproduction import BATCH_LOSS
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.wording import joined
 from toposcope.study.published import Published

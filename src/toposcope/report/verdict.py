@@ -60,6 +60,7 @@ def sentences(
     topology, controls = defined.filter(~is_control), defined.filter(is_control)
     found = [_overall(topology, rows)]
     if len(topology):
+        found += _of_monotone_losses(topology)
         headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, TOLD_OF_CLOUDS))
         found += [s for headline in headlines if (s := _of_feature(headline, topology))]
         found += _of_spectra(analysis.comparisons)
@@ -113,6 +114,20 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
         f"{_does(range(correlated), 'correlates', 'correlate')} with the loss, and none does so once "
         f"{_clocks(topology)} known, in {within}."
     )
+
+
+def _of_monotone_losses(topology: pl.DataFrame) -> list[str]:
+    """Say where the loss is itself a clock: there, no feature can say more by its ranks than the step."""
+    runs = topology.select("run", is_clock=pl.col("rho_step").abs() > SAME).unique(maintain_order=True)
+    clocks = list(runs.filter("is_clock").get_column("run"))
+    if not clocks:
+        return []
+    where = "In the run" if len(runs) == 1 else f"In {len(clocks)} of {len(runs)} runs"
+    which = "" if len(clocks) == len(runs) else f" ({_examples(clocks)})"
+    return [
+        f"{where}{which} the loss orders the checkpoints exactly as the step does: given the step nothing of it is "
+        "left for the ranks of any feature to tell. That is no proof that a feature knows nothing."
+    ]
 
 
 def _kept(rows: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
+from toposcope.study.cutting import Place, Size, batches, size_of, windows
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
@@ -22,13 +23,8 @@ from toposcope.study.store import CheckpointRow, Store, Unit
 from toposcope.study.tally import Tally
 from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
 
-BATCH = 64 * 10**6
-"""Bytes of layers that make one task; a larger layer is a task of its own."""
 OPENED_AT_ONCE = 8
 """Remote checkpoints whose headers are fetched side by side."""
-
-Place = tuple[str, int]
-"""A run and a step."""
 
 
 @dataclass
@@ -85,7 +81,7 @@ class Survey:
         alone = [probe for probe, source in self.sources.items() if source is None]
         measuring = Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
-        for window in _windows(self._places(), fetched, self.keep):
+        for window in windows(self._places(), fetched, self.keep):
             self._read([place for place in window if place in stale], sizes, reading)
             self._measure(window, alone, sizes, measuring)
         self._compare()
@@ -114,20 +110,20 @@ class Survey:
     def _lacks_hash(self, row: CheckpointRow) -> bool:
         return not row.weights_hash and any(probe.NEEDS & WHOLE for probe in self.sources)
 
-    def _sizes(self) -> dict[Place, "_Size"]:
+    def _sizes(self) -> dict[Place, Size]:
         """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
         places = self._places()
         found = [self.checkpoints[run][step] for run, step in places]
         if not any(is_remote(checkpoint.location) for checkpoint in found):
-            return dict(zip(places, map(_size, found), strict=True))
-        sizes: dict[Place, _Size] = {}
+            return dict(zip(places, map(size_of, found), strict=True))
+        sizes: dict[Place, Size] = {}
         with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(_size, found), strict=True):
+            for place, size in zip(places, threads.map(size_of, found), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
 
-    def _read(self, window: Sequence[Place], sizes: Mapping[Place, "_Size"], tally: "Tally") -> None:
+    def _read(self, window: Sequence[Place], sizes: Mapping[Place, Size], tally: "Tally") -> None:
         """Read and hash checkpoints."""
         tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in window]
         with Group(self._keep_read) as group:
@@ -152,7 +148,7 @@ class Survey:
                     self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
-        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, "_Size"], tally: "Tally"
+        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, Size], tally: "Tally"
     ) -> None:
         """Measure what is missing with probes that look at checkpoints alone."""
         tasks: list[MeasureTask] = []
@@ -262,8 +258,8 @@ class Survey:
         if not probe.by_layer():
             yield replace(whole, n_bytes=sum(sizes.values()), largest=sum(sizes.values()))
             return
-        batches = list(_batches({name: sizes[name] for name in planned.wanted if name != NETWORK}))
-        for names in batches if len(batches) > 1 else [list(planned.wanted)]:
+        parts = list(batches({name: sizes[name] for name in planned.wanted if name != NETWORK}))
+        for names in parts if len(parts) > 1 else [list(planned.wanted)]:
             mine = [sizes.get(name, 0) for name in names]
             wanted = {name: planned.wanted[name] for name in names}
             yield replace(whole, wanted=wanted, n_bytes=sum(mine), largest=max(mine))
@@ -336,22 +332,6 @@ class Survey:
         self.store.put_errors(errors)
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Bytes of a checkpoint: of all its tensors, and of the analysed layers."""
-
-    stored: int = 0
-    analysed: int = 0
-
-
-def _size(checkpoint: Checkpoint) -> _Size:
-    try:
-        analysed = sum(layer.n_bytes for layer in checkpoint.analysed())
-        return _Size(sum(entry.n_bytes for entry in checkpoint.entries), analysed)
-    except ToposcopeError:
-        return _Size()
-
-
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
     """Tell whether a checkpoint is another than the store knows, or its layers are seen in other roles."""
     try:
@@ -395,31 +375,3 @@ class _Finished:
     def unit(self, layer: str) -> Unit:
         probe = self.task.probe
         return Unit(self.task.run, self.task.checkpoint.step, layer, probe.name(), probe.options())
-
-
-def _windows(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:
-    """Group checkpoints so that what is fetched of a group still lies on this disk when it is measured."""
-    window: list[Place] = []
-    held = 0
-    for place in places:
-        if window and keep is not None and held + fetched[place] > keep // 2:
-            yield window
-            window, held = [], 0
-        window.append(place)
-        held += fetched[place]
-    if window:
-        yield window
-
-
-def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Group layers to about `BATCH` bytes."""
-    batch: list[str] = []
-    held = 0
-    for name, n_bytes in sizes.items():
-        if batch and held + n_bytes > BATCH:
-            yield batch
-            batch, held = [], 0
-        batch.append(name)
-        held += n_bytes
-    if batch:
-        yield batch

@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 from matplotlib.artist import Artist
 
-from toposcope.analysis.reproduction import BLEND_OF_LOSSES, Findings
+from toposcope.analysis.findings import Findings
+from toposcope.analysis.reproduction import BLEND_OF_LOSSES
 from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     COLOURS,
