@@ -95,6 +95,22 @@ def test_nothing_is_extrapolated() -> None:
     assert row["low"] == levels[levels >= 8].min()
 
 
+def test_a_gap_of_a_feature_is_not_bridged() -> None:
+    """At equal loss no later fall is taken, at equal step no line is drawn over the checkpoint that is missing."""
+    steps = np.array([0, 1, 3, 7, 15, 31, 63])
+    loss = np.array([8.0, 6.0, 4.0, 5.0, 3.0, 2.0, 1.0])
+    holed = np.array([0.0, 1.0, np.nan, 3.0, 4.0, 5.0, 6.0])  # unknown where the loss first falls to 4
+    runs = [run("a", steps, feature=holed, loss=loss), run("b", steps, feature=np.arange(7.0), loss=loss)]
+    found = matched(runs, {"a": 1, "b": 2})
+    for by, low, high in (("loss", 4.0, 6.0), ("step", 1.0, 7.0)):
+        levels, told = values(found, by, "a")
+        _, whole = values(found, by, "b")
+        gap = (levels > low) & (levels < high)
+        assert gap.any()
+        assert np.array_equal(np.isnan(told), gap)
+        np.testing.assert_allclose(told[~gap], whole[~gap])
+
+
 @pytest.mark.parametrize(
     ("runs", "sizes"),
     [

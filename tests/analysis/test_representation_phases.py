@@ -200,7 +200,7 @@ def test_the_published_model_collapses_and_expands(published_study: Path) -> Non
     steps = np.array(sorted(told.features))
     features = {
         f"published {statistic}": np.array([told.features[step][statistic] for step in steps.tolist()])
-        for statistic in ("effective_rank", "eigenspectrum_decay_alpha", "H0.total", "H1.entropy")
+        for statistic in ("effective_rank", "eigenspectrum_decay", "H0.total", "H1.entropy")
     }
     found = representation_phases([Trajectory(name, steps, features, {}, {})])
     rank, decay, *_ = found.rows(named=True)

@@ -124,10 +124,11 @@ def _passing(**other: float) -> pl.DataFrame:
     ("scale", "verdict"),
     [
         ({}, "beyond trend"),  # no scale is known: of weights
-        ({"rho_top_eigenvalue": -0.9, "rho_given_scale": 0.6, "p_given_scale": 1e-3}, "beyond trend"),
-        ({"rho_top_eigenvalue": -0.9, "rho_given_scale": 0.2, "p_given_scale": 0.3}, "trend only"),
-        ({"rho_top_eigenvalue": -0.9, "rho_given_scale": -0.6, "p_given_scale": 1e-3}, "trend only"),
-        ({"rho_top_eigenvalue": -0.9}, "trend only"),  # nothing is left given it: the scale itself
+        ({"n_scale": 20, "rho_top_eigenvalue": -0.9, "rho_given_scale": 0.6, "p_given_scale": 1e-3}, "beyond trend"),
+        ({"n_scale": 20, "rho_top_eigenvalue": -0.9, "rho_given_scale": 0.2, "p_given_scale": 0.3}, "trend only"),
+        ({"n_scale": 20, "rho_top_eigenvalue": -0.9, "rho_given_scale": -0.6, "p_given_scale": 1e-3}, "trend only"),
+        ({"n_scale": 20, "rho_top_eigenvalue": -0.9}, "trend only"),  # nothing is left given it: the scale itself
+        ({"n_scale": 3}, "trend only"),  # known too rarely to be asked
     ],
 )
 def test_a_verdict_on_hidden_states_asks_for_more_than_their_scale(scale: dict[str, float], verdict: str) -> None:

@@ -131,7 +131,7 @@ DECLARED = make_probes(
         *({"name": "hidden_states", "layers": "all", "keep": 10}, {"name": "embeddings"}),
     ]
 )
-STATES = "hidden_states:layers=all,keep=10"
+STATES = "hidden_states:layers=all"
 
 
 def with_states(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -147,7 +147,7 @@ def with_states(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         for layer, (role, radius, total) in clouds.items():
             told = {"rms_radius": radius * grown, "H0.total": total * grown, "H0.total.noise": 0.5}
             told |= {"top_eigenvalue": radius * grown**2, "H1.betti@0.5": 3.0, "H1.betti@0.5.noise": 1.0}
-            rows += [(step, layer, role, STATES, k, v) for k, v in told.items()]
+            rows += [(step, layer, role, DECLARED[4].label(), k, v) for k, v in told.items()]
         rows += [
             (step, "network", "network", "distances:of=hidden_states", "H0.wasserstein_2", grown),
             (step, "network", "network", "similarity", "rtd.previous", grown),
@@ -281,3 +281,22 @@ def test_what_is_no_topology() -> None:
     assert [bool(re.search(CONTROLS, name)) for name in (*controls, *topology)] == [True] * 12 + [False] * 7
     series = pl.Series([*controls, *topology])
     assert series.str.contains(CONTROLS).to_list() == [True] * 12 + [False] * 7  # Polars has an engine of its own
+
+
+def test_what_compares_states_is_of_those_it_compares() -> None:
+    declared = make_probes(
+        [
+            {"name": "hidden_states"},
+            {"name": "hidden_states", "points": "texts", "keep": 10},
+            *({"name": "similarity"}, {"name": "distances", "of": "hidden_states"}),
+        ]
+    )
+    labels = pl.DataFrame(
+        [(p.name(), p.options(), p.label()) for p in declared], with_states(6)[1].schema, orient="row"
+    )
+    rows = [(s, "network", "network", p.name(), p.options(), "top_eigenvalue", 1.0) for s in range(6) for p in declared]
+    columns = ["step", "layer", "role", "probe", "options", "statistic", "value"]
+    features = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
+    (found,) = trajectories(features, labels, frames(6)[2].clear())
+    assert found.scale("similarity rtd.previous") == "hidden_states:points=texts top_eigenvalue"
+    assert found.scale("distances:of=hidden_states H1.wasserstein_2") == "hidden_states top_eigenvalue"

@@ -118,16 +118,29 @@ def test_a_mean_does_not_depend_on_where_padding_is(lengths: list[int], side: st
     np.testing.assert_array_equal(means, [own.mean(axis=0) for own in drawn])
 
 
-def test_padding_is_behind_and_neither_it_nor_the_prefix_is_measured() -> None:
+def test_nothing_is_padded_and_the_prefix_is_not_measured() -> None:
     model = FakeModel()
-    read = [Sequence((9, 5, 6), 1), Sequence((9, 1, 2, 3, 4), 1), Sequence((7,))]
-    (block,) = hidden_states(model, read, [0, 1])
-    assert block.places == [1, 0, 2]
-    assert block.measured.int().tolist() == [[0, 1, 1, 1, 1], [0, 1, 1, 0, 0], [1, 0, 0, 0, 0]]
-    tokens, places = block.states[0].unbind(-1)
-    assert tokens[block.measured].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert places[block.measured].tolist() == [1, 2, 3, 4, 1, 2, 0]
-    assert torch.equal(block.states[1][..., 0], tokens + 1000)
+    read = [Sequence((9, 5, 6), 1), Sequence((9, 1, 2, 3, 4), 1), Sequence((7, 8, 9))]
+    longest, others = hidden_states(model, read, [0, 1])
+    assert (longest.places, others.places) == ([1], [0, 2])
+    assert longest.measured.int().tolist() == [[0, 1, 1, 1, 1]]
+    assert others.measured.int().tolist() == [[0, 1, 1], [1, 1, 1]]
+    tokens, places = others.states[0].unbind(-1)
+    assert tokens[others.measured].tolist() == [5, 6, 7, 8, 9]
+    assert places[others.measured].tolist() == [1, 2, 0, 1, 2]
+    assert torch.equal(others.states[1][..., 0], tokens + 1000)
+
+
+def test_sixteen_bits_see_nothing_of_longer_texts() -> None:
+    """Padded, a text would take another way through the attention, with roundings of a thousandth."""
+    pytest.importorskip("transformers")
+    from toposcope.models.transformers_model import TransformersModel
+
+    model = TransformersModel(made("llama").to(torch.bfloat16), "llama", CPU)
+    read = [Sequence(tuple(range(1, n))) for n in (6, 9, 14)]
+    together = by_place(model, read, [0, 2])
+    for place, sequence in enumerate(read):
+        same(by_place(model, [sequence], [0, 2]), [together[place]], 0)
 
 
 def test_the_loss_of_the_family_is_that_it_trains_on() -> None:
@@ -229,7 +242,7 @@ ERRORS: list[tuple[type[Exception], str]] = [
 
 @pytest.mark.parametrize(("error", "message"), ERRORS)
 def test_a_batch_that_does_not_fit_is_halved(error: type[Exception], message: str) -> None:
-    read = sequences(11, 50)
+    read = [Sequence(tuple(range(k, k + 9))) for k in range(11)]
     wide, narrow = FakeModel(), FakeModel(fits=3, error=error, message=message)
     same(by_place(narrow, read, [0, 1]), by_place(wide, read, [0, 1]), 0)
     assert wide.batches == [11]
@@ -246,14 +259,14 @@ def test_a_text_that_does_not_fit_alone() -> None:
     with pytest.raises(
         ToposcopeError, match=r"fake: a text of \d\d tokens does not fit into memory; give a smaller len"
     ):
-        list(hidden_states(model, sequences(5, 50), [0]))
+        list(hidden_states(model, [Sequence(tuple(range(k, k + 10))) for k in range(5)], [0]))
     assert model.batches == [5, 2, 1]
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     model = FakeModel(fits=1, error=RuntimeError, message="shape mismatch")
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        list(hidden_states(model, sequences(4, 50), [0]))
+        list(hidden_states(model, [Sequence((k, k + 1)) for k in range(4)], [0]))
     assert model.batches == [4]
 
 

@@ -33,8 +33,8 @@ def test_windows_lie_at_even_distances_from_the_first_token_to_the_last() -> Non
     assert [(s.ids[0], s.ids[1:], s.n_prefix) for s in prefixed] == [(7, s.ids, 1) for s in found]
 
 
-def test_windows_of_a_short_text_are_each_taken_once() -> None:
-    assert [s.ids for s in windows("abcd", CHARACTERS, 9, 3)] == [(97, 98, 99), (98, 99, 100)]
+def test_windows_do_not_overlap() -> None:
+    assert [s.ids for s in windows("abcd", CHARACTERS, 9, 3)] == [(97, 98, 99)]
 
 
 @pytest.mark.parametrize("text", ["", "ab"])
@@ -120,3 +120,16 @@ def test_a_kept_text_is_the_same_text(tmp_path: Path) -> None:
     path.write_bytes(text.encode(errors="surrogatepass"))
     assert read_kept(path) == text
     assert text_key(text) != text_key(text[:-1])
+
+
+def test_a_corpus_that_has_changed_has_no_held_out_part(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("one two three four five six seven eight nine ten")
+    corpus = Corpus(source=str(path), validation_fraction=0.5)
+    trained_on = text_key(path.read_text())
+    whole = path.read_text()
+    assert Text().read(corpus, trained_on) == whole[len(whole) // 2 :]
+    path.write_text(path.read_text() + " eleven")
+    with pytest.raises(ToposcopeError, match=r"no longer the corpus that was trained on"):
+        Text().read(corpus, trained_on)
+    assert Text(source=str(path)).read(corpus, trained_on).endswith("eleven")

@@ -1,5 +1,6 @@
 """Embedding matrices as clouds against other libraries' measures of the same rows."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,17 @@ def test_two_matrices(tmp_path: Path, dtype: torch.dtype) -> None:
         expected = spectrum_of(points) | {"H0.total": total_of_components(points), "two_nn": two_nn(points).dimension}
         assert {name: measurement.statistics[name] for name in expected} == pytest.approx(expected, rel=1e-6)
         assert_allclose(measurement.diagrams["H1"].pairs, loops(points), rtol=1e-5, atol=1e-6)
+
+
+def test_too_little_memory_is_one_line_that_names_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checkpoint(tmp_path, token_emb=rows(0), head=rows(1, n=20))
+    monkeypatch.setattr("toposcope.homology.memory.free_memory", lambda: 8 * 60 * 8 - 1)
+    failed, fits = measure(EmbeddingsProbe(max_dimension=0), found).values()
+    assert isinstance(failed, Failure)
+    assert isinstance(fits, Measurement)
+    assert re.fullmatch(
+        r"layer token_emb\S*: its 60 rows of 8 entries in float64: needs .* GB are free; [^\n]*", failed.message
+    )
 
 
 def test_tied_ones_are_alike_and_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from small_models import (
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.homology import betti_curve, landscape, statistics, two_nn
-from toposcope.probes import Failure, Measurement, Subject
+from toposcope.probes import Failure, Measurement, Subject, make_probes
 from toposcope.probes.gathering import gather
 from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, hidden
 from toposcope.study.diagrams import diagram_bytes, read_diagrams, read_states
@@ -171,7 +171,8 @@ def test_curves_are_those_of_the_stored_diagrams(checkpoint: Checkpoint) -> None
     scales = (0.0, 0.5, 2.0, 3.25)
     found = measured(HiddenStatesProbe(scales=scales, **SMALL), checkpoint, TEXT)["network"]
     for name, diagram in found.diagrams.items():
-        curves = {"betti": betti_curve(diagram, scales), "landscape_1": landscape(diagram, scales, 1)[0]}
+        alive = betti_curve(diagram, scales) + (1 if name == "H0" else 0)  # one component never dies
+        curves = {"betti": alive, "landscape_1": landscape(diagram, scales, 1)[0]}
         for curve, values in curves.items():
             told = [found.statistics[f"{name}.{curve}@{scale}"] for scale in ("0", "0.5", "2", "3.25")]
             assert_array_equal(told, values)
@@ -236,6 +237,19 @@ def test_landmarks_carry_their_cover_radius(checkpoint: Checkpoint) -> None:
     assert_allclose(found.diagrams["H1"].pairs, loops(points[chosen]), rtol=1e-5, atol=1e-6)
     radius = cdist(points, points[chosen]).min(axis=1).max()
     assert found.statistics["H1.cover_radius"] == pytest.approx(radius)
+
+
+@pytest.mark.parametrize(("sample", "chosen"), [("farthest", "landmarks"), ("random", "random points")])
+def test_a_halved_batch_hides_no_choice_of_points(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, sample: Any, chosen: str
+) -> None:
+    def halved(*args: Any, **options: Any) -> tuple[dict[str, Any], str]:
+        return gather(*args, **options)[0], "batch halved to 4"
+
+    monkeypatch.setattr("toposcope.probes.hidden_states.gather", halved)
+    found = measured(HiddenStatesProbe(max_points=20, sample=sample, **SMALL), checkpoint, TEXT)["network"]
+    assert found.flag == f"batch halved to 4, {chosen}"
+    assert measured(HiddenStatesProbe(**SMALL), checkpoint, TEXT)["network"].flag == "batch halved to 4"
 
 
 def test_without_loops_there_are_no_landmarks(checkpoint: Checkpoint) -> None:
@@ -350,9 +364,16 @@ def test_a_narrow_dtype_that_overflows_is_told(tmp_path: Path) -> None:
 def test_a_text_of_fewer_points_than_asked_for(checkpoint: Checkpoint) -> None:
     short = TEXT[:20]
     found = measured(HiddenStatesProbe(texts=1000, length=16), checkpoint, short)["network"]
-    assert found.statistics["n_points"] == 5 * 16  # five windows of 16 begin at different places
+    assert found.statistics["n_points"] == 16  # a second window of 16 would overlap the first
     lines = measured(HiddenStatesProbe(points="texts", cut="lines", texts=1000), checkpoint, TEXT)["network"]
     assert lines.statistics["n_points"] == len(TEXT.splitlines())
+
+
+def test_a_wrong_choice_is_told_with_the_right_ones() -> None:
+    with pytest.raises(
+        ToposcopeError, match=r"hidden_states: points: .*'words'; it takes 'tokens' or 'texts' \(its op"
+    ):
+        make_probes([{"name": "hidden_states", "points": "words"}])
 
 
 def test_a_text_shorter_than_a_window_is_refused(checkpoint: Checkpoint) -> None:

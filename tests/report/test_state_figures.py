@@ -108,6 +108,33 @@ def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: d
     assert long.label == "training step"
 
 
+@pytest.mark.parametrize(
+    ("places", "n_blocks", "expected", "ticks"),
+    [
+        ((0, 2, 3, 4), 6, [0, 2, 3, 4, 6], None),
+        ((0, 2, 3, 4), 0, [0, 2, 3, 4, 5], ["0", "2", "3", "4", "last"]),
+        ((0, 1, 2), 3, [0, 1, 2, 3], None),
+        (tuple(range(24)), 0, list(range(25)), ["0", "3", "6", "9", "12", "15", "18", "21", "last"]),
+    ],
+)
+def test_the_last_state_stands_behind_all_blocks(
+    study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[str] | None
+) -> None:
+    (ours, *_) = study.analysis.trajectories
+    layers = {f"hidden.{k:02d}": ours.layers["hidden.00"] for k in places}
+    weights = {f"gpt.layers.{k}.attention.dense.weight": "attention.output" for k in range(n_blocks)}
+    roles = weights | dict.fromkeys(layers, "hidden")
+    chosen = dataclasses.replace(ours, layers=layers, roles=roles)
+    found = one(
+        "depth", dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[chosen]))
+    )
+    assert found is not None
+    for axes in found.figure.axes:
+        assert np.asarray(axes.lines[0].get_xdata()).tolist() == expected
+    told = [label.get_text() for label in found.figure.axes[-1].get_xticklabels()]
+    assert told == ticks if ticks else "last" not in told
+
+
 def test_bands_are_where_there_is_noise(drawn: dict[str, Drawn]) -> None:
     panels = {axes.get_title(): axes for axes in drawn["representations"].figure.axes}
     assert len(panels["H0 total"].collections) == 3
@@ -131,7 +158,13 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
     further = table.filter(kind="spectral").with_columns(
         phases=pl.lit("warm-up, entropy-seeking, compression-seeking, entropy-seeking")
     )
-    assert "found in all 2 runs (run-0, run-1: warm-up" in told_of_phases(further, table.filter(kind="diagram"))
+    told = told_of_phases(further, table.filter(kind="diagram"))
+    assert (
+        "in order and with nothing after, are found in none of 2 runs; with a fourth stretch after, in all 2 runs"
+        in told
+    )
+    assert "(run-0, run-1: warm-up" in told
+    assert "statistics of the diagrams of hidden states beside" in told
 
 
 def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
@@ -154,8 +187,20 @@ def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
     assert [h.name for h in headlines_of([t], ["H1.entropy"])] == ["H1 entropy of hidden states"]
     assert named(f"{LABEL} H1.entropy") == "H1 entropy of hidden states"
     assert named("hidden_states:layers=[0.5,1.0],points=texts,pca=50 rankme") == (
-        "RankMe of hidden states (control, points=texts, pca=50)"
+        "RankMe of hidden states (control, texts, 50 components)"
     )
+    assert named("hidden_states:points=texts,cut=lines,texts=200,pca=50 H0.total") == (
+        "H0 total of hidden states (200 texts, lines, 50 components)"
+    )
+    assert named("hidden_states:texts=9,sample=random,metric=cosine,normalize=true,seed=1 H0.total") == (
+        "H0 total of hidden states (tokens of 9 texts, sampled, cosine, normalised, seed=1)"
+    )
+    renamed = dataclasses.replace(
+        t, features={f"{second} H1.entropy": t.steps.astype(np.float64)}, clouds={second: second}
+    )
+    (first,) = headlines_of([renamed], ["H1.entropy"])
+    assert first.name == named(first.feature) == "H1 entropy of hidden states (texts, 50 components)"
+    assert named("published H0.total") == "Published H0 total"
     assert named("hidden_states H1.betti_max") == "hidden_states H1.betti_max"
 
 
@@ -201,12 +246,19 @@ def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
     figure, beside = one("representations", both), one("published_representations", both)
     assert figure is not None
     assert beside is not None
-    assert f"by {LABEL}" in figure.caption
+    assert "The last hidden state. " in figure.caption
     assert "As published." in beside.caption
     assert [text.get_text() for text in beside.figure.legends[0].get_texts()] == ["elsewhere"]
     alone = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[told]))
     assert one("published_representations", alone) is None
     assert one("representations", alone) is not None
+    table = study.analysis.association.with_columns(
+        pl.col("feature").str.replace(LABEL, "published"), run=pl.lit("elsewhere")
+    )
+    published = dataclasses.replace(alone, analysis=dataclasses.replace(alone.analysis, association=table))
+    association = one("association", published)
+    assert association is not None
+    assert "Of published hidden states (“published”) also given the step" in association.caption
 
 
 def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) -> None:

@@ -13,12 +13,13 @@ from made_up_states import LABEL, SPECTRA, with_states
 from toposcope.analysis.analysis import Analysis
 from toposcope.analysis.table import association
 from toposcope.analysis.table import comparisons as compared
-from toposcope.report import states
+from toposcope.report import evidence, states
 from toposcope.report.association import full_table, has_scales, legend, short_table
 from toposcope.report.document import Details, Paragraph, Section
 from toposcope.report.material import Material
 from toposcope.report.methods import methods
 from toposcope.report.tables import Table
+from toposcope.report.text_losses import NOT_COMPARABLE
 from toposcope.report.verdict import sentences
 from toposcope.study.declaration import Declaration
 
@@ -122,6 +123,53 @@ def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -
     assert states.against_spectra({}) == []
 
 
+def test_published_features_are_compared_with_published_spectra(study: Material) -> None:
+    told = study.analysis.comparisons.with_columns(pl.col("feature", "other").str.replace(LABEL, "published"))
+    (block,) = states.against_spectra({"comparisons": told})
+    assert isinstance(block, Details)
+    (table,) = [b for b in block.blocks if isinstance(b, Table)]
+    assert len(table.rows) == 45
+    assert table.rows[0][:2] == ("Published H0 total", "Published RankMe (control)")
+    found = evidence.association(dataclasses.replace(study, analysis=of_states("clock")), {"comparisons": told})
+    assert [len(t.rows) for t in tables(found) if t.name == "comparisons"] == [9]
+
+
+def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
+    """Return a study whose runs read a text: a loss of 3 before the last checkpoint, and of 2 there."""
+    rows = [
+        (run, step, "network", "network", "language_modelling", "{}", statistic, value, "")
+        for run, n in n_tokens.items()
+        for step, loss in ((10, 3.0), (100, 2.0))
+        for statistic, value in {"loss": loss, "perplexity": 7.5, "bits_per_byte": 1.25, "n_tokens": n}.items()
+    ]
+    frame = pl.concat([of.frame, pl.DataFrame(rows, schema=of.frame.schema, orient="row")])
+    label = pl.DataFrame({"probe": ["language_modelling"], "options": ["{}"], "label": ["language_modelling"]})
+    return dataclasses.replace(of, frame=frame, labels=pl.concat([of.labels, label]))
+
+
+@pytest.mark.parametrize("tokens", [(500.0, 500.0), (500.0, 700.0)])
+def test_runs_tell_how_well_they_predict_the_text(study: Material, tokens: tuple[float, float]) -> None:
+    told = with_text(study, dict(zip(("run-0", "run-1"), tokens, strict=True)))
+    found = evidence.runs(told)
+    (table,) = tables(found)
+    by_run = {row[0]: row[-3:] for row in table.rows}
+    assert by_run["run-0"] == ("2", "7.5", "1.25")
+    assert by_run["run-2"] == ("–", "–", "–")
+    assert (NOT_COMPARABLE in str(found)) == (tokens[0] != tokens[1])
+    (without,) = tables(evidence.runs(study))
+    assert len(without.columns) == len(table.columns) - 3
+
+
+def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
+    found = of_states("clock")
+    law = {"quantity": "text_loss", "n_sizes": 4, "exponent": -0.1, "r_squared": 0.9, "p_least": 0.08, "p_exact": 0.08}
+    with_law = dataclasses.replace(found, scaling=pl.DataFrame([law]))
+    for differ in (True, False):
+        told = " ".join(sentences(with_law, runs_frame(), 0, no_findings(), tokens_differ=differ))
+        assert (NOT_COMPARABLE in told) == differ
+        assert ("goes as N^" in told) != differ
+
+
 def test_other_clouds_are_named(study: Material) -> None:
     second = "hidden_states:points=texts"
     more = [
@@ -132,7 +180,7 @@ def test_other_clouds_are_named(study: Material) -> None:
     figure = Paragraph(("a figure",))
     found = states.representations(both, figure)
     assert found is not None
-    assert f"of {LABEL}; the tables also hold {second}." in str(found.blocks[-1])
+    assert "of hidden states; the tables also hold hidden states (texts)." in str(found.blocks[-1])
     assert states.representations(both) is None
 
 

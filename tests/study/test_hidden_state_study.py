@@ -19,7 +19,7 @@ from small_studies import TRAINING, assert_same_study, frame, measurement_ids, s
 from toposcope.family import Size, Training
 from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
 from toposcope.models.texts import Text
-from toposcope.study import Declaration, run_study
+from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredRun, DeclaredSeries
 from toposcope.study.diagrams import read_diagrams, read_states
 
@@ -330,10 +330,13 @@ def test_what_lies_beside_checkpoints_of_one_file(series: Path, tmp_path: Path) 
     path.write_text(path.read_text().replace('"cat"', '"dog"'))
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     assert changed_probes(before, measurement_ids(tmp_path / "study")) == READS_TEXT
+    # Where it is away, that is told, and what was measured stands.
+    before = measurement_ids(tmp_path / "study")
     path.unlink()
     errors = run_study(declaration, tmp_path / "study", workers=1)
-    assert {unit.probe for unit in errors} == READS_TEXT
-    assert all("tokenizer" in m for unit, m in errors.items() if unit.probe in {"hidden_states", "language_modelling"})
+    assert {(unit.step, unit.probe) for unit in errors} == {(0, "model"), (1, "model")}
+    assert all("no tokenizer.json with it" in message for message in errors.values())
+    assert measurement_ids(tmp_path / "study") == before
     # Named, it need not be there.
     named = [DeclaredSeries(path=str(flat), tokenizer=str(series / "step0/tokenizer.json"))]
     assert run_study(msgspec.structs.replace(declaration, series=named), tmp_path / "study", workers=1) == {}
@@ -399,3 +402,21 @@ def test_killed_again_and_again_it_ends_the_same(finished: Path, folder: Path, t
         process.wait()
     assert run_study(declared(folder), directory, workers=1) == {}
     assert_same_study(finished, directory)
+
+
+def test_other_roles_are_other_embeddings(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"a.weight": 40, "b.weight": 20, "out.weight": 40, "layers.0.mlp.up.weight": 16}
+    weights = {name: torch.randn(n, 8, generator=generator) for name, n in shapes.items()}
+    save_file(weights, tmp_path / "step_0.safetensors")
+
+    def points(first: str, second: str) -> list[float]:
+        roles = {r"^a\.": first, r"^b\.": second, r"^out\.": "head"}
+        one = DeclaredSeries(name="one", path=str(tmp_path / "step_0.safetensors"), roles=roles)
+        declaration = Declaration(name="roles", series=[one], probes=[{"name": "embeddings"}])
+        assert run_study(declaration, tmp_path / "study", workers=1) == {}
+        rows = Study.load(tmp_path / "study").frame().filter(layer="embedding.input", statistic="n_points")
+        return [float(value) for value in rows["value"]]
+
+    assert points("embed", "pos_embed") == [40]
+    assert points("pos_embed", "embed") == [20]

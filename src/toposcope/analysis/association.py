@@ -25,7 +25,7 @@ COLUMNS = (
     *("rho", "p", "low", "high"),
     *("block_low", "block_high", "block_length", "n_eff", "p_shift"),
     *(f"rho_{clock}" for clock in CLOCKS),
-    "rho_top_eigenvalue",
+    *("n_scale", "rho_top_eigenvalue"),
     "rho_with_step",
     *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all", "rho_given_scale", "p_given_scale"),
     *("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step"),
@@ -213,18 +213,31 @@ class _Alike:
 
     def _scales(self) -> dict[str, Vector]:
         """Correlate each feature's own clock, and what is left given it and the step (item 4 for hidden states)."""
-        found = {name: self._all(np.nan) for name in ("rho_top_eigenvalue", "rho_given_scale", "p_given_scale")}
+        names = ("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
+        found = {name: self._all(np.nan) for name in names}
         if not self.question.scales.size:
             return found
         values = self.question.scales[np.ix_(self.rows, self.mask)]
-        varied = np.flatnonzero(np.isfinite(values).all(axis=1) & (np.ptp(values, axis=1) > 0))
-        clocks, which = np.unique(values[varied], axis=0, return_inverse=True)
-        for i, clock in enumerate(ranks(clocks)):
-            mine = varied[which.ravel() == i]
-            given = partial(self.x[mine], self.y, np.array([self.step[0], clock]))
-            for column, told in zip(found.values(), (correlate(clock[None], self.y)[0], *given), strict=True):
+        scaled = np.flatnonzero(np.isfinite(self.question.scales[self.rows]).any(axis=1))
+        clocks, which = np.unique(values[scaled], axis=0, return_inverse=True)
+        for i, clock in enumerate(clocks):
+            mine = scaled[which.ravel() == i]
+            for column, told in zip(found.values(), self._given_clock(mine, clock), strict=True):
                 column[mine] = told
         return found
+
+    def _given_clock(self, mine: NDArray[np.int64], clock: Vector) -> tuple[Vector | float, ...]:
+        """Ask where the clock is known: how often that is, its rho, and partial rho and p given it and the step."""
+        known = np.isfinite(clock)
+        n = float(known.sum())
+        if n < FEWEST or not np.ptp(self.target[known]):
+            return n, np.nan, np.nan, np.nan
+        x, y = ranks(self.values[np.ix_(mine, known)]), ranks(self.target[known])
+        step = ranks(self.steps[known].astype(np.float64))
+        if not np.ptp(clock[known]):  # a scale that stays as it is explains nothing
+            return n, np.nan, *partial(x, y, step[None])
+        scale = ranks(clock[known])
+        return n, float(correlate(scale[None], y)[0]), *partial(x, y, np.array([step, scale]))
 
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""

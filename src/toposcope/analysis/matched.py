@@ -37,7 +37,7 @@ class _Matching(NamedTuple):
     levels: Vector
     runs: list[Trajectory]
     axes: list[Vector]
-    read: Callable[[Vector, Vector, Vector, Vector], Vector]
+    read: Callable[[Vector, Vector, Vector], Vector]
 
 
 def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
@@ -59,8 +59,8 @@ def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFra
     -------
     polars.DataFrame
         ``feature, by`` ("step", "tokens" or "loss"), ``level`` (steps, tokens or nats), ``run, n_parameters, value``.
-        NaN where the feature is not known on both sides of the level; never extrapolated. No rows without two runs of
-        different size, or where their ranges have nothing in common.
+        NaN where the feature is not known at both checkpoints around the level; no gap is bridged, nothing
+        extrapolated. No rows without two runs of different size, or where their ranges have nothing in common.
     """
     sized = [t for t in found if t.run in sizes]
     matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
@@ -104,12 +104,11 @@ def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
 
 
 def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: str) -> Vector:
-    """Read a feature at the levels."""
-    values = run.features[feature]
-    known = np.isfinite(values) & np.isfinite(axis)
-    if known.sum() < FEWEST:
+    """Read a feature at the levels; where they are is a matter of the axis alone, so unknown values stay in."""
+    values, known = run.features[feature], np.isfinite(axis)
+    if (known & np.isfinite(values)).sum() < FEWEST:
         return np.full(len(matching.levels), np.nan)
-    return matching.read(matching.levels, axis[known], values[known], run.steps[known].astype(np.float64))
+    return matching.read(matching.levels, axis[known], np.where(np.isfinite(values), values, np.nan)[known])
 
 
 def _by_step(found: Sequence[Trajectory]) -> _Matching:
@@ -129,7 +128,7 @@ def _by_clock(by: str, told: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
     return _Matching(by, levels, [t for t, _ in kept], [axis for _, axis in kept], _along_clock)
 
 
-def _along_clock(levels: Vector, axis: Vector, values: Vector, steps: Vector) -> Vector:
+def _along_clock(levels: Vector, axis: Vector, values: Vector) -> Vector:
     return np.interp(np.log1p(levels), np.log1p(axis), values, left=np.nan, right=np.nan)
 
 
@@ -145,7 +144,7 @@ def _by_loss(found: Sequence[Trajectory]) -> _Matching:
     return _Matching("loss", levels, [t for t, _ in kept], [loss for _, loss in kept], _along_loss)
 
 
-def _along_loss(levels: Vector, axis: Vector, values: Vector, steps: Vector) -> Vector:
+def _along_loss(levels: Vector, axis: Vector, values: Vector) -> Vector:
     """Read values where the loss first falls to each level; NaN where it begins below, or never gets there."""
     lowest = np.minimum.accumulate(axis)
     after = np.searchsorted(-lowest, -levels)  # first checkpoint at or below the level
@@ -154,7 +153,8 @@ def _along_loss(levels: Vector, axis: Vector, values: Vector, steps: Vector) -> 
     i, level = after[inside], levels[inside]
     # Between two checkpoints loss and feature both follow log(1 + step): the same share of the way in both.
     share = (axis[i - 1] - level) / (axis[i - 1] - axis[i])
-    found[inside] = values[i - 1] + share * (values[i] - values[i - 1])
+    between = values[i - 1] + share * (values[i] - values[i - 1])
+    found[inside] = np.where(level == axis[i], values[i], between)  # at a checkpoint the one before does not matter
     found[levels == axis[0]] = values[0]
     return found
 

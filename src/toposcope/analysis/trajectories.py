@@ -1,8 +1,9 @@
 """What the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
 from toposcope.analysis.logged import MOSTLY, Logged
-from toposcope.probes import Probe
+from toposcope.errors import ToposcopeError
+from toposcope.probes import Probe, make_probes, probe_types
 from toposcope.probes.probe import EMBEDDING, HIDDEN, NETWORK, NOISE, POOLED
 
 Vector = NDArray[np.float64]
@@ -25,7 +27,7 @@ SPECTRAL = (
 """Statistics of a cloud that topology is set beside (METHODS 5), by our names and by published ones."""
 CONTROLS = (
     r"^(controls|log|clustering|random_matrices|language_modelling)(:.*)? | gradient_norm$"
-    rf"| ({'|'.join(SPECTRAL)}|pca_variance|pca_variance_explained|n_points)$| (cka|procrustes)\."
+    rf"| ({'|'.join(SPECTRAL)}|pca_variance|pca_variance_explained|n_points|n_zero)$| (cka|procrustes)\."
 )
 """Names of features that are not topology."""
 ENTRY = "@"
@@ -67,7 +69,7 @@ class Trajectory:
         Standard deviation of features over draws or batches, of the network or the pooled cloud.
     clouds : dict of str
         By label, the label that describes the cloud its features are of: a label of hidden states, published or not,
-        its own; what compares hidden states the first one. Weight features have none.
+        its own; what compares hidden states that of those it compares. Weight features have none.
     tokens : ndarray, shape (n,)
         Seen until each checkpoint; NaN where unknown.
     """
@@ -140,18 +142,30 @@ class _Kinds:
         rows = labels.select("probe", "options", "label").rows()
         self.texts = [label for probe, _, label in rows if probe == TEXT]
         self.states = [label for probe, _, label in rows if probe == STATES]
-        self.comparing = [
-            label
-            for probe, options, label in rows
-            if probe == "similarity" or (probe == "distances" and json.loads(options).get("of") == STATES)
-        ]
+        label_of = {(probe, options): label for probe, options, label in rows}
+        declared = [{"name": probe, **json.loads(options)} for probe, options, _ in rows if probe in probe_types()]
+        self.comparing = {
+            label_of[probe.name(), probe.options()]: label_of[source.name(), source.options()]
+            for probe, source in _compared(declared)
+            if source.name() == STATES and {(p.name(), p.options()) for p in (probe, source)} <= label_of.keys()
+        }
 
     def clouds(self, scaled: Iterable[str]) -> dict[str, str]:
         """Return the cloud that each label is of; further ones are of their own if they tell its scale."""
-        found = {label: label for label in self.states}
-        if self.states:
-            found |= dict.fromkeys(self.comparing, self.states[0])
+        found = {label: label for label in self.states} | self.comparing
         return found | {label: label for label in scaled if label not in found}
+
+
+def _compared(declared: list[dict[str, Any]]) -> Iterator[tuple[Probe, Probe]]:
+    """Yield the probes that compare what another found, with that other one; none where one of them is unknown here."""
+    try:
+        probes = make_probes(declared)
+    except ToposcopeError:
+        return
+    for probe in probes:
+        source = probe.source(probes)
+        if source is not None:
+            yield probe, source
 
 
 class _Arranged:

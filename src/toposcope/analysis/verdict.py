@@ -63,7 +63,7 @@ def _verdicts(table: pl.DataFrame) -> list[str]:
     shifts = column["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(n, 1))
     partials = (column["p_given_step_adjusted"] < LEVEL) & (column["p_given_all_adjusted"] < LEVEL)
     changes = column["p_differences_adjusted"] < LEVEL
-    unscaled = ~np.isfinite(column["rho_top_eigenvalue"])
+    unscaled = ~np.isfinite(column["n_scale"])
     same_sign = np.sign(column["rho_given_scale"]) == np.sign(column["rho_given_step"])
     scales = unscaled | ((column["p_given_scale_adjusted"] < LEVEL) & same_sign)
     signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]

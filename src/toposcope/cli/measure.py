@@ -48,7 +48,7 @@ SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", 
     "--tokenizer",
     default="",
     metavar="PLACE",
-    help="A tokenizer.json, a folder with one, hf:owner/name, or characters, if none is with the checkpoints.",
+    help="A tokenizer.json, a folder with one, hf:owner/name, or characters, in place of what is with the checkpoints.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @selection_options

@@ -1,13 +1,12 @@
 """From a checkpoint to a model that runs and its tokenizer: whose they are, and what they depend on."""
 
 import hashlib
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.checkpoints.sources import Access, is_remote, roots
+from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
 from toposcope.errors import ToposcopeError
 from toposcope.family.corpus import CHARACTERS
 from toposcope.models.family_model import RUN, family_model, is_of_family, size_of
@@ -22,15 +21,29 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
     """Return a digest of what a model depends on besides its weights: its configuration and its tokenizer.
 
-    What is missing counts as nothing; to load the model tells it.
+    Raises
+    ------
+    ToposcopeError
+        If one of them is missing.
     """
     digest = hashlib.sha256()
-    for name in (CONFIG, RUN):
-        found = origin.find(checkpoint, name)
-        digest.update(f"{name}\x1f".encode() + (content_of(found) if found else b""))
-    with suppress(ToposcopeError):  # measuring tells it, with the checkpoint's name
-        digest.update(load_tokenizer(checkpoint, origin).key)
+    if is_of_family(checkpoint):
+        run = origin.find(checkpoint, RUN)
+        digest.update(content_of(run) if run else b"")
+    else:
+        digest.update(content_of(_config(checkpoint, origin)))
+    digest.update(load_tokenizer(checkpoint, origin).key)
     return digest.hexdigest()
+
+
+def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
+    found = origin.find(checkpoint, CONFIG)
+    if found is None:
+        raise ToposcopeError(
+            f"{checkpoint.location}: no {CONFIG} with it, and it is not of the family: its model cannot be made; save "
+            "the configuration beside the weights"
+        )
+    return found
 
 
 def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
@@ -44,13 +57,7 @@ def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if is_of_family(checkpoint):
         return family_model(checkpoint, size_of(checkpoint, origin), device)
-    config = origin.find(checkpoint, CONFIG)
-    if config is None:
-        raise ToposcopeError(
-            f"{checkpoint.location}: no {CONFIG} with it, and it is not of the family: its model cannot be made; save "
-            "the configuration beside the weights"
-        )
-    return transformers_model(checkpoint, read_object(config), device)
+    return transformers_model(checkpoint, read_object(_config(checkpoint, origin)), device)
 
 
 def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:

@@ -89,7 +89,7 @@ def hidden_states(model: LanguageModel, sequences: Items[Sequence], wanted: Item
     per_token = model.itemsize * model.width * (model.n_states + INSIDE)
 
     def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
-        tokens, mask, measured = _padded([sequences[i] for i in places], model.device)
+        tokens, mask, measured = _together([sequences[i] for i in places], model.device)
         return [states.cpu() for states in model.states(tokens, mask, wanted)], measured
 
     for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
@@ -114,7 +114,7 @@ def token_losses(model: LanguageModel, sequences: Items[Sequence]) -> Losses:
     per_token = model.itemsize * model.width * INSIDE + 3 * max(4, model.itemsize) * model.vocabulary
 
     def read(places: list[int]) -> tuple[float, int]:
-        tokens, mask, measured = _padded([sequences[i] for i in places], model.device)
+        tokens, mask, measured = _together([sequences[i] for i in places], model.device)
         # Nothing comes before the first token of a sequence, so it is not predicted.
         targets = measured[:, 1:].to(model.device)
         logits = model.logits(tokens, mask)[:, :-1][targets]
@@ -148,29 +148,27 @@ def _check(model: LanguageModel, sequences: Items[Sequence]) -> None:
         )
 
 
-def _padded(sequences: Items[Sequence], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens and mask, padded behind, and which tokens are of the text."""
-    longest = max(len(sequence.ids) for sequence in sequences)
-    tokens = torch.zeros((len(sequences), longest), dtype=torch.int64)
-    mask = torch.zeros_like(tokens)
-    measured = torch.zeros_like(tokens, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        tokens[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
-        mask[row, : len(sequence.ids)] = 1
-        measured[row, sequence.n_prefix : len(sequence.ids)] = True
-    return tokens.to(device), mask.to(device), measured
+def _together(sequences: Items[Sequence], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens and mask of sequences of one length, and which tokens are of the text."""
+    tokens = torch.tensor([sequence.ids for sequence in sequences])
+    prefixes = torch.tensor([sequence.n_prefix for sequence in sequences])
+    measured = torch.arange(tokens.shape[1]) >= prefixes[:, None]
+    return tokens.to(device), torch.ones_like(tokens).to(device), measured
 
 
 def _in_batches(
     model: LanguageModel, sequences: Items[Sequence], per_token: int, read: Callable[[list[int]], Found]
 ) -> Iterator[tuple[list[int], Found, int]]:
     """Read all sequences; yield places, what was found, and the size of the batch where it had to be halved, else 0."""
-    # Longest first: little padding, and what does not fit shows at once.
+    # Longest first, so that what does not fit shows at once. Only sequences of one length are read together: padding
+    # would take another way through the attention of some models, with other roundings, large ones in 16 bits.
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i].ids), i))
     budget = GPU_BUDGET if model.device.type == "cuda" else BUDGET
-    batch, halved = max(1, budget // (per_token * len(sequences[order[0]].ids))), 0
+    halved = 0
     while order:
-        places = order[:batch]
+        length = len(sequences[order[0]].ids)
+        batch = max(1, budget // (per_token * length))
+        places = [i for i in order[: min(batch, halved or batch)] if len(sequences[i].ids) == length]
         found = _unless_no_memory(read, places)
         if found is None:
             if len(places) == 1:
@@ -178,9 +176,9 @@ def _in_batches(
                 raise ToposcopeError(
                     f"{model.location}: a text of {n_tokens} tokens does not fit into memory; give a smaller length"
                 )
-            batch = halved = len(places) // 2
+            halved = len(places) // 2
             continue
-        order = order[batch:]
+        order = order[len(places) :]
         yield places, found, halved
 
 

@@ -39,23 +39,42 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.characters < 0:
             raise ValueError(f"characters is {self.characters}; it must be at least 0")
 
-    def read(self, corpus: Corpus) -> str:
+    def read(self, corpus: Corpus, corpus_sha256: str = "") -> str:
         """Return the text.
+
+        Parameters
+        ----------
+        corpus : Corpus
+            Of which a part is read if no source is named.
+        corpus_sha256 : str
+            Of the text that runs were trained on; of another one, no part can be said to be held out.
 
         Raises
         ------
         ToposcopeError
-            If it cannot be read, or is empty.
+            If it cannot be read, is empty, or the corpus has changed.
         """
         if self.source:
-            text = read_text(Corpus(source=self.source, split=self.split, column=self.column))
+            text = _read(Corpus(source=self.source, split=self.split, column=self.column))
         else:
-            whole = read_text(corpus)
+            whole = _read(corpus)
+            if corpus_sha256 and text_key(whole) != corpus_sha256:
+                raise ToposcopeError(
+                    f"text {corpus.source}: no longer the corpus that was trained on, so no part of it is known to be "
+                    "held out; restore it, or name a source under [text]"
+                )
             text = whole[round(len(whole) * (1 - corpus.validation_fraction)) :]
         text = text[: self.characters] if self.characters else text
         if not text.strip():
             raise ToposcopeError(f"text {self.source or corpus.source}: it is empty; give a longer one")
         return text
+
+
+def _read(corpus: Corpus) -> str:
+    try:
+        return read_text(corpus)
+    except ToposcopeError as error:
+        raise ToposcopeError(str(error).replace("corpus ", "text ", 1)) from error
 
 
 def text_key(text: str) -> str:
@@ -85,7 +104,9 @@ class Sequence:
 
 
 def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:
-    """Cut `count` sequences of `length` tokens, the prefix included, at even distances.
+    """Cut up to `count` sequences of `length` tokens, the prefix included, at even distances.
+
+    They do not overlap, so a text that is shorter than all of them gives fewer: no token is taken twice.
 
     Raises
     ------
@@ -99,10 +120,9 @@ def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Se
             f"text: {len(ids)} tokens of {tokenizer.location}, fewer than one window of {length}; give a longer text "
             "or a smaller length"
         )
-    last = len(ids) - inside
+    last, count = len(ids) - inside, min(count, len(ids) // inside)
     starts = [round(last * k / max(1, count - 1)) for k in range(count)]
-    # Of a short text, windows that begin at one place would be the same points again.
-    return [Sequence((*prefix, *ids[start : start + inside]), len(prefix)) for start in dict.fromkeys(starts)]
+    return [Sequence((*prefix, *ids[start : start + inside]), len(prefix)) for start in starts]
 
 
 def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:

@@ -3,7 +3,8 @@
 import importlib
 import pkgutil
 from functools import cache
-from typing import Any, Union
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -45,6 +46,25 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
     try:
         probe: Probe = msgspec.convert(declaration, Union[tuple(types.values())], strict=False)  # noqa: UP007 - built at run time
     except msgspec.ValidationError as error:
-        options = ", ".join(types[name].__struct_fields__) or "none"
-        raise ToposcopeError(f"probes: {name}: {error} (its options: {options})") from error
+        raise ToposcopeError(f"probes: {name}: {_told(types[name], str(error))}") from error
     return probe
+
+
+def _told(kind: type[Probe], message: str) -> str:
+    """Name the option at fault and what it takes, as a declaration writes it."""
+    options = ", ".join(kind.__struct_fields__) or "none"
+    told, _, place = message.partition(" - at `$.")
+    name = place.rstrip("`").partition("[")[0]
+    if name not in kind.__struct_fields__:
+        return f"{message} (its options: {options})"
+    choices = [repr(value) for part in _parts(get_type_hints(kind)[name]) for value in _literals(part)]
+    takes = f"; it takes {' or '.join(choices)}" if choices else ""
+    return f"{name}: {told}{takes} (its options: {options})"
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _literals(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()

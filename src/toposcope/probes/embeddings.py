@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Moments, two_nn
+from toposcope.homology.memory import check_fits
 from toposcope.probes.point_clouds import SPECTRAL_DEGREES, measure_cloud, spectral_statistics
 from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Subject, Value, guarded, stacked
 from toposcope.probes.rips import check_sizes
@@ -78,6 +79,12 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
         stored = layer.matrix()
         moments = Moments(stored.shape[1])
         moments.add(stored, name=f"layer {layer.name}")
+        n, d = stored.shape
+        check_fits(
+            8 * n * d,
+            f"layer {layer.name}: its {n:,} rows of {d:,} entries in float64",
+            "close other programs, or leave the probe embeddings out",
+        )
         points = stored.double().numpy()
         del stored
         cloud = measure_cloud(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -44,8 +44,8 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     are called ``hidden.00``, that of the embedding, ``hidden.01``, behind the first block, and so on, role ``hidden``.
 
     Of all points, streamed: ``rankme``, ``effective_rank``, ``participation_ratio``, ``eigenspectrum_decay``,
-    ``stable_rank``, ``top_eigenvalue``, ``anisotropy``, ``mean_norm``, ``rms_radius``, ``n_points`` (see
-    `toposcope.homology.spectral_measures`). Of the cloud: ``H0.*``, ``H1.*`` as of `rips`; ``two_nn``, of at most
+    ``stable_rank``, ``top_eigenvalue``, ``anisotropy``, ``mean_norm``, ``rms_radius``, ``n_points``, ``n_zero``
+    (see `toposcope.homology.spectral_measures`). Of the cloud: ``H0.*``, ``H1.*`` as of `rips`; ``two_nn``, of at most
     `max_points` points drawn at random; ``pca_variance``. With `scales`, the curves ``H1.betti@0.5`` and
     ``H1.landscape_1@0.5``. The rows of several layers combine by their means.
 
@@ -120,7 +120,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the pseudo-layers of the chosen hidden states, by the number of blocks that the layers' names tell."""
-        n_blocks = len({found.group(1) for layer in layers if (found := _BLOCK.search(layer))})
+        n_blocks = count_blocks(layers)
         return [*(hidden(k) for k in self._chosen(n_blocks) if k < n_blocks), NETWORK]
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
@@ -189,10 +189,10 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         drawn = self._draws(n)
         if self.sample == "random" and n > self.max_points:
             clouds = [_without_cover_radius(self._cloud(gathered.at(indices))) for indices in drawn]
-            flag = flag or "random points"
+            chosen = "random points"
         else:
             clouds = [self._cloud(gathered.points)] * self.draws
-            flag = flag or ("landmarks" if n > self.max_points and self.max_dimension else "")
+            chosen = "landmarks" if n > self.max_points and self.max_dimension else ""
         dimensions = [
             two_nn(gathered.at(indices), metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
             for cloud, indices in zip(clouds, drawn, strict=True)
@@ -208,7 +208,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
             NETWORK if layer == NETWORK else HIDDEN,
             statistics,
             clouds[0].diagrams,
-            "degenerate" if not spectral["rms_radius"] else flag,
+            ", ".join(filter(None, (flag, chosen))) if spectral["rms_radius"] else "degenerate",
             gathered.at(evenly(n, self.keep)).astype(np.float32) if self.keep else None,
         )
 
@@ -228,6 +228,11 @@ def _without_cover_radius(cloud: Cloud) -> Cloud:
     """Leave out how far other points are: they are not at hand."""
     known = {name: value for name, value in cloud.statistics.items() if not name.endswith("cover_radius")}
     return cloud._replace(statistics=known)
+
+
+def count_blocks(layers: Iterable[str]) -> int:
+    """Return how many blocks the names of weight layers tell; 0 where they tell none."""
+    return len({found.group(1) for layer in layers if (found := _BLOCK.search(layer))})
 
 
 def hidden(k: int) -> str:

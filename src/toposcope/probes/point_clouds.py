@@ -77,7 +77,9 @@ def measure_cloud(
         name = f"H{diagram.dimension}"
         found |= {f"{name}.{key}": value for key, value in statistics(diagram).items()}
         if scales:
-            curves = {"betti": betti_curve(diagram, scales), "landscape_1": landscape(diagram, scales, 1)[0]}
+            # The component that never dies is no finite bar, and is alive all the same.
+            alive = betti_curve(diagram, scales) + (diagram.n_essential if diagram.dimension == 0 else 0)
+            curves = {"betti": alive, "landscape_1": landscape(diagram, scales, 1)[0]}
             found |= {
                 f"{name}.{curve}@{scale:g}": float(value)
                 for curve, values in curves.items()

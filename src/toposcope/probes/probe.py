@@ -54,7 +54,8 @@ class Measurement:
     diagrams : dict of Diagram
         By short name, for example ``H0``.
     flag : str
-        ``degenerate``, ``landmarks``, ``random rows``, ``batch halved to N``, or empty.
+        ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, or empty; of two that
+        hold, both, as in ``batch halved to 4, landmarks``.
     states : ndarray, shape (n, width), float32, optional
         Points that are kept, for representations to be compared.
     """

@@ -123,11 +123,11 @@ SHORT: tuple[Spec, ...] = (
     interval_of("block interval", "block_low", "block_high", group="dependence"),
     number_of("n eff.", "n_eff", tenths, group="dependence"),
     number_of("rho", "rho_given_step", group="given the step"),
-    number_of("p", "p_given_step_adjusted", p_value, group="given the step"),
+    number_of("p, adjusted", "p_given_step_adjusted", p_value, group="given the step"),
     number_of("rho", "rho_given_all", group="given all clocks"),
-    number_of("p", "p_given_all_adjusted", p_value, group="given all clocks"),
+    number_of("p, adjusted", "p_given_all_adjusted", p_value, group="given all clocks"),
     number_of("rho", "rho_differences_given_step", group="changes given step"),
-    number_of("p", "p_differences_adjusted", p_value, group="changes given step"),
+    number_of("p, adjusted", "p_differences_adjusted", p_value, group="changes given step"),
     number_of("as well", "share_others_given_step", share, group="other runs"),
 )
 
@@ -139,7 +139,7 @@ def measured(rows: pl.DataFrame) -> pl.DataFrame:
 
 SHORT_SCALE: tuple[Spec, ...] = (
     number_of("rho", "rho_given_scale", group="given step and top eigenvalue"),
-    number_of("p", "p_given_scale_adjusted", p_value, group="given step and top eigenvalue"),
+    number_of("p, adjusted", "p_given_scale_adjusted", p_value, group="given step and top eigenvalue"),
 )
 
 

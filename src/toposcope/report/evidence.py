@@ -33,6 +33,7 @@ from toposcope.report.tables import (
     whole,
     word,
 )
+from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.report.verdict import VERDICTS, primary
 
 Frames = Mapping[str, pl.DataFrame]
@@ -118,7 +119,9 @@ def runs(material: Material, *figures: Block | None) -> Section | None:
         {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
         for row in material.runs.to_dicts()
     ]
-    specs = (
+    texts = TextLosses.of(material)
+    rows = [{**row, **texts.by_run.get(row["run"], {})} for row in rows]
+    specs: list[Spec] = [
         text_of("run", "run", names_row=True),
         text_of("kind", "kind"),
         number_of("parameters", "n_parameters", whole),
@@ -127,8 +130,10 @@ def runs(material: Material, *figures: Block | None) -> Section | None:
         number_of("checkpoints", "n_checkpoints", whole),
         number_of("last value", "final", plain, group="loss at the last measured checkpoint"),
         text_of("which", "target", group="loss at the last measured checkpoint"),
-    )
-    return section("runs", "The runs", *figures, table("runs", "Runs of the study", specs, rows))
+        *texts.columns(),
+    ]
+    note = say(NOT_COMPARABLE, note=True) if texts.tokens_differ else None
+    return section("runs", "The runs", *figures, table("runs", "Runs of the study", specs, rows), note)
 
 
 def _first(targets: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -182,7 +187,9 @@ def _renamed(found: Table | None, name: str, caption: str) -> Table | None:
 
 def _comparisons(frame: pl.DataFrame | None) -> list[Block | None]:
     """Ask whether a feature's correlation is stronger than the step's."""
-    rows = headline_rows(frame.filter(other=STEP)) if frame is not None and len(frame) else []
+    if frame is None or not len(frame):
+        return []
+    rows = headline_rows(frame.filter(other=STEP), beside=frame.get_column("other").unique())
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),

@@ -1,11 +1,11 @@
 """The features the report speaks of by name; the tables hold all of them."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from toposcope.analysis.trajectories import SCALE, STATES, Trajectory
 from toposcope.analysis.verdict import LEVEL
+from toposcope.probes.labels import options_of
 from toposcope.study.store import PUBLISHED
 
 
@@ -65,9 +65,15 @@ CHANGES = {
     "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",
     "distances:of=hidden_states H1.wasserstein_2": "H1 change of hidden states (Wasserstein-2)",
 }
-_OPTION = re.compile(r",(?=[a-z_]+=)")
-_IMMATERIAL = ("layers=", "keep=", "scales=", "draws=")
+_IMMATERIAL = ("layers", "keep", "scales", "draws")
 """Options of a cloud that change nothing of the last hidden state."""
+_WORDS = {
+    "points=texts": "texts",
+    "cut=lines": "lines",
+    "sample=random": "sampled",
+    "metric=cosine": "cosine",
+    "normalize=true": "normalised",
+}
 
 
 def named(feature: str) -> str:
@@ -75,21 +81,37 @@ def named(feature: str) -> str:
     if feature in NAMES or feature in CHANGES:
         return NAMES.get(feature) or CHANGES[feature]
     label, _, statistic = feature.rpartition(" ")
-    probe, _, options = label.partition(":")
-    if probe != STATES or statistic not in OF_CLOUDS:
+    if (label != PUBLISHED and label.partition(":")[0] != STATES) or statistic not in OF_CLOUDS:
         return feature
-    return of_states(statistic, [o for o in _OPTION.split(options) if o and not o.startswith(_IMMATERIAL)])
+    told, control = OF_CLOUDS[statistic], [] if statistic[0] == "H" else ["control"]
+    if label == PUBLISHED:
+        told = f"Published {told if told[1].isdigit() or told == 'RankMe' else told.lower()}"
+        return _with(told, control)
+    return _with(f"{told} of hidden states", [*control, *_options(label)])
 
 
-def of_states(statistic: str, options: Sequence[str] = ()) -> str:
-    """Return what a statistic of hidden states is called."""
-    told = ([] if statistic[0] == "H" else ["control"]) + list(options)
-    return f"{OF_CLOUDS[statistic]} of hidden states" + (f" ({', '.join(told)})" if told else "")
+def cloud_named(label: str, noun: str = "hidden states") -> str:
+    """Return what the text calls a cloud of hidden states: a noun and the options."""
+    return f"published {noun}" if label == PUBLISHED else _with(noun, _options(label))
 
 
-def _published(statistic: str) -> str:
-    told = OF_CLOUDS[statistic]
-    return f"Published {told if told[1].isdigit() or told == 'RankMe' else told.lower()}"
+def _with(name: str, options: Sequence[str]) -> str:
+    return f"{name} ({', '.join(options)})" if options else name
+
+
+def _options(label: str) -> list[str]:
+    """Return the options of a cloud in short words; texts are points, or what the tokens are of."""
+    options = {k: v for k, v in options_of(label).items() if k not in _IMMATERIAL}
+    if "texts" in options:
+        of_texts = options.pop("points", "") == "texts"
+        options = {"": f"{'' if of_texts else 'tokens of '}{options.pop('texts')} texts", **options}
+    return [_in_words(k, v) for k, v in options.items()]
+
+
+def _in_words(option: str, value: str) -> str:
+    if not option:
+        return value
+    return f"{value} components" if option == "pca" else _WORDS.get(f"{option}={value}", f"{option}={value}")
 
 
 def spoken(features: Iterable[str]) -> list[str]:
@@ -112,7 +134,7 @@ def clouds_of(found: Sequence[Trajectory]) -> list[str]:
 def headlines_of(found: Sequence[Trajectory], statistics: Iterable[str]) -> list[Headline]:
     """Return headlines of statistics of hidden states, of those clouds that `clouds_of` names."""
     return [
-        Headline(f"{cloud} {name}", _published(name) if cloud == PUBLISHED else of_states(name), OF_CLOUDS[name])
+        Headline(f"{cloud} {name}", named(f"{cloud} {name}"), OF_CLOUDS[name])
         for cloud in clouds_of(found)
         for name in statistics
         if any(f"{cloud} {name}" in t.features for t in found)

@@ -14,6 +14,7 @@ from toposcope.report.evidence import Frames
 from toposcope.report.material import Material
 from toposcope.report.methods import methods, provenance
 from toposcope.report.tables import Column, table, text_of
+from toposcope.report.text_losses import TextLosses
 from toposcope.report.verdict import sentences
 from toposcope.study import Study
 from toposcope.study.study import with_flat_steps
@@ -90,7 +91,9 @@ def frames_of(material: Material, facts: Facts) -> dict[str, pl.DataFrame]:
 
 def verdict_of(material: Material, frames: Frames) -> list[str]:
     """Return the sentences at the top."""
-    return sentences(material.analysis, material.runs, len(frames["errors"]), material.findings, frames["claims"])
+    differ = TextLosses.of(material).tokens_differ
+    told = (material.analysis, material.runs, len(frames["errors"]), material.findings, frames["claims"])
+    return sentences(*told, tokens_differ=differ)
 
 
 def study_document(material: Material, facts: Facts, frames: Frames, pictures: Sequence[Picture]) -> Document:

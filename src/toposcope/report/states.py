@@ -6,9 +6,10 @@ from typing import Any
 import polars as pl
 
 from toposcope.analysis.representation_phases import PER_SCALE
+from toposcope.analysis.wording import joined
 from toposcope.report.document import Block, Section, csv, details, say, section
 from toposcope.report.figures.spectra import BLOCKS, Counts, spectral
-from toposcope.report.headline import OF_CLOUDS, clouds_of, named, spoken
+from toposcope.report.headline import OF_CLOUDS, cloud_named, clouds_of, named, spoken
 from toposcope.report.material import Material
 from toposcope.report.tables import (
     Column,
@@ -28,14 +29,19 @@ from toposcope.report.tables import (
 
 Frames = Mapping[str, pl.DataFrame]
 MOST_ROWS = 30
+OTHERWISE = "hidden states (default options)"
+"""What a note calls a cloud that has no options to be told apart by."""
 
 
 def representations(material: Material, *figures: Block | None) -> Section | None:
     """Show hidden states over training and by depth, embeddings, diagrams."""
     clouds = clouds_of(material.analysis.trajectories)
     labels = [label for t in material.analysis.trajectories for label, cloud in t.clouds.items() if label == cloud]
-    others = [label for label in dict.fromkeys(labels) if label not in clouds]
-    note = f"The figures are of {clouds[0]}; the tables also hold {', '.join(others)}." if clouds and others else ""
+    names = list(dict.fromkeys(map(cloud_named, (*clouds, *labels))))
+    others = [OTHERWISE if name == "hidden states" else name for name in names[len(clouds) :]]
+    note = (
+        f"The figures are of {joined(names[: len(clouds)])}; the tables also hold {joined(others)}." if others else ""
+    )
     return section(
         "representations", "Representations", *figures, say(note, note=True) if note and any(figures) else None
     )
@@ -111,10 +117,10 @@ def against_spectra(frames: Frames) -> list[Block | None]:
     rows = spectral(frame) if frame is not None else None
     if rows is None or not len(rows):
         return []
-    kept = spoken(rows.get_column("feature"))
-    plainer = [
-        name for name in rows.get_column("other").unique(maintain_order=True) if name.rpartition(" ")[2] in OF_CLOUDS
-    ]
+    # The plain measures of a published study tell that its features are of hidden states.
+    beside = rows.get_column("other").unique(maintain_order=True).to_list()
+    kept = spoken([*rows.get_column("feature"), *beside])
+    plainer = [name for name in beside if name.rpartition(" ")[2] in OF_CLOUDS]
     blocks = rows.filter(pl.col("feature").is_in(kept), pl.col("other").is_in(plainer), test=BLOCKS)
     others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")
@@ -128,7 +134,7 @@ def against_spectra(frames: Frames) -> list[Block | None]:
         number_of("Williams", "Williams", p_value, group="p, checkpoints independent"),
         number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
     )
-    shown = headline_rows(joined_rows)
+    shown = headline_rows(joined_rows, beside=beside)
     found = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
     return [
         details(

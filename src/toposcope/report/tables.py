@@ -163,8 +163,17 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
     return Column(title, True, names_row=names_row), lambda row: named(row[column])
 
 
-def headline_rows(frame: pl.DataFrame, column: str = "feature") -> list[dict[str, Any]]:
-    """Return the rows of the features the report speaks of by name, in the order of the headlines."""
-    order = {name: place for place, name in enumerate(spoken(frame.get_column(column)))}
+def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows of the features the report speaks of by name, in the order of the headlines.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+    column : str
+        Of the features.
+    beside : iterable of str
+        Other features that are known, which tell what published ones are of.
+    """
+    order = {name: place for place, name in enumerate(spoken([*frame.get_column(column), *beside]))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

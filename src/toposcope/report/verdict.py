@@ -15,6 +15,7 @@ from toposcope.report.association import NETWORK, SCALED, has_scales, measured
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named, ranked
 from toposcope.report.tables import signed
+from toposcope.report.text_losses import NOT_COMPARABLE, TEXT_LOSS
 
 BEYOND, UNDECIDED, TREND, NONE = "beyond trend", "undecided", "trend only", "none"
 VERDICTS = (BEYOND, UNDECIDED, TREND, NONE)
@@ -39,7 +40,13 @@ def primary(analysis: Analysis) -> pl.DataFrame:
 
 
 def sentences(
-    analysis: Analysis, runs: pl.DataFrame, n_errors: int, findings: pl.DataFrame, claims: pl.DataFrame | None = None
+    analysis: Analysis,
+    runs: pl.DataFrame,
+    n_errors: int,
+    findings: pl.DataFrame,
+    claims: pl.DataFrame | None = None,
+    *,
+    tokens_differ: bool = False,
 ) -> list[str]:
     """Return the verdict and what stands beside it.
 
@@ -52,6 +59,8 @@ def sentences(
         How many parts of the work failed.
     claims : polars.DataFrame, optional
         ``number, claim, verdict, why`` of a published study.
+    tokens_differ : bool
+        Whether the runs read the text in different tokens, so that their losses on it do not compare.
     """
     everything = primary(analysis)
     rows = everything.filter(pl.col("group") == NETWORK)
@@ -67,7 +76,7 @@ def sentences(
         found += _of_groups(measured(everything).filter(pl.col("group") != NETWORK, ~is_control))
         found += _of_controls(controls)
     found += _of_claims(claims)
-    found += _scaling(analysis, rows)
+    found += _scaling(analysis, rows, tokens_differ)
     found += _troubles(runs, n_errors)
     found += _doubts(findings)
     return found
@@ -307,14 +316,17 @@ def _which(numbers: Sequence[object]) -> str:
     return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
 
 
-def _scaling(analysis: Analysis, rows: pl.DataFrame) -> list[str]:
+def _scaling(analysis: Analysis, rows: pl.DataFrame, tokens_differ: bool) -> list[str]:
     if not len(rows):
         return []
-    law = analysis.scaling.filter(quantity=rows.item(0, "target"))
+    target = rows.item(0, "target")
+    if tokens_differ and target == TEXT_LOSS:
+        return [NOT_COMPARABLE]
+    law = analysis.scaling.filter(quantity=target)
     if not len(law):
         return []
     found = law.row(0, named=True)
-    power, told = signed(found["exponent"]).lstrip("+"), named(rows.item(0, "target"))
+    power, told = signed(found["exponent"]).lstrip("+"), named(target)
     told_law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
     return [f"The final {told} goes as {told_law}; {ranked(found)}."]
 

@@ -86,7 +86,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     roles : dict of str
         Regular expressions of tensor names and their roles, before the built-in ones.
     tokenizer : str
-        Where the tokenizer is, if not with the checkpoints: a ``tokenizer.json``, a folder with one,
+        A tokenizer in place of what lies with the checkpoints: a ``tokenizer.json``, a folder with one,
         ``hf:owner/name``, or ``characters``; a relative path starts at the TOML file.
     tokens_per_step : int
         Tokens an update sees, where no log tells it; 0 if unknown.

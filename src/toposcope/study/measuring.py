@@ -89,7 +89,8 @@ def measure(
         if errors:
             unit, message = next(iter(errors.items()))
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            raise ToposcopeError(f"{unit.run}, step {unit.step}: {message}{more}")
+            place = f"{unit.run}, step {unit.step}" if unit.step >= 0 else unit.run
+            raise ToposcopeError(f"{place}: {message}{more}")
         return study.frame()
 
 

@@ -23,12 +23,16 @@ class Surroundings:
         Whether it was trained here.
     corpus_sha256 : str
     models : mapping of int to str
-        By step, a digest of the text, and of the model's configuration and tokenizer.
+        By step, a digest of the text, and of the model's configuration and tokenizer. A step that is not there cannot
+        be measured by what reads a text, and what was measured of it stands.
+    roles : str
+        The rules by which layers were recognised, besides the built-in ones.
     """
 
     evaluable: bool = False
     corpus_sha256: str = ""
     models: Mapping[int, str] = field(default_factory=dict)
+    roles: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,11 @@ def plan(
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
         earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
+        before_it: dict[str, Sequence[CheckpointRow | None]]
+        before_it = {"first": [first], "previous": [previous], "states": earlier}
+        if not _can_be_read(probe, source, row, before_it, surroundings.models):
+            continue
         if _applies(probe, previous, row is checkpoints[min(checkpoints)], surroundings.evaluable):
-            before_it: dict[str, Sequence[CheckpointRow | None]]
-            before_it = {"first": [first], "previous": [previous], "states": earlier}
             keys = _keys(probe, source, row, before_it, surroundings)
             if "states" in probe.NEEDS:
                 # Steps are part of what it tells, and what one of them lacks now may be there the next time.
@@ -137,6 +143,20 @@ def plan(
 
 def _is_of(unit: Unit, probe: Probe) -> bool:
     return (unit.probe, unit.options) == (probe.name(), probe.options())
+
+
+def _can_be_read(
+    probe: Probe,
+    source: Probe | None,
+    row: CheckpointRow,
+    before_it: Mapping[str, Sequence[CheckpointRow | None]],
+    models: Mapping[int, str],
+) -> bool:
+    """Tell whether all models are at hand that what is measured depends on."""
+    rows = [row] if "model" in probe.NEEDS else []
+    if source is not None and "model" in source.NEEDS:
+        rows += [row, *(r for need, found in before_it.items() if need in probe.NEEDS for r in found if r is not None)]
+    return all(needed.step in models for needed in rows)
 
 
 def _applies(probe: Probe, previous: CheckpointRow | None, is_first: bool, evaluable: bool) -> bool:
@@ -181,10 +201,12 @@ def _evaluated(probe: Probe, rows: Sequence[CheckpointRow | None], surroundings:
     for row in rows:
         if row is not None and probe.NEEDS & WHOLE:
             found.append(row.weights_hash)
+        if row is not None and "embeddings" in probe.NEEDS:
+            found.append(surroundings.roles)
         if row is not None and "gradients" in probe.NEEDS:
             found.append(surroundings.corpus_sha256)
         if row is not None and "model" in probe.NEEDS:
-            found.append(surroundings.models.get(row.step, ""))
+            found.append(surroundings.models[row.step])
     return found
 
 

@@ -213,7 +213,7 @@ class _Runner:
         text, corpus = self.declaration.text, self.declaration.corpus
         declared = msgspec.json.encode([text] if text.source else [text, corpus]).decode()
         try:
-            content = text.read(corpus)
+            content = text.read(corpus, self.corpus_sha256)
             write_bytes(self.text_path, content.encode(errors="surrogatepass"))
             self.store.set_meta("text", declared)
         except ToposcopeError as error:

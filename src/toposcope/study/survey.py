@@ -209,18 +209,21 @@ class Survey:
         named = {probe for pair in probes.items() for probe in pair if probe is not None}
         models: dict[int, str] = {}
         if any("model" in probe.NEEDS for probe in named):
-            chosen = self.checkpoints[run] if any(probes.values()) else only
-            models = {step: self._model_key(run, step) for step in chosen}
-        return Surroundings(run in self.evaluable, self.corpus_sha256, models)
+            chosen = self.rows[run] if any(probes.values()) else self.rows[run].keys() & set(only)
+            models = {step: key for step in sorted(chosen) if (key := self._model_key(run, step))}
+        roles = {str(checkpoint.roles) for checkpoint in self.checkpoints[run].values()}
+        return Surroundings(run in self.evaluable, self.corpus_sha256, models, "".join(sorted(roles)))
 
     def _reader(self, run: str, step: int) -> Reader:
         return Reader(self.checkpoints[run][step], self.origins[run], self.text)
 
     def _model_key(self, run: str, step: int) -> str:
+        """Return what a model and the text are known by; empty, and an error of the study, if it cannot be read."""
         try:
             return self.text_sha256 + model_key(self.checkpoints[run][step], self.origins[run])
-        except ToposcopeError:  # told when it is measured
-            return self.text_sha256
+        except ToposcopeError as error:
+            self._fail({Unit(run, step, "", "model", ""): str(error)})
+            return ""
 
     def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
         """Give a task what another probe found: diagrams, or kept states."""

@@ -22,7 +22,7 @@ from toposcope.report.figures.drawn import (
     runs_of,
     span,
 )
-from toposcope.report.headline import HEADLINES, OF_CLOUDS, TARGETS, Headline, headlines_of
+from toposcope.report.headline import HEADLINES, OF_CLOUDS, TARGETS, Headline, cloud_named, headlines_of
 from toposcope.report.material import Material
 from toposcope.study.store import PUBLISHED
 
@@ -88,7 +88,7 @@ def association(material: Material) -> Drawn | None:
     )  # fmt: skip
     told = _of_association(rows)
     scale = (
-        " Of hidden states (“hidden”) also given the step and the top eigenvalue of the same states."
+        f" Of {_clouds(states)} also given the step and the top eigenvalue of the same states."
         if len(columns) > len(COLUMNS)
         else ""
     )
@@ -101,6 +101,12 @@ def association(material: Material) -> Drawn | None:
         f"Heat map of rank correlations with the loss, a row a feature, a panel a run. {told}",
         figure,
     )
+
+
+def _clouds(states: Sequence[Headline]) -> str:
+    """Name the clouds that the headlines are of, each with the word its rows have."""
+    labels = dict.fromkeys(h.feature.rpartition(" ")[0] for h in states)
+    return joined([f"{cloud_named(label)} (“{'published' if label == PUBLISHED else 'hidden'}”)" for label in labels])
 
 
 def _of_states(headline: Headline) -> str:

@@ -63,9 +63,12 @@ def published(material: Material) -> Drawn | None:
     if claims is None or not claims.correlations:
         return None
     quantities = [q for q in NAMES if claims.correlations.get(q)]
-    runs = list(dict.fromkeys(run for q in quantities for run in claims.correlations[q]))
+    named = list(dict.fromkeys(run for q in quantities for run in claims.correlations[q]))
     if not quantities:
         return None
+    measured = [t.run for t in material.analysis.trajectories]
+    # Where none of the published runs is here, others stand in their place: the same quantities of other models.
+    runs = named if set(named) & set(measured) else [*named, *measured]
     values = {(q, run): _correlations(material, q, run) for q in quantities for run in runs}
     figure = new_figure(len(quantities) * (0.27 * len(runs) + 0.45) + 1.1)
     panels = figure.subplots(len(quantities), 1, sharex=True, squeeze=False)[:, 0]
@@ -129,7 +132,13 @@ def _of_quantity(quantity: str, found: list[dict[str, float]]) -> str:
         parts.append(f"exact by up to {max(both):.3f}")
     if step:
         parts.append(f"the step alone is at least as strong as the published value in {runs_of(sum(step), len(step))}")
-    return f"{name}: {', '.join(parts)}." if parts else f"{name}: no run of these is measured here."
+    if parts:
+        return f"{name}: {', '.join(parts)}."
+    theirs, ours = ([f[kind] for f in found if kind in f] for kind in ("published", "protocol"))
+    if not theirs or not ours:
+        return f"{name}: no run of these is measured here."
+    low, high = signed(min(ours)), signed(max(ours))
+    return f"{name}: {signed(theirs[0])} was published; of other models, by its protocol, it is {low} to {high} here."
 
 
 LINES = {

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from toposcope.analysis.representation_phases import PER_SCALE
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import LEVEL
+from toposcope.analysis.wording import joined
 from toposcope.probes.probe import NETWORK
 from toposcope.report.figures.drawn import (
     COLOURS,
@@ -22,13 +23,15 @@ from toposcope.report.figures.drawn import (
     new_figure,
     runs_of,
 )
-from toposcope.report.headline import clouds_of
+from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 
 MOST_PANELS = 3
 THREE = "warm-up, entropy-seeking, compression-seeking"
 DIAGRAMS = ((f"H0.total{PER_SCALE}", "H0.total"), (f"H1.total{PER_SCALE}", "H1.total"), ("H1.entropy",))
 """The first known of each is drawn: published features have no scale to be divided by."""
+CLOUD = r" [^ ]+( / scale)?$"
+"""What follows the cloud in the name of a feature."""
 WIDE = 66
 """Letters in a line of a title."""
 SHADES = (COLOURS[4], COLOURS[5], COLOURS[3])
@@ -37,7 +40,7 @@ SHADES = (COLOURS[4], COLOURS[5], COLOURS[3])
 def representation_phases(material: Material) -> Drawn | None:
     """Draw a spectral rank with its turns, and below it what the diagrams do."""
     table, clouds = material.analysis.representation_phases, clouds_of(material.analysis.trajectories)
-    cloud = pl.col("feature").str.replace(r" [^ ]+( / scale)?$", "")
+    cloud = pl.col("feature").str.replace(CLOUD, "")
     rows = table.filter(cloud.is_in(clouds), pl.col("n_turns").is_not_null())
     spectral = rows.filter(kind="spectral").unique("run", keep="first", maintain_order=True)
     runs = set(spectral.get_column("run"))
@@ -81,8 +84,12 @@ def told_of_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
     diagrams : polars.DataFrame
         Rows of the statistics of diagrams of the same clouds.
     """
-    is_found = pl.col("phases").str.starts_with(THREE)
-    found = f"The three phases, in order, are found in {runs_of(len(spectral.filter(is_found)), len(spectral))}"
+    exact = spectral.filter(pl.col("phases") == THREE)
+    further = spectral.filter(pl.col("phases").str.starts_with(f"{THREE}, "))
+    ended = " and with nothing after" if len(further) else ""
+    found = f"The three phases of Li et al., in order{ended}, are found in {runs_of(len(exact), len(spectral))}"
+    if len(further):
+        found += f"; with a fourth stretch after, in {runs_of(len(further), len(spectral))}"
     others = spectral.filter(pl.col("phases") != THREE)
     if len(others):
         by_phases = others.group_by("phases", maintain_order=True).agg("run")
@@ -96,9 +103,17 @@ def told_of_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
     met = asked.filter(pl.col("follows") != "none")
     beyond = asked.filter(pl.col("follows") != "none", pl.col("chance") <= LEVEL)
     return (
-        f"{found}. Of {len(asked)} statistics of diagrams beside a rank that turns, {len(met)} turn at one of "
-        f"its turns at least, {len(whole)} at all of them. For {len(beyond)} of them turns placed at random seldom "
-        f"meet as many (p of at most {LEVEL:g}); so it would be for up to {LEVEL * len(asked):.1f} by chance alone."
+        f"{found}. Of {len(asked)} statistics of the diagrams of {_clouds(asked)} beside a rank that turns, {len(met)} "
+        f"turn at one of its turns at least, {len(whole)} at all of them. For {len(beyond)} of them turns placed at "
+        f"random seldom meet as many (p of at most {LEVEL:g}); so it would be for up to {LEVEL * len(asked):.1f} by "
+        "chance alone."
+    )
+
+
+def _clouds(rows: pl.DataFrame) -> str:
+    """Name the clouds that the rows are of."""
+    return joined(
+        [cloud_named(label) for label in rows.get_column("feature").str.replace(CLOUD, "").unique(maintain_order=True)]
     )
 
 

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory
 from toposcope.analysis.wording import joined
+from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
 from toposcope.report.figures.drawn import (
     Drawn,
@@ -26,7 +27,7 @@ from toposcope.report.figures.drawn import (
     percent,
     runs_of,
 )
-from toposcope.report.headline import TARGETS, clouds_of
+from toposcope.report.headline import TARGETS, cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.report.ticks import plain_or_power
 from toposcope.study.store import PUBLISHED
@@ -55,6 +56,8 @@ QUANTITIES = (
 )
 OF_DEPTH = ("rankme", "H0.total", "H1.total", "two_nn", "anisotropy")
 OF_EMBEDDINGS = ("rankme", "H0.total")
+MOST_TICKS = 8
+"""Numbers of blocks that are written at an axis whose last place is no number."""
 RANKS = (
     " RankMe is the entropy rank of the singular values, the effective rank that of the eigenvalues, their squares, so "
     "that it is the lower."
@@ -113,7 +116,7 @@ def _over_training(material: Material, cloud: str, name: str) -> Drawn | None:
 
 def of_cloud(cloud: str) -> str:
     """Say which cloud a figure is of."""
-    return "As published." if cloud == PUBLISHED else f"The last hidden state, by {cloud}."
+    return "As published." if cloud == PUBLISHED else f"{cloud_named(cloud, 'The last hidden state')}."
 
 
 def _cloud(material: Material) -> str:
@@ -214,7 +217,10 @@ def depth(material: Material) -> Drawn | None:
             values = [layers[k][place] for k in layers]
             axes.plot(list(layers), values, color=colour, marker=marker, label=f"step {trajectory.steps[place]:,}")
         _finish(axes, quantity)
-        axes.locator_params(axis="x", integer=True)
+        if max(layers) == _n_blocks(trajectory) or hidden(max(layers)) in trajectory.layers:
+            axes.locator_params(axis="x", integer=True)
+        else:
+            _name_last(axes, list(layers))
     _label_lowest(panels, "blocks passed")
     legend(figure, panels[0])
     told = "; ".join(_profile(q.title, profiles[q], places) for q in quantities)
@@ -228,15 +234,30 @@ def depth(material: Material) -> Drawn | None:
 
 
 def _through(trajectory: Trajectory, feature: str) -> Mapping[int, Vector]:
-    """Return a feature by the number of blocks passed; the last hidden state is the network's."""
+    """Return a feature by the number of blocks passed.
+
+    The last hidden state is the network's; it is behind all blocks, or one place on where their number is not known.
+    """
     found = {
         int(layer.rpartition(".")[2]): features[feature]
         for layer, features in trajectory.layers.items()
         if trajectory.roles.get(layer) == HIDDEN and feature in features
     }
     if found and feature in trajectory.features:
-        found[max(found) + 1] = trajectory.features[feature]
+        found[max(_n_blocks(trajectory), max(found) + 1)] = trajectory.features[feature]
     return dict(sorted(found.items()))
+
+
+def _n_blocks(trajectory: Trajectory) -> int:
+    """Return how many blocks the weight layers of a run tell; 0 where none was measured."""
+    return count_blocks(layer for layer, role in trajectory.roles.items() if role not in CLOUD_ROLES)
+
+
+def _name_last(axes: Axes, places: list[int]) -> None:
+    """Write numbers of blocks, and that the last place is the last hidden state, behind nobody knows how many."""
+    *numbers, last = places
+    written = numbers[:: -(-len(numbers) // MOST_TICKS)]
+    axes.set_xticks([*written, last], [*map(str, written), "last"])
 
 
 def _profile(title: str, layers: Mapping[int, Vector], places: list[int]) -> str:

@@ -8,6 +8,7 @@ from toposcope.analysis.analysis import sizes_of_complete
 from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
 from toposcope.report.headline import TARGETS, TRAJECTORIES, headlines_of, ranked
 from toposcope.report.material import Material
+from toposcope.report.text_losses import TEXT_LOSS, TextLosses
 
 MOST_TICKS = 4
 MOST_NAMED = 12
@@ -18,7 +19,8 @@ def scaling(material: Material) -> Drawn | None:
     """Draw final values against the number of parameters, with their power laws."""
     analysis = material.analysis
     laws = {row["quantity"]: row for row in analysis.scaling.iter_rows(named=True)}
-    target = next((name for name in TARGETS if name in laws), None)
+    targets = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(material).tokens_differ)]
+    target = next((name for name in targets if name in laws), None)
     wanted = [(target, f"final {TARGETS[target]} (nats)", f"The final {TARGETS[target]}")] if target else []
     headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, ("rankme", "H0.total", "H1.total")))
     wanted += [(h.feature, h.axis, h.name) for h in headlines if h.feature in laws]

@@ -61,7 +61,7 @@ def layer_similarity(material: Material) -> Drawn | None:
     return Drawn(
         "layer_similarity",
         f"Between the embedding and the last hidden state of {trajectory.run}: {told}. Every pair of layers of one "
-        f"checkpoint on the same texts; 0 is the embedding. The diagonal is known without measuring.",
+        f"checkpoint on the same texts; 0 is the embedding. The diagonal is known without measuring.{_only(found)}",
         f"Heat maps of layer by layer for {trajectory.run}, at {len(steps)} checkpoints, a row a measure. {told}.",
         figure,
     )
@@ -107,6 +107,16 @@ def _rows(material: Material) -> pl.DataFrame:
 def _with(material: Material, rows: pl.DataFrame) -> list[Trajectory]:
     runs = set(rows.get_column("run"))
     return [t for t in material.analysis.trajectories if t.run in runs]
+
+
+def _only(found: list[Trajectory]) -> str:
+    """Say why one run of several is drawn."""
+    if len(found) < 2:
+        return ""
+    return (
+        f" Drawn: 1 of {len(found)} runs, the largest of those with at least half as many checkpoints as any; the "
+        "tables hold all."
+    )
 
 
 def _short(layer: str) -> str:

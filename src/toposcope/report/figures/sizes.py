@@ -68,6 +68,8 @@ def cross_size(material: Material) -> Drawn | None:
 
 def _tokens_are_steps(found: Sequence[Trajectory]) -> bool:
     """Tell whether all runs see equally many tokens a step, so that equal tokens are equal steps."""
+    if not found:
+        return False
     ratios = np.concatenate([t.tokens[t.steps > 0] / t.steps[t.steps > 0] for t in found])
     ratios = ratios[np.isfinite(ratios)]
     return bool(len(ratios)) and bool(np.ptp(ratios) <= SAME * ratios[0])

@@ -1,5 +1,6 @@
 """Topology against spectral measures of the same hidden states: which correlates with the loss more strongly."""
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ MORE = {
     "mean_norm": "Mean norm",
 }
 MOST_RUNS = 4
+WIDE = 54
+"""Letters in a line of a title."""
 
 
 @dataclass(frozen=True)
@@ -144,5 +147,5 @@ def _finish(axes: Axes, headline: Headline, others: list[str]) -> None:
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.set_yticks(range(len(others)), [OF_CLOUDS.get(name) or MORE[name] for name in others])
     axes.set_ylim(len(others) - 0.5, -0.5)
-    axes.set_title(f"{headline.name} against", loc="left", fontsize=LABEL)
+    axes.set_title(textwrap.fill(f"{headline.name} against", WIDE), loc="left", fontsize=LABEL)
     axes.grid(visible=False, axis="y")

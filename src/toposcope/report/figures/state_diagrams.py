@@ -19,7 +19,7 @@ from toposcope.report.figures.diagrams import (
     told_of_middles,
 )
 from toposcope.report.figures.drawn import FAINT, LABEL, Drawn, Vector, largest, new_figure, percent
-from toposcope.report.headline import clouds_of
+from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 
 MOST_TICKS = 6
@@ -59,7 +59,7 @@ def state_diagrams(material: Material) -> Drawn | None:
         "state_diagrams",
         f"H0 total of the last hidden state of {trajectory.run} changes by {percent(first, last)} between the first "
         f"and the last checkpoint: {told}. First checkpoint, that of the largest change, last. Above: diagrams; below: "
-        f"their {LONGEST} longest bars of each dimension ({cloud}).",
+        f"their {LONGEST} longest bars of each dimension. Cloud: {cloud_named(cloud, 'the last hidden state')}.",
         f"Persistence diagrams and barcodes of the last hidden state of {trajectory.run} at {len(bars)} checkpoints: "
         f"{told}.",
         figure,
@@ -100,7 +100,7 @@ def state_crocker(material: Material) -> Drawn | None:
         "state_crocker",
         f"{told} Betti numbers of the last hidden state at {len(read)} checkpoints, in their order, not to scale; "
         "white line: the distance at which half of the components have merged (H0), or the mean distance at which "
-        f"loops are alive (H1). Cloud: {cloud}.",
+        f"loops are alive (H1). Cloud: {cloud_named(cloud, 'the last hidden state')}.",
         f"CROCKER plot of the last hidden state of {trajectory.run}: Betti numbers by filtration value and checkpoint. "
         f"{told}",
         figure,

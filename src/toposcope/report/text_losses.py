@@ -1,0 +1,63 @@
+"""How well each run predicts the fixed text at its last checkpoint, and whether runs can be compared by it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from toposcope.analysis.trajectories import TEXT
+from toposcope.probes.probe import NETWORK
+from toposcope.report.material import Material
+from toposcope.report.tables import Spec, number_of, plain
+
+TEXT_LOSS = "text_loss"
+"""The target that is made of it."""
+STATISTICS = {"loss": "loss (nats a token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+TOKENS = "n_tokens"
+GROUP = "the text, at its last checkpoint"
+NOT_COMPARABLE = (
+    "The runs read the same text as different numbers of tokens: losses in nats a token of different tokenizers do not "
+    "compare between runs, bits per byte do."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TextLosses:
+    """What `language_modelling` found at the last checkpoint that it measured of each run.
+
+    Attributes
+    ----------
+    by_run : mapping
+        Run -> ``text loss``, ``text perplexity``, ``text bits_per_byte`` and ``text n_tokens``; None where not known.
+    """
+
+    by_run: Mapping[str, Mapping[str, float | None]]
+
+    @classmethod
+    def of(cls, material: Material) -> "TextLosses":
+        """Read what the first such probe declared has measured."""
+        frame = material.frame
+        if "probe" not in frame.columns:
+            return cls({})
+        options = material.labels.filter(probe=TEXT).get_column("options").to_list()[:1]
+        rows = frame.filter(pl.col("options").is_in(options), probe=TEXT, layer=NETWORK)
+        by_run = {}
+        for run in rows.get_column("run").unique(maintain_order=True):
+            mine = rows.filter(pl.col("step") == pl.col("step").max().over("run"), run=run)
+            found = dict(mine.select("statistic", "value").iter_rows())
+            by_run[run] = {f"text {name}": found.get(name) for name in (*STATISTICS, TOKENS)}
+        return cls(by_run)
+
+    @property
+    def tokens_differ(self) -> bool:
+        """Whether runs read the text in different numbers of tokens."""
+        return len({n for found in self.by_run.values() if (n := found[f"text {TOKENS}"]) is not None}) > 1
+
+    def columns(self) -> list[Spec]:
+        """Return the columns of a table of runs; none where nothing was measured."""
+        return [_column(title, f"text {name}") for name, title in STATISTICS.items()] if self.by_run else []
+
+
+def _column(title: str, key: str) -> Spec:
+    column, _ = number_of(title, key, group=GROUP)
+    return column, lambda row: plain(row.get(key))

@@ -1,0 +1,50 @@
+"""The report of a study of hidden states in which no checkpoint could be measured."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from safetensors.numpy import save_file
+
+from toposcope.models.texts import Text
+from toposcope.report import write_report
+from toposcope.report.figures import draw
+from toposcope.report.writing import material_of
+from toposcope.study import Declaration, Study, run_study
+from toposcope.study.declaration import DeclaredSeries
+
+PROBES: list[dict[str, Any]] = [
+    {"name": "hidden_states", "keep": 500},
+    {"name": "language_modelling"},
+    {"name": "similarity"},
+]
+
+
+def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
+    for step in (0, 1):
+        place = tmp_path / f"series/step{step}"
+        place.mkdir(parents=True)
+        weights = {"gpt_neox.layers.0.attention.dense.weight": np.full((4, 4), step + 1, np.float32)}
+        save_file(weights, place / "model.safetensors")
+    (tmp_path / "read.txt").write_text("a text to be read, which no model here can read. " * 20)
+    declaration = Declaration(
+        name="nothing",
+        series=[DeclaredSeries(path=str(tmp_path / "series"))],
+        text=Text(source=str(tmp_path / "read.txt")),
+        probes=PROBES,
+    )
+    errors = run_study(declaration, tmp_path / "study", workers=1)
+    assert errors
+    study = Study.load(tmp_path / "study")
+    material = material_of(study)
+    assert material.analysis.trajectories == []
+    assert list(draw(material)) == []
+    page, verdict = write_report(study)
+    assert verdict[0].startswith("Nothing can be said about what topology adds")
+    report = page.with_name("report.md").read_text()
+    assert "## What failed" in report
+    reason = pl.read_csv(page.with_name("tables") / "errors.csv").item(0, "message")
+    why = "no config.json with it, and it is not of the family: its model cannot be made"
+    assert why in reason
+    assert why in report
