@@ -27,11 +27,11 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
         If one of them is missing.
     """
     digest = hashlib.sha256()
-    if is_of_family(checkpoint):
-        run = origin.find(checkpoint, RUN)
-        digest.update(content_of(run) if run else b"")
-    else:
-        digest.update(content_of(_config(checkpoint, origin)))
+    described = [origin.find(checkpoint, name) for name in (RUN, CONFIG)]
+    if not any(described) and not is_of_family(checkpoint):  # asked last: it looks into the weights' header
+        _config(checkpoint, origin)
+    for found in described:
+        digest.update(hashlib.sha256(content_of(found) if found else b"").digest())
     digest.update(load_tokenizer(checkpoint, origin).key)
     return digest.hexdigest()
 
