@@ -24,6 +24,30 @@ SUSTAINED = 0.3
 """Seconds of a sample with several threads: a core that slept takes a while to wake."""
 
 
+def command(name: str, quick: str, repeats: int = 7) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a benchmark, with the options that all have: ``quick``, ``repeats`` and ``out``.
+
+    `quick` says what little the option of that name measures, `repeats` how many samples are usual.
+    """
+    kind, least = click.IntRange(min=1), f"Show that it works: {quick}."
+    options = [
+        click.option("--quick", is_flag=True, help=least),
+        click.option("--repeats", type=kind, default=repeats, show_default=True, help="Samples of each contestant."),
+        click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files."),
+    ]
+    make = click.command(
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=f"Example: python benchmarks/{name}.py --quick",
+    )
+
+    def made(main: Callable[..., None]) -> click.Command:
+        for option in reversed(options):
+            main = option(main)
+        return make(main)
+
+    return made
+
+
 @dataclass(frozen=True)
 class Spread:
     """Median, lowest and highest of repeated measurements."""

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bench import RESULTS, Column, Spread, interleaved, ratio, show, write
+from bench import Column, Spread, command, interleaved, ratio, show, write
 from toposcope.checkpoints import series
 
 Row = dict[str, object]
@@ -51,13 +51,7 @@ READ = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: python benchmarks/checkpoints.py --quick",
-)
-@click.option("--quick", is_flag=True, help="Show that it works: few and small checkpoints, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("checkpoints", "few and small checkpoints, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure how long the layers of a series take to list, and what reading and hashing costs above the bare bytes.
 

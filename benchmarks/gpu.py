@@ -16,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 import matrices
-from bench import AGAINST, RESULTS, Column, Spread, against, milliseconds, ratio, show, write
+from bench import AGAINST, Column, Spread, against, command, milliseconds, ratio, show, write
 from toposcope import neural_persistence, rips
 
 Row = dict[str, object]
@@ -35,12 +35,7 @@ MODEL = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/gpu.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: one layer, a small cloud, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("gpu", "one layer, a small cloud, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure neural persistence and a Euclidean tree on a GPU.
 

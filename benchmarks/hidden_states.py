@@ -16,10 +16,24 @@ from gudhi.sklearn import RipsPersistence
 from numpy.typing import NDArray
 from rich.progress import track
 from ripser import ripser
-from scipy.spatial.distance import pdist, squareform
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist, pdist, squareform
 
-from bench import AGAINST, RESULTS, SUSTAINED, Column, Spread, against, interleaved, milliseconds, ratio, show, write
+from bench import (
+    AGAINST,
+    SUSTAINED,
+    Column,
+    Spread,
+    against,
+    command,
+    interleaved,
+    milliseconds,
+    ratio,
+    show,
+    write,
+)
 from toposcope.homology import (
+    Diagram,
     Moments,
     bottleneck,
     linear_cka,
@@ -57,13 +71,7 @@ STREAM = (
 INFORMATION = (Column("work", "work"), Column("ms", "taken"))
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: python benchmarks/hidden_states.py --quick",
-)
-@click.option("--quick", is_flag=True, help="Show that it works: small clouds, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("hidden_states", "small clouds, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure what a cloud of hidden states costs.
 
@@ -76,6 +84,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     tables: dict[str, tuple[list[Row], tuple[Column, ...]]] = {
         "All but H1, beside H1": (rows, PARTS),
         "H1": (loops(sizes, min(repeats, 3)), AGAINST),
+        "Wasserstein-2 of H1 diagrams": (matchings(sizes[0], min(repeats, 3)), AGAINST),
         "Streamed spectra": (streamed(n_streamed, min(repeats, 3)), STREAM),
         "Comparison of two representations": (comparisons(min(repeats, 3)), INFORMATION),
     }
@@ -88,6 +97,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "drawn anew",
         "H1": "on the full matrix of distances, field of two elements; toposcope from the points, the distances "
         "included; ripser computes in float32",
+        "Wasserstein": "SciPy's assignment on the matrix of all costs, which it is not given",
         "spectra": f"float32 blocks of {BLOCK} rows, summed in float64; the product X'X of the same rows at once, in "
         "float64 or float32",
         "comparison": "two clouds of 500 points, RTD of one batch of 200",
@@ -144,6 +154,18 @@ def loops(sizes: tuple[int, ...], repeats: int) -> list[Row]:
         if n <= COLLAPSE_LIMIT:
             others["GUDHI with edge collapse"] = partial(_collapsed, matrix)
         rows += against(f"{n} points", partial(_our_loops, points), others, repeats, (1 - 1e-4, 1 + 1e-4))
+    return rows
+
+
+def matchings(n: int, repeats: int) -> list[Row]:
+    """Time the distance of two H1 diagrams beside a general assignment."""
+    points, other = cloud(n), cloud(n, 1)
+    now = rips(points)[1]
+    rows: list[Row] = []
+    for move, before in (("small move", points + np.float32(0.2) * other), ("other texts", other)):
+        pair = rips(before)[1], now
+        ours, theirs = partial(wasserstein, *pair, order=2), {"SciPy": partial(_assigned, *pair)}
+        rows += against(f"{n} points, {move}", ours, theirs, repeats, (1 - 1e-12, 1 + 1e-12))
     return rows
 
 
@@ -220,6 +242,16 @@ def _ripser_total(matrix: Matrix) -> float:
 
 def _our_loops(points: NDArray[np.float32]) -> float:
     return float(rips(points, max_points=len(points))[1].lifetimes.sum())
+
+
+def _assigned(first: Diagram, second: Diagram) -> float:
+    """Return the distance by an assignment of all bars and as many places on the diagonal."""
+    a, b = first.pairs, second.pairs
+    costs = np.zeros((len(a) + len(b), len(a) + len(b)))
+    costs[: len(a), : len(b)] = cdist(a, b, "chebyshev") ** 2
+    costs[: len(a), len(b) :] = (first.lifetimes[:, None] / 2) ** 2
+    costs[len(a) :, : len(b)] = (second.lifetimes / 2) ** 2
+    return float(np.sqrt(costs[linear_sum_assignment(costs)].sum()))
 
 
 def _collapsed(matrix: Matrix) -> float:

@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import click
 import numpy as np
 import torch
 from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 import matrices
-from bench import AGAINST, RESULTS, SUSTAINED, Column, Spread, against, milliseconds, ratio, show, write
+from bench import AGAINST, SUSTAINED, Column, Spread, against, command, milliseconds, ratio, show, write
 from toposcope.homology import neural_persistence
 
 Row = dict[str, object]
@@ -43,13 +42,7 @@ GROWTH = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: python benchmarks/neural_persistence.py --quick",
-)
-@click.option("--quick", is_flag=True, help="Show that it works: small matrices, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("neural_persistence", "small matrices, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure neural persistence.
 

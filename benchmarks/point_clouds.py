@@ -23,7 +23,7 @@ from ripser import ripser
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
-from bench import AGAINST, RESULTS, Column, Spread, against, milliseconds, ratio, show, write
+from bench import AGAINST, Column, Spread, against, command, milliseconds, ratio, show, write
 from toposcope.homology import Diagram, rips, sublevel_grid, wasserstein
 
 Vector = NDArray[np.float64]
@@ -50,13 +50,7 @@ PASS = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: python benchmarks/point_clouds.py --quick",
-)
-@click.option("--quick", is_flag=True, help="Show that it works: small clouds, 3 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("point_clouds", "small clouds, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure H0 and H1 of point clouds, sublevel persistence, and the Wasserstein distance.
 

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 import textbook_association
 import textbook_topology
 import toposcope as ts
-from bench import RESULTS, Column, Spread, interleaved, ratio, show, write
+from bench import Column, Spread, command, interleaved, ratio, show, write
 from published_shapes import make_family
 from toposcope.analysis import analyse
 from toposcope.analysis.table import association
@@ -68,12 +68,7 @@ AGAINST = (
 ALONE = (Column("work", "work"), Column("seconds", "seconds"))
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/study.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: 6 checkpoints of each size, 2 repeats.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Samples of each contestant.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("study", "6 checkpoints of each size, 2 repeats", 5)
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure a study from checkpoint files to its report.
 

@@ -17,7 +17,7 @@ from toposcope.family.model import GPT, build
 from toposcope.family.training import train
 from toposcope.models import Origin, load_model, load_tokenizer, token_losses
 from toposcope.models.family_model import FamilyModel
-from toposcope.models.texts import Sequence
+from toposcope.models.texts import TokenSequence
 from toposcope.models.tokenizers import FastTokenizer
 
 TEXT = "the cat sat on the mat and ran off to see what lay beyond. " * 60
@@ -57,13 +57,13 @@ def test_a_run_of_ours(trained: tuple[Path, Path]) -> None:
     with torch.inference_mode():
         tokens = chunk[None, :16]
         logits = reference(tokens)
-        assert torch.equal(model.logits(tokens, torch.ones_like(tokens)), logits)
-        first, middle, last = model.states(tokens, torch.ones_like(tokens), [0, 1, 2])
+        assert torch.equal(model.logits(tokens), logits)
+        first, middle, last = model.states(tokens, [0, 1, 2])
         assert torch.equal(first, reference.token_emb(tokens) + reference.pos_emb.weight)
         assert torch.equal(middle, reference.layers[0](first))
         assert torch.equal(last, reference.ln_f(reference.layers[1](middle)))
         own = reference.loss(chunk[None]).item()
-    short = token_losses(model, [Sequence(tuple(chunk[:16].tolist()))])
+    short = token_losses(model, [TokenSequence(tuple(chunk[:16].tolist()))])
     assert short.n_tokens == 15
     assert own > 0
 
@@ -97,7 +97,7 @@ def test_a_published_size_needs_no_run(dtype: torch.dtype, tmp_path: Path) -> No
     assert torch.equal(torch.get_rng_state(), before)
     tokens = torch.arange(40)[None] * 3
     with torch.inference_mode():
-        logits = found.logits(tokens, torch.ones_like(tokens))
+        logits = found.logits(tokens)
         assert torch.equal(logits, model(tokens))
     assert logits.dtype == dtype
     assert found.itemsize == logits.itemsize
@@ -119,8 +119,8 @@ def test_a_head_of_its_own(tmp_path: Path) -> None:
     tokens = torch.arange(9)[None]
     with torch.inference_mode():
         *_, last = model.residual_stream(tokens)
-        assert torch.equal(found.states(tokens, tokens, [2])[0], last)
-        torch.testing.assert_close(found.logits(tokens, tokens), last.sum(-1, keepdim=True).expand(-1, -1, 128))
+        assert torch.equal(found.states(tokens, [2])[0], last)
+        torch.testing.assert_close(found.logits(tokens), last.sum(-1, keepdim=True).expand(-1, -1, 128))
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_the_run_is_found_from_the_folder_of_checkpoints_and_from_one_of_them(tm
     tokens = torch.arange(9)[None]
     with torch.inference_mode():
         expected = model(tokens)
-        assert torch.equal(load_model(*opened(tmp_path)).logits(tokens, tokens), expected)
+        assert torch.equal(load_model(*opened(tmp_path)).logits(tokens), expected)
         shutil.move(tmp_path / "run.json", tmp_path / "checkpoints" / "run.json")
         for spec in (tmp_path / "checkpoints", tmp_path / "checkpoints" / "step_7.safetensors"):
-            assert torch.equal(load_model(*opened(spec)).logits(tokens, tokens), expected)
+            assert torch.equal(load_model(*opened(spec)).logits(tokens), expected)
 
 
 @pytest.mark.reference
@@ -167,7 +167,7 @@ def test_the_published_checkpoints(published_study: Path) -> None:
             origin = Origin(found.source)
             model, tokenizer = load_model(checkpoint, origin), load_tokenizer(checkpoint, origin)
             ids = tokenizer.encode(TEXT[: model.context]).ids
-            told = token_losses(model, [Sequence(tuple(ids))])
+            told = token_losses(model, [TokenSequence(tuple(ids))])
             losses.append(told.total / told.n_tokens)
         assert losses[0] > 4.5
         assert losses[1] < 3.5

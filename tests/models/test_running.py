@@ -15,7 +15,7 @@ from torch.nn import functional
 from toposcope.errors import ToposcopeError
 from toposcope.family import Size
 from toposcope.family.model import build
-from toposcope.models import LanguageModel, Sequence, hidden_states, running, token_losses
+from toposcope.models import LanguageModel, TokenSequence, hidden_states, running, token_losses
 from toposcope.models.family_model import FamilyModel
 from toposcope.models.running import pooled
 from toposcope.models.texts import passage
@@ -27,11 +27,11 @@ CPU = torch.device("cpu")
 SIZE = Size(hidden=16, layers=2, heads=2, context=48)
 
 
-def sequences(n: int = 12, vocabulary: int = 128, n_prefix: int = 1) -> list[Sequence]:
+def sequences(n: int = 12, vocabulary: int = 128, n_prefix: int = 1) -> list[TokenSequence]:
     """Sequences of many lengths."""
     draw = random.Random(n)
     lengths = [draw.randrange(n_prefix + 2, 40) for _ in range(n)]
-    return [Sequence(tuple(draw.randrange(vocabulary) for _ in range(m)), n_prefix) for m in lengths]
+    return [TokenSequence(tuple(draw.randrange(vocabulary) for _ in range(m)), n_prefix) for m in lengths]
 
 
 def of_family(dtype: torch.dtype = torch.float64) -> LanguageModel:
@@ -48,7 +48,7 @@ def of_transformers(dtype: torch.dtype = torch.float64, kind: str = "gpt_neox") 
 every_model = pytest.mark.parametrize("make", [of_family, of_transformers])
 
 
-def by_place(model: LanguageModel, read: list[Sequence], wanted: list[int]) -> list[list[torch.Tensor]]:
+def by_place(model: LanguageModel, read: list[TokenSequence], wanted: list[int]) -> list[list[torch.Tensor]]:
     """For each sequence, the states of its text's tokens."""
     found: dict[int, list[torch.Tensor]] = {}
     for block in hidden_states(model, read, wanted):
@@ -103,7 +103,7 @@ def test_a_pooled_text_equals_it_alone(make: Any, dtype: torch.dtype, tolerance:
     for sequence, mean in zip(read, found, strict=True):
         tokens = torch.tensor([sequence.ids])
         with torch.inference_mode():
-            (alone,) = model.states(tokens, torch.ones_like(tokens), [2])
+            (alone,) = model.states(tokens, [2])
         np.testing.assert_allclose(mean, alone[0, 1:].double().mean(0).numpy(), rtol=0, atol=tolerance)
 
 
@@ -120,7 +120,7 @@ def test_a_mean_does_not_depend_on_where_padding_is(lengths: list[int], side: st
 
 def test_nothing_is_padded_and_the_prefix_is_not_measured() -> None:
     model = FakeModel()
-    read = [Sequence((9, 5, 6), 1), Sequence((9, 1, 2, 3, 4), 1), Sequence((7, 8, 9))]
+    read = [TokenSequence((9, 5, 6), 1), TokenSequence((9, 1, 2, 3, 4), 1), TokenSequence((7, 8, 9))]
     longest, others = hidden_states(model, read, [0, 1])
     assert (longest.places, others.places) == ([1], [0, 2])
     assert longest.measured.int().tolist() == [[0, 1, 1, 1, 1]]
@@ -137,14 +137,14 @@ def test_sixteen_bits_see_nothing_of_longer_texts() -> None:
     from toposcope.models.transformers_model import TransformersModel
 
     model = TransformersModel(made("llama").to(torch.bfloat16), "llama", CPU)
-    read = [Sequence(tuple(range(1, n))) for n in (6, 9, 14)]
+    read = [TokenSequence(tuple(range(1, n))) for n in (6, 9, 14)]
     together = by_place(model, read, [0, 2])
     for place, sequence in enumerate(read):
         same(by_place(model, [sequence], [0, 2]), [together[place]], 0)
 
 
 def test_the_loss_of_the_family_is_that_it_trains_on() -> None:
-    read = [Sequence(tuple(range(k, k + 30))) for k in range(10)]
+    read = [TokenSequence(tuple(range(k, k + 30))) for k in range(10)]
     for dtype, tolerance in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
         model = build(SIZE, seed=3).to(dtype)
         own = model.loss(torch.tensor([s.ids for s in read]))
@@ -200,7 +200,7 @@ def test_bits_per_byte_of_one_distribution_over_two_tokenizers() -> None:
     one, other = text.encode()[::2], text.encode()[1::2]
     bits = []
     for vocabulary, ids in ((128, text.encode()), (128**2, [128 * a + b for a, b in zip(one, other, strict=True)])):
-        found = token_losses(FakeModel(vocabulary=vocabulary, context=1000), [Sequence((0, *ids), 1)])
+        found = token_losses(FakeModel(vocabulary=vocabulary, context=1000), [TokenSequence((0, *ids), 1)])
         bits.append(found.total / math.log(2) / len(text))
     assert bits == pytest.approx([7, 7], rel=1e-12)
 
@@ -217,11 +217,11 @@ def test_what_cannot_be_read() -> None:
     model = FakeModel(vocabulary=5, context=4)
     for read, told in (
         ([], "fake: no text to read; give a longer one"),
-        ([Sequence((1, 2)), Sequence(())], "fake: a text without tokens"),
-        ([Sequence((1, 2), 2)], "fake: a text without tokens"),
-        ([Sequence((1,) * 5)], "fake: a text of 5 tokens, and it reads 4 at most; give a smaller length"),
+        ([TokenSequence((1, 2)), TokenSequence(())], "fake: a text without tokens"),
+        ([TokenSequence((1, 2), 2)], "fake: a text without tokens"),
+        ([TokenSequence((1,) * 5)], "fake: a text of 5 tokens, and it reads 4 at most; give a smaller length"),
         (
-            [Sequence((1, 4)), Sequence((1, 5))],
+            [TokenSequence((1, 4)), TokenSequence((1, 5))],
             "fake: the tokenizer gave token 5, and the model's vocabulary has 5; name",
         ),
     ):
@@ -242,7 +242,7 @@ ERRORS: list[tuple[type[Exception], str]] = [
 
 @pytest.mark.parametrize(("error", "message"), ERRORS)
 def test_a_batch_that_does_not_fit_is_halved(error: type[Exception], message: str) -> None:
-    read = [Sequence(tuple(range(k, k + 9))) for k in range(11)]
+    read = [TokenSequence(tuple(range(k, k + 9))) for k in range(11)]
     wide, narrow = FakeModel(), FakeModel(fits=3, error=error, message=message)
     same(by_place(narrow, read, [0, 1]), by_place(wide, read, [0, 1]), 0)
     assert wide.batches == [11]
@@ -259,14 +259,14 @@ def test_a_text_that_does_not_fit_alone() -> None:
     with pytest.raises(
         ToposcopeError, match=r"fake: a text of \d\d tokens does not fit into memory; give a smaller len"
     ):
-        list(hidden_states(model, [Sequence(tuple(range(k, k + 10))) for k in range(5)], [0]))
+        list(hidden_states(model, [TokenSequence(tuple(range(k, k + 10))) for k in range(5)], [0]))
     assert model.batches == [5, 2, 1]
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     model = FakeModel(fits=1, error=RuntimeError, message="shape mismatch")
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        list(hidden_states(model, [Sequence((k, k + 1)) for k in range(4)], [0]))
+        list(hidden_states(model, [TokenSequence((k, k + 1)) for k in range(4)], [0]))
     assert model.batches == [4]
 
 

@@ -104,12 +104,12 @@ class FakeModel:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
     batches: list[int] = field(default_factory=list)
 
-    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+    def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
         self._take(tokens)
         places = torch.arange(tokens.shape[1]).expand_as(tokens)
         return [torch.stack([tokens + 1000 * k, places], dim=-1).double() for k in wanted]
 
-    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         self._take(tokens)
         return torch.zeros((*tokens.shape, self.vocabulary), dtype=torch.float64)
 

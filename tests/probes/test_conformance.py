@@ -176,12 +176,12 @@ class StandIn:
             return "".join(letters) * 2
         return "\n".join(100 * letter for letter in letters) if self.lines else "".join(letters)
 
-    def states(self, tokens: Tensor, mask: Tensor, wanted: typing.Sequence[int]) -> list[Tensor]:
+    def states(self, tokens: Tensor, wanted: typing.Sequence[int]) -> list[Tensor]:
         last = self.rows[(tokens - FIRST_LETTER).clamp(min=0)]
         first = torch.cat([last[..., :-1], torch.zeros_like(last[..., -1:])], dim=-1)
         return [(first, last)[k] for k in wanted]
 
-    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         broken = self.rows.double().sum() * 0
         return torch.linspace(0, 3, self.vocabulary, dtype=torch.float64).expand(*tokens.shape, -1) + broken
 

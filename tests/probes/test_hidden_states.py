@@ -197,6 +197,9 @@ def test_random_samples_are_the_same_tokens_at_every_checkpoint(checkpoint: Chec
     assert found.statistics["two_nn.noise"] == pytest.approx(np.std(dimensions, ddof=1))
     assert_told(found.statistics, spectrum_of(points))  # of all
     assert not [name for name in found.statistics if "cover_radius" in name]  # of what was left out nothing is known
+    path = tmp_path / "random.safetensors"
+    path.write_bytes(diagram_bytes(path, {"network": found.diagrams}, [], {}))
+    assert np.isnan([diagram.cover_radius for diagram in read_diagrams(path)["network"].values()]).all()
     # Another checkpoint, and more draws, change nothing of which are taken.
     other = measured(probe, save(family_model(seed=1), tmp_path), TEXT)["network"]
     more = HiddenStatesProbe(sample="random", max_points=20, draws=5, **SMALL)
@@ -263,7 +266,7 @@ def test_the_points_of_a_sample_are_all_that_is_kept(checkpoint: Checkpoint) -> 
     reader = subject_of(checkpoint, TEXT, ["network"]).reader
     assert reader is not None
     model = reader.model()
-    sequences = probe._sequences(reader.text(), reader, model)
+    sequences = probe._sequences(reader.text(), reader.tokenizer(), model)
     everything, chosen = (
         gather(model, sequences, {"network": 2}, pooled=False, chosen=which)[0]["network"]
         for which in (None, probe._needed(sequences))

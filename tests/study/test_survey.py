@@ -1,4 +1,4 @@
-"""Reading and measuring in parts: layer by layer, window by window, over files that change meanwhile."""
+"""Reading and measuring in parts: layer by layer, portion by portion, over files that change meanwhile."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ from small_studies import (
 )
 
 from toposcope.study import Declaration, Study, cutting, run_study, survey
-from toposcope.study.cutting import Size, batches, windows
+from toposcope.study.cutting import Size, batches, portions
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, read_task
 
@@ -148,12 +148,12 @@ def test_batches_hold_every_layer_once() -> None:
     assert found == [["0"], ["1"], ["2", "3"], ["4", "5"]]
 
 
-def test_windows_hold_what_may_lie_on_the_disk() -> None:
+def test_portions_hold_what_may_lie_on_the_disk() -> None:
     places = [("a", step) for step in range(6)]
     fetched = dict(zip(places, [0, 30, 30, 30, 200, 10], strict=True))
-    assert list(windows(places, fetched, None)) == [places]
-    found = list(windows(places, fetched, 140))
-    assert [place for window in found for place in window] == places
+    assert list(portions(places, fetched, None)) == [places]
+    found = list(portions(places, fetched, 140))
+    assert [place for portion in found for place in portion] == places
     assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in found)
     assert Size() == Size(0, 0)
 

@@ -6,15 +6,12 @@ from typing import Any, Literal
 
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.probes.hidden_states import HiddenStatesProbe
+from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
 from toposcope.probes.labels import options_of
 from toposcope.probes.probe import NETWORK
 from toposcope.study.published import STEP
 
 BATCH_LOSS = "batch_loss"
-TEXT_LOSS = "text_loss"
-STATES = HiddenStatesProbe.name()
 Subject = Literal["weights", "hidden_states"]
 
 _PUBLISHED_CLOUD = {"pooled": "true", "sample": "random"}

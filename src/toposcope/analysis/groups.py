@@ -1,20 +1,18 @@
 """Groups of layers within a run: roles, attention and MLP, early and late blocks; and their features."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.roles import block_of
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Probe, make_probes
 
 Vector = NDArray[np.float64]
 Statistics = Mapping[str, Vector]
-
-_BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 
 
 def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
@@ -33,7 +31,7 @@ def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
         groups.setdefault(role, []).append(layer)
     for name, prefix in (("attention", "attn."), ("mlp", "mlp.")):
         groups[name] = [layer for layer, role in roles.items() if role.startswith(prefix)]
-    blocks = {layer: int(found.group(1)) for layer in roles if (found := _BLOCK.search(layer))}
+    blocks = {layer: block for layer in roles if (block := block_of(layer)) is not None}
     order = sorted(set(blocks.values()))
     half = len(order) // 2
     for name, chosen in (("early", order[:half]), ("late", order[len(order) - half :])):

@@ -9,17 +9,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.change_points import change_points
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import STATES, Trajectory
 from toposcope.analysis.turns import MOST, Turn, Turns, find_turns
 from toposcope.analysis.wording import joined
 from toposcope.probes.probe import NETWORK
 from toposcope.seeds import derive_seed
+from toposcope.study.store import PUBLISHED
 
 Vector = NDArray[np.float64]
 
 SEED = 42
-PUBLISHED = "published"
-HIDDEN = "hidden_states"
 RANKS = ("rankme", "effective_rank")
 """The first that is known stands for both."""
 DECAYS = ("eigenspectrum_decay", "eigenspectrum_decay_alpha")
@@ -124,7 +123,7 @@ class _Cut:
 def _of_run(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     labels = dict.fromkeys(name.rpartition(" ")[0] for name in trajectory.features)
     for label in labels:
-        if label == PUBLISHED or label.startswith(HIDDEN):
+        if label == PUBLISHED or label.partition(":")[0] == STATES:
             yield from _of_label(trajectory, label)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.findings import BATCH_LOSS, STATES, Findings, feature_of
+from toposcope.analysis.findings import BATCH_LOSS, Findings, feature_of
 from toposcope.analysis.ranks import two_sided
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import STATES, Trajectory
 from toposcope.probes.hidden_states import HiddenStatesProbe
 from toposcope.probes.labels import options_of
 from toposcope.probes.probe import NETWORK

@@ -35,6 +35,8 @@ ENTRY = "@"
 SCALE = "top_eigenvalue"
 """The statistic of a cloud of hidden states that is the clock of its other ones (METHODS 6, item 4)."""
 STATES, TEXT = "hidden_states", "language_modelling"
+TEXT_LOSS = "text_loss"
+"""The target that a model's loss on the fixed text is."""
 """The probe of clouds, and that of the loss on a fixed text."""
 CLOUD_ROLES = (HIDDEN, EMBEDDING)
 """Roles of pseudo-layers that are clouds of their own: no weights, and no parts of the network."""
@@ -230,7 +232,7 @@ class _Arranged:
         before = ["batch_loss"] if batch_first else []
         before += ["validation_loss"] if n_validated >= MOSTLY * n_text else []
         first = {name: targets[name] for name in before if name in targets}
-        return first | {"text_loss": self.text_loss} | {n: v for n, v in targets.items() if n not in first}
+        return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
     def _named(self, layers: list[str] | tuple[str, ...]) -> Features:
         return {

@@ -139,6 +139,7 @@ _COMPILED = [
     (re.compile(rf"(?:^|\.)(?:{pattern})$"), role, family) for family, rules in ROLES.items() for pattern, role in rules
 ]
 # The bias of a map that is itself called attn (LitGPT's attn.attn) is none.
+_BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 _BUFFER = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.(?:bias|masked_bias)$|(?:^|\.)inv_freq$")
 _WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 _WRAPPER = re.compile(rf"^(?:{_WRAPPED}|module\.)+|(?<=\.){_WRAPPED}")
@@ -203,6 +204,12 @@ def is_buffer(name: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def _plain_name(name: str) -> str:
     return _WRAPPER.sub("", name)
+
+
+def block_of(layer: str) -> int | None:
+    """Return the number of the block a layer is in, the first in its name; None if it is in none."""
+    found = _BLOCK.search(layer)
+    return int(found.group(1)) if found else None
 
 
 def plain_names(names: Sequence[str]) -> list[str]:

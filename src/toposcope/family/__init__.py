@@ -2,7 +2,8 @@
 
 from toposcope.family.corpus import Corpus
 from toposcope.family.model import GPT, build
+from toposcope.family.run import Run, Training
 from toposcope.family.sizes import SIZES, Size
-from toposcope.family.training import Run, Training, train
+from toposcope.family.training import train
 
 __all__ = ["GPT", "SIZES", "Corpus", "Run", "Size", "Training", "build", "train"]

@@ -27,7 +27,7 @@ class Diagram:
         Classes still alive at the filtration cap, whose death is not known.
     cover_radius : float
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
-        distance 2r of the exact one.
+        distance 2r of the exact one. nan if the points that were left out are not at hand.
     engine : str
         The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``gudhi``. It does not change
         the diagram, and is not kept in a study.

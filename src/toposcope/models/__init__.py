@@ -5,7 +5,7 @@ from toposcope.models.loading import load_model, load_tokenizer
 from toposcope.models.origin import Origin
 from toposcope.models.reader import Reader
 from toposcope.models.running import Losses, StateBlock, hidden_states, token_losses
-from toposcope.models.texts import Sequence, Text, lines, windows
+from toposcope.models.texts import Text, TokenSequence, lines, windows
 from toposcope.models.tokenizers import Tokenizer
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "Losses",
     "Origin",
     "Reader",
-    "Sequence",
     "StateBlock",
     "Text",
+    "TokenSequence",
     "Tokenizer",
     "hidden_states",
     "lines",

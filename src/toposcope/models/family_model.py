@@ -32,12 +32,12 @@ class FamilyModel:
         self.n_states = size.layers + 1
         self.itemsize = self.module.token_emb.weight.itemsize
 
-    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return wanted hidden states; padding comes last, and what comes later is not seen."""
+    def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+        """Return wanted hidden states."""
         found = dict(enumerate(self.module.residual_stream(tokens)))
         return [found[k] for k in wanted]
 
-    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits."""
         logits: Tensor = self.module(tokens)
         return logits

@@ -35,18 +35,18 @@ class LanguageModel(Protocol):
     n_states: int
     itemsize: int
 
-    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+    def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
         """Return wanted hidden states, each of shape (batch, time, width), as computed.
 
         Parameters
         ----------
-        tokens, mask : Tensor, shape (batch, time), int64
-            The mask is 1 at tokens and 0 at padding, which comes last.
+        tokens : Tensor, shape (batch, time), int64
+            Of sequences of one length: nothing is padded.
         wanted : sequence of int
             From 0, the embedding, to ``n_states - 1``.
         """
         ...
 
-    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits, shape (batch, time, vocabulary)."""
         ...

@@ -4,8 +4,7 @@ Batches are sized by a fixed budget, never by what is free, so that the same inp
 runs out all the same, the batch is halved, and what is returned says so.
 """
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from torch.nn import functional
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.language_model import LanguageModel
-from toposcope.models.texts import Sequence
+from toposcope.models.texts import TokenSequence
 
 BUDGET, GPU_BUDGET = 1 << 26, 1 << 30
 """Bytes of activations that a batch may need, reckoned: near what a cache holds; enough to keep a GPU busy."""
@@ -39,7 +38,7 @@ class StateBlock:
     states : list of Tensor
         For each wanted layer, shape (batch, time, width), on the CPU, as computed.
     measured : Tensor, shape (batch, time), bool
-        Tokens of the text: neither padding nor what the tokenizer put before it.
+        Tokens of the text, not what the tokenizer put before it.
     batch : int
         Sequences that are read at once; 0 unless the memory did not hold as many as reckoned.
     """
@@ -69,13 +68,15 @@ class Losses:
     batch: int
 
 
-def hidden_states(model: LanguageModel, sequences: Items[Sequence], wanted: Items[int]) -> Iterator[StateBlock]:
+def hidden_states(
+    model: LanguageModel, sequences: Sequence[TokenSequence], wanted: Sequence[int]
+) -> Iterator[StateBlock]:
     """Read sequences and yield their hidden states, the longest sequences first.
 
     Parameters
     ----------
     model : LanguageModel
-    sequences : sequence of Sequence
+    sequences : sequence of TokenSequence
         Of any lengths up to the model's context.
     wanted : sequence of int
         Which of the model's hidden states.
@@ -89,20 +90,20 @@ def hidden_states(model: LanguageModel, sequences: Items[Sequence], wanted: Item
     per_token = model.itemsize * model.width * (model.n_states + INSIDE)
 
     def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
-        tokens, mask, measured = _together([sequences[i] for i in places], model.device)
-        return [states.cpu() for states in model.states(tokens, mask, wanted)], measured
+        tokens, measured = _together([sequences[i] for i in places], model.device)
+        return [states.cpu() for states in model.states(tokens, wanted)], measured
 
     for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
         yield StateBlock(places, states, measured, batch)
 
 
-def token_losses(model: LanguageModel, sequences: Items[Sequence]) -> Losses:
+def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Losses:
     """Add up the losses of predicting each measured token from those before it in its sequence.
 
     Parameters
     ----------
     model : LanguageModel
-    sequences : sequence of Sequence
+    sequences : sequence of TokenSequence
 
     Raises
     ------
@@ -114,10 +115,10 @@ def token_losses(model: LanguageModel, sequences: Items[Sequence]) -> Losses:
     per_token = model.itemsize * model.width * INSIDE + 3 * max(4, model.itemsize) * model.vocabulary
 
     def read(places: list[int]) -> tuple[float, int]:
-        tokens, mask, measured = _together([sequences[i] for i in places], model.device)
+        tokens, measured = _together([sequences[i] for i in places], model.device)
         # Nothing comes before the first token of a sequence, so it is not predicted.
         targets = measured[:, 1:].to(model.device)
-        logits = model.logits(tokens, mask)[:, :-1][targets]
+        logits = model.logits(tokens)[:, :-1][targets]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses = functional.cross_entropy(logits, tokens[:, 1:][targets], reduction="none").double()
         return float(losses.sum()), int(targets.sum())
@@ -130,7 +131,7 @@ def token_losses(model: LanguageModel, sequences: Items[Sequence]) -> Losses:
     return Losses(total, n_tokens, least)
 
 
-def _check(model: LanguageModel, sequences: Items[Sequence]) -> None:
+def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
     if not sequences:
         raise ToposcopeError(f"{model.location}: no text to read; give a longer one")
     if not all(len(sequence.ids) > sequence.n_prefix for sequence in sequences):
@@ -148,16 +149,16 @@ def _check(model: LanguageModel, sequences: Items[Sequence]) -> None:
         )
 
 
-def _together(sequences: Items[Sequence], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens and mask of sequences of one length, and which tokens are of the text."""
+def _together(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the tokens of sequences of one length, and which of them are of the text."""
     tokens = torch.tensor([sequence.ids for sequence in sequences])
     prefixes = torch.tensor([sequence.n_prefix for sequence in sequences])
     measured = torch.arange(tokens.shape[1]) >= prefixes[:, None]
-    return tokens.to(device), torch.ones_like(tokens).to(device), measured
+    return tokens.to(device), measured
 
 
 def _in_batches(
-    model: LanguageModel, sequences: Items[Sequence], per_token: int, read: Callable[[list[int]], Found]
+    model: LanguageModel, sequences: Sequence[TokenSequence], per_token: int, read: Callable[[list[int]], Found]
 ) -> Iterator[tuple[list[int], Found, int]]:
     """Read all sequences; yield places, what was found, and the size of the batch where it had to be halved, else 0."""
     # Longest first, so that what does not fit shows at once. Only sequences of one length are read together: padding

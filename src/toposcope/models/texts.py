@@ -88,7 +88,7 @@ def read_kept(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TokenSequence:
     """Tokens that a model reads at once.
 
     Attributes
@@ -103,7 +103,7 @@ class Sequence:
     n_prefix: int = 0
 
 
-def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:
+def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[TokenSequence]:
     """Cut up to `count` sequences of `length` tokens, the prefix included, at even distances.
 
     They do not overlap, so a text that is shorter than all of them gives fewer: no token is taken twice.
@@ -122,10 +122,10 @@ def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Se
         )
     last, count = len(ids) - inside, min(count, len(ids) // inside)
     starts = [round(last * k / max(1, count - 1)) for k in range(count)]
-    return [Sequence((*prefix, *ids[start : start + inside]), len(prefix)) for start in starts]
+    return [TokenSequence((*prefix, *ids[start : start + inside]), len(prefix)) for start in starts]
 
 
-def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequence]:
+def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[TokenSequence]:
     """Take `count` lines of at least `SHORTEST_LINE` characters, evenly spread; the first `length` tokens of each.
 
     Which lines are taken depends on the text alone, so models with different tokenizers read the same.
@@ -142,7 +142,7 @@ def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Sequ
         )
     places = dict.fromkeys(round((len(found) - 1) * k / max(1, count - 1)) for k in range(count))
     prefix = tuple(tokenizer.prefix)
-    sequences = [Sequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in places]
+    sequences = [TokenSequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in places]
     for i, sequence in zip(places, sequences, strict=True):
         if len(sequence.ids) - len(prefix) < FEWEST_TOKENS:
             raise ToposcopeError(
@@ -158,13 +158,13 @@ class Passage:
 
     Attributes
     ----------
-    sequences : list of Sequence
+    sequences : list of TokenSequence
         Each begins with the last token of the one before, behind the tokenizer's prefix.
     n_bytes : int
         UTF-8 bytes of the text that is predicted.
     """
 
-    sequences: list[Sequence]
+    sequences: list[TokenSequence]
     n_bytes: int
 
 
@@ -186,5 +186,5 @@ def passage(text: str, tokenizer: Tokenizer, length: int) -> Passage:
             f"text: {len(ids)} tokens of {tokenizer.location}; a loss needs {FEWEST_TOKENS}, give a longer text"
         )
     starts = range(0, len(ids) - 1, stride)
-    sequences = [Sequence((*prefix, *ids[start : start + stride + 1]), len(prefix) + 1) for start in starts]
+    sequences = [TokenSequence((*prefix, *ids[start : start + stride + 1]), len(prefix) + 1) for start in starts]
     return Passage(sequences, len(text[encoded.ends[0] :].encode(errors="surrogatepass")))

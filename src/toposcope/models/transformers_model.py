@@ -45,17 +45,17 @@ class TransformersModel:
         self.n_states = int(config.num_hidden_layers) + 1
         self.itemsize = int(embeddings.weight.itemsize)
 
-    def states(self, tokens: Tensor, mask: Tensor, wanted: Sequence[int]) -> list[Tensor]:
+    def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
         """Return wanted hidden states, from the model without its head."""
         module: nn.Module = self.module.base_model
         with _silence():
-            out = module(input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False)
+            out = module(input_ids=tokens, output_hidden_states=True, use_cache=False)
         return [out.hidden_states[k] for k in wanted]
 
-    def logits(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits."""
         with _silence():
-            logits: Tensor = self.module(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+            logits: Tensor = self.module(input_ids=tokens, use_cache=False).logits
         return logits
 
 

@@ -5,15 +5,20 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Moments, two_nn
 from toposcope.homology.memory import check_fits
-from toposcope.probes.point_clouds import SPECTRAL_DEGREES, measure_cloud, spectral_statistics
-from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Subject, Value, guarded, stacked
+from toposcope.probes.point_clouds import (
+    degree_of,
+    draw_points,
+    means,
+    measure_cloud,
+    refuse_idle_scale,
+    spectral_statistics,
+)
+from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Subject, Value, guarded
 from toposcope.probes.rips import check_sizes
-from toposcope.seeds import derive_seed
 
 PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
 
@@ -48,8 +53,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     def __post_init__(self) -> None:
         check_sizes(self.max_dimension, self.max_points)
-        if self.normalize and self.metric == "cosine":
-            raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+        refuse_idle_scale(self.metric, self.normalize)
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the two embeddings."""
@@ -67,13 +71,11 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over the two."""
-        return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+        return means(rows)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; what was normalised, and cosines, have none."""
-        if statistic in SPECTRAL_DEGREES:
-            return SPECTRAL_DEGREES[statistic]
-        return 0 if self.normalize or self.metric == "cosine" else super().degree(statistic)
+        return degree_of(statistic, self.metric, self.normalize)
 
     def _measure(self, layer: Layer) -> Measurement:
         stored = layer.matrix()
@@ -94,7 +96,8 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
             max_dimension=self.max_dimension,
             max_points=self.max_points,
         )
-        dimension = self._dimension(points) if cloud.dimension is None else cloud.dimension
+        drawn = draw_points(n, self.max_points, self.seed)
+        dimension = two_nn(points[drawn], metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
         spectral = spectral_statistics(moments.measures())
         statistics = spectral | cloud.statistics
         if np.isfinite(dimension):
@@ -102,8 +105,3 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
         flag = "landmarks" if len(points) > self.max_points and self.max_dimension else ""
         flag = flag if spectral["rms_radius"] else "degenerate"
         return Measurement(layer.name, EMBEDDING, statistics, cloud.diagrams, flag)
-
-    def _dimension(self, points: NDArray[np.float64]) -> float:
-        generator = np.random.default_rng(derive_seed(self.seed, "points", 0))
-        drawn = np.sort(generator.choice(len(points), min(len(points), self.max_points), replace=False))
-        return two_nn(points[drawn], metric=self.metric).dimension

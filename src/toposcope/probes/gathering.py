@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from toposcope.homology import Moments
 from toposcope.homology.memory import check_fits
-from toposcope.models import LanguageModel, StateBlock, hidden_states
+from toposcope.models import LanguageModel, StateBlock, TokenSequence, hidden_states
 from toposcope.models.running import pooled as mean_of_texts
-from toposcope.models.texts import Sequence as Tokens
 
 Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -60,7 +59,7 @@ class Gathered:
 
 def gather(
     model: LanguageModel,
-    sequences: Sequence[Tokens],
+    sequences: Sequence[TokenSequence],
     wanted: Mapping[str, int],
     *,
     pooled: bool,
@@ -71,7 +70,7 @@ def gather(
     Parameters
     ----------
     model : LanguageModel
-    sequences : sequence of Sequence
+    sequences : sequence of TokenSequence
     wanted : mapping of str to int
         Hidden states by the names of their layers.
     pooled : bool

@@ -1,23 +1,30 @@
 """The shape of what a model represents: hidden states of a fixed text as clouds of points (METHODS 3 to 5)."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.roles import block_of
 from toposcope.errors import ToposcopeError
 from toposcope.homology import two_nn
-from toposcope.models import LanguageModel, lines, windows
-from toposcope.models.texts import Sequence as Tokens
+from toposcope.models import LanguageModel, Tokenizer, TokenSequence, lines, windows
 from toposcope.probes.gathering import Gathered, gather
-from toposcope.probes.point_clouds import SPECTRAL_DEGREES, Cloud, measure_cloud, spectral_statistics
+from toposcope.probes.point_clouds import (
+    Cloud,
+    degree_of,
+    draw_points,
+    means,
+    measure_cloud,
+    refuse_idle_scale,
+    spectral_statistics,
+)
 from toposcope.probes.probe import (
     HIDDEN,
     NETWORK,
-    NOISE,
     Failure,
     Measurement,
     Need,
@@ -25,16 +32,12 @@ from toposcope.probes.probe import (
     Subject,
     Value,
     guarded,
-    stacked,
 )
 from toposcope.probes.rips import check_sizes
 from toposcope.probes.row_draws import with_noise
-from toposcope.seeds import derive_seed
 
 Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-_BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 
 
 class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
@@ -108,8 +111,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.draws > 1 and self.sample != "random":
             raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
-        if self.normalize and self.metric == "cosine":
-            raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+        refuse_idle_scale(self.metric, self.normalize)
         if not isinstance(self.layers, str) and not all(0 <= depth <= 1 for depth in self.layers):
             raise ValueError(f"layers is {list(self.layers)}; depths lie between 0 and 1")
         told = {f"{scale:g}" for scale in self.scales}  # as in the names of statistics
@@ -128,7 +130,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         if subject.reader is None:
             raise ToposcopeError("hidden_states: needs a model and a text to read; declare them in a study")
         model = subject.reader.model()
-        sequences = self._sequences(subject.reader.text(), subject.reader, model)
+        sequences = self._sequences(subject.reader.text(), subject.reader.tokenizer(), model)
         last = model.n_states - 1
         states = {NETWORK if k == last else hidden(k): k for k in self._chosen(last)}
         told = self.covers([layer.name for layer in subject.layers])
@@ -148,14 +150,11 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers."""
-        return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+        return means(rows)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; what was normalised, and cosines, have none."""
-        name = statistic.removesuffix(NOISE)
-        if name in SPECTRAL_DEGREES:
-            return SPECTRAL_DEGREES[name]
-        return 0 if self.normalize or self.metric == "cosine" else super().degree(statistic)
+        return degree_of(statistic, self.metric, self.normalize)
 
     def _chosen(self, n_blocks: int) -> list[int]:
         """Return the numbers of the hidden states, ascending; the last is always one of them."""
@@ -164,24 +163,23 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         depths = () if isinstance(self.layers, str) else self.layers
         return sorted({*(round(depth * n_blocks) for depth in depths), n_blocks})
 
-    def _sequences(self, text: str, reader: Any, model: LanguageModel) -> list[Tokens]:
+    def _sequences(self, text: str, tokenizer: Tokenizer, model: LanguageModel) -> list[TokenSequence]:
         cut = windows if self.cut == "windows" else lines
-        return cut(text, reader.tokenizer(), self.texts, min(self.length, model.context))
+        return cut(text, tokenizer, self.texts, min(self.length, model.context))
 
-    def _needed(self, sequences: Sequence[Tokens]) -> Indices | None:
+    def _needed(self, sequences: Sequence[TokenSequence]) -> Indices | None:
         """Return which points are looked at one by one; None for all. The others are streamed past the spectra."""
         n = self._n_points(sequences)
         if self.sample == "farthest" or n <= self.max_points:
             return None
         return np.unique(np.concatenate([*self._draws(n), evenly(n, self.keep)]))
 
-    def _n_points(self, sequences: Sequence[Tokens]) -> int:
+    def _n_points(self, sequences: Sequence[TokenSequence]) -> int:
         return len(sequences) if self.points == "texts" else sum(len(s.ids) - s.n_prefix for s in sequences)
 
     def _draws(self, n: int) -> list[Indices]:
-        """Return the random samples of n points, of the same tokens at every checkpoint: n and the seed decide."""
-        generators = (np.random.default_rng(derive_seed(self.seed, "points", k)) for k in range(self.draws))
-        return [np.sort(generator.choice(n, min(n, self.max_points), replace=False)) for generator in generators]
+        """Return the random samples of n points, of the same tokens at every checkpoint."""
+        return [draw_points(n, self.max_points, self.seed, k) for k in range(self.draws)]
 
     def _measure(self, layer: str, gathered: Gathered, flag: str) -> Measurement:
         spectral = spectral_statistics(gathered.moments.measures())
@@ -225,14 +223,15 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
 
 def _without_cover_radius(cloud: Cloud) -> Cloud:
-    """Leave out how far other points are: they are not at hand."""
+    """Say that it is not known how far other points are: they are not at hand."""
     known = {name: value for name, value in cloud.statistics.items() if not name.endswith("cover_radius")}
-    return cloud._replace(statistics=known)
+    diagrams = {name: replace(diagram, cover_radius=math.nan) for name, diagram in cloud.diagrams.items()}
+    return cloud._replace(statistics=known, diagrams=diagrams)
 
 
 def count_blocks(layers: Iterable[str]) -> int:
     """Return how many blocks the names of weight layers tell; 0 where they tell none."""
-    return len({found.group(1) for layer in layers if (found := _BLOCK.search(layer))})
+    return len({block for layer in layers if (block := block_of(layer)) is not None})
 
 
 def hidden(k: int) -> str:

@@ -1,19 +1,22 @@
-"""What the probes of hidden states and of embeddings tell of a cloud: diagrams, their curves, spectral measures."""
+"""What the probes of hidden states and of embeddings share: options of a cloud, what is told of it, and its scale."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
 from toposcope.homology.point_cloud import Metric, with_distances
+from toposcope.probes.probe import DEGREES, NOISE, Value, stacked
+from toposcope.seeds import derive_seed
 
 Matrix = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
-SPECTRAL_DEGREES = {"mean_norm": 1, "top_eigenvalue": 2, "rms_radius": 0}
+_SPECTRAL_DEGREES = {"mean_norm": 1, "top_eigenvalue": 2, "rms_radius": 0}
 """The power of ``rms_radius`` that a spectral measure is divided by, 0 of itself; all others have no scale."""
 
 
@@ -115,3 +118,31 @@ def _centred(points: Matrix) -> Matrix:
 def spectral_statistics(measures: SpectralMeasures) -> dict[str, float]:
     """Return the measures that are defined, by name."""
     return {name: float(value) for name, value in asdict(measures).items() if np.isfinite(value)}
+
+
+def refuse_idle_scale(metric: Metric, normalize: bool) -> None:
+    """Refuse a normalisation that changes nothing."""
+    if normalize and metric == "cosine":
+        raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+
+
+def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
+    """Return the power of ``rms_radius`` that a statistic of a cloud is divided by for its scale-free twin."""
+    name = statistic.removesuffix(NOISE)
+    if name in _SPECTRAL_DEGREES:
+        return _SPECTRAL_DEGREES[name]
+    return 0 if normalize or metric == "cosine" else DEGREES.get(name.rpartition(".")[2], 0)
+
+
+def means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+    """Return the means of the statistics of several clouds, checkpoint by checkpoint."""
+    return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+
+
+def draw_points(n: int, count: int, seed: int, number: int = 0) -> Indices:
+    """Return the numbers of at most `count` of n points, drawn at random, ascending.
+
+    They depend on n, the seed and the number of the draw alone, so that they are the same at every checkpoint.
+    """
+    generator = np.random.default_rng(derive_seed(seed, "points", number))
+    return np.sort(generator.choice(n, min(n, count), replace=False))

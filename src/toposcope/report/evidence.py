@@ -46,13 +46,6 @@ REPRODUCED = {
     "trace": "Values over training",
 }
 """Titles of the tables of a publication; others keep their names."""
-FORECASTERS = {
-    "last": "last window",
-    "paper_loss_only": "loss only",
-    "paper_tda_only": "topology only",
-    "paper_combined": "loss and topology",
-    "paper_combined_without_topology": "the same blend without topology",
-}
 WITHIN = 2.0
 """Standard deviations within which a value is that of a random matrix."""
 
@@ -367,41 +360,3 @@ def references(frames: Frames, *figures: Block | None) -> Section | None:
         ),
         table("references", "Layers beside random matrices of their shape", specs, summed.to_dicts()),
     )  # fmt: skip
-
-
-def predictions(frame: pl.DataFrame, *figures: Block | None) -> Section | None:
-    """Show forecasts of the final loss."""
-    if not len(frame):
-        return section("predictions", "Predicting the final loss", *figures)
-    errors = frame.group_by("protocol", "forecaster", "fraction", maintain_order=True).agg(
-        error=pl.col("error").mean(), n=pl.col("run").n_unique()
-    )
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in errors.to_dicts():
-        place = (row["protocol"], row["forecaster"])
-        names = {"protocol": row["protocol"], "forecaster": FORECASTERS.get(row["forecaster"], row["forecaster"])}
-        lines.setdefault(place, {**names, "n": row["n"]})[str(row["fraction"])] = row["error"]
-    fractions = sorted(errors.get_column("fraction").unique())
-    specs = (
-        text_of("protocol", "protocol", names_row=True),
-        text_of("forecaster", "forecaster", names_row=True),
-        number_of("runs", "n", whole),
-        *(_error_at(fraction) for fraction in fractions),
-    )
-    found = table("predictions", "Mean absolute error of the predicted final loss", specs, lines.values())
-    n = max(line["n"] for line in lines.values())
-    told = say(
-        f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
-        f"the same one without it, over at least 15 groups of runs; a few runs of one schedule cannot show that. "
-        f"Each forecast: ",
-        csv("predictions"), ".",
-    )  # fmt: skip
-    return section("predictions", "Predicting the final loss", *figures, told, found)
-
-
-def _error_at(fraction: float) -> Spec:
-    def write(row: Mapping[str, Any]) -> str:
-        value = row.get(str(fraction))
-        return signed(value).lstrip("+")
-
-    return Column(f"at {100 * fraction:.0f}%", group="error when so much of training was seen"), write

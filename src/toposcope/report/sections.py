@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.analysis.claims import claims
 from toposcope.analysis.reproduction import reproduction
 from toposcope.checkpoints.doctor.finding import short_steps
-from toposcope.report import evidence, states
+from toposcope.report import evidence, forecasts, states
 from toposcope.report.document import Document, Picture, Section, csv, say, section
 from toposcope.report.evidence import Frames
 from toposcope.report.material import Material
@@ -125,7 +125,7 @@ def study_document(material: Material, facts: Facts, frames: Frames, pictures: S
         evidence.phases(frames, *placed["phases"]),
         evidence.scaling(frames, *placed["scaling"]),
         evidence.references(frames, *placed["references"]),
-        evidence.predictions(material.predictions, *placed["predictions"]),
+        forecasts.predictions(material.predictions, *placed["predictions"]),
         section("figures", "Further figures", *placed[""]),
         doctor(material.findings, facts.examined),
         failures(facts.errors),

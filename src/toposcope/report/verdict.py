@@ -8,14 +8,14 @@ import polars as pl
 from toposcope.analysis import Analysis
 from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
-from toposcope.analysis.trajectories import CONTROLS
+from toposcope.analysis.trajectories import CONTROLS, TEXT_LOSS
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
 from toposcope.report.association import NETWORK, SCALED, has_scales, measured
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named, ranked
 from toposcope.report.tables import signed
-from toposcope.report.text_losses import NOT_COMPARABLE, TEXT_LOSS
+from toposcope.report.text_losses import NOT_COMPARABLE
 
 BEYOND, UNDECIDED, TREND, NONE = "beyond trend", "undecided", "trend only", "none"
 VERDICTS = (BEYOND, UNDECIDED, TREND, NONE)

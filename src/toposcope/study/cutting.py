@@ -1,4 +1,4 @@
-"""How the work on checkpoints is cut: windows that fit on the disk, batches of layers that make a task."""
+"""How the work on checkpoints is cut: portions that fit on the disk, batches of layers that make a task."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Size:
     analysed: int = 0
 
 
-def size_of(checkpoint: Checkpoint) -> Size:
+def bytes_of(checkpoint: Checkpoint) -> Size:
     """Return the bytes of a checkpoint; of one that cannot be opened, which is told when it is read, none."""
     try:
         analysed = sum(layer.n_bytes for layer in checkpoint.analysed())
@@ -30,18 +30,18 @@ def size_of(checkpoint: Checkpoint) -> Size:
         return Size()
 
 
-def windows(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:
+def portions(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:
     """Group checkpoints so that what is fetched of a group still lies on this disk when it is measured."""
-    window: list[Place] = []
+    portion: list[Place] = []
     held = 0
     for place in places:
-        if window and keep is not None and held + fetched[place] > keep // 2:
-            yield window
-            window, held = [], 0
-        window.append(place)
+        if portion and keep is not None and held + fetched[place] > keep // 2:
+            yield portion
+            portion, held = [], 0
+        portion.append(place)
         held += fetched[place]
-    if window:
-        yield window
+    if portion:
+        yield portion
 
 
 def batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """Diagram files: one safetensors file for each checkpoint and probe, with the hidden states that are kept."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ SEPARATOR = "|"
 STATES = "states"
 """Stands in the place of a diagram's name for kept states."""
 
+_Rest = tuple[int, int, int, float | None]
 Kept = Mapping[str, NDArray[np.float32]]
 
 
@@ -42,12 +44,13 @@ def diagram_bytes(
     """Return a diagram file of a checkpoint's layers, and of those in the file at `path` that are to be kept.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
-    names, dimension, n_essential, n_truncated and cover_radius. Hidden states are called ``layer|states``, shape
-    (n, width), float32.
+    names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Hidden states are called
+    ``layer|states``, shape (n, width), float32.
     """
     before = read_diagrams(path) if keep and is_readable(path) else {}
     everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
     flat = {f"{layer}{SEPARATOR}{name}": d for layer, found in everything.items() for name, d in found.items()}
+    # nan, for which JSON has no word, becomes null
     rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
     tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
@@ -69,10 +72,12 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
     found: dict[str, dict[str, Diagram]] = {}
     try:
         with safe_open(path, framework="np") as file:
-            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, tuple[int, int, int, float]])
-            for key, rest in described.items():
+            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Rest])
+            for key, (dimension, n_essential, n_truncated, radius) in described.items():
                 layer, _, name = key.rpartition(SEPARATOR)
-                found.setdefault(layer, {})[name] = Diagram(file.get_tensor(key), *rest)
+                cover_radius = math.nan if radius is None else radius
+                diagram = Diagram(file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius)
+                found.setdefault(layer, {})[name] = diagram
     except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"

@@ -49,7 +49,7 @@ def measure(
     text : str or Path
         What models read for their hidden states and losses: a file, or another source of `Text`.
     tokenizer : str or Path
-        Where the tokenizer is, if not with the checkpoints: a ``tokenizer.json``, a folder with one,
+        A tokenizer in place of what lies with the checkpoints: a ``tokenizer.json``, a folder with one,
         ``hf:owner/name``, or ``characters``. A model of the family in memory has its own.
     workers : int
         Processes.

@@ -1,4 +1,4 @@
-"""Reading and measuring checkpoints: by bytes in flight, a window at a time, only what is missing."""
+"""Reading and measuring checkpoints: by bytes in flight, a portion at a time, only what is missing."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.cutting import Place, Size, batches, size_of, windows
+from toposcope.study.cutting import Place, Size, batches, bytes_of, portions
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
@@ -81,9 +81,9 @@ class Survey:
         alone = [probe for probe, source in self.sources.items() if source is None]
         measuring = Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
-        for window in windows(self._places(), fetched, self.keep):
-            self._read([place for place in window if place in stale], sizes, reading)
-            self._measure(window, alone, sizes, measuring)
+        for portion in portions(self._places(), fetched, self.keep):
+            self._read([place for place in portion if place in stale], sizes, reading)
+            self._measure(portion, alone, sizes, measuring)
         self._compare()
         return self.errors
 
@@ -115,17 +115,17 @@ class Survey:
         places = self._places()
         found = [self.checkpoints[run][step] for run, step in places]
         if not any(is_remote(checkpoint.location) for checkpoint in found):
-            return dict(zip(places, map(size_of, found), strict=True))
+            return dict(zip(places, map(bytes_of, found), strict=True))
         sizes: dict[Place, Size] = {}
         with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(size_of, found), strict=True):
+            for place, size in zip(places, threads.map(bytes_of, found), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
 
-    def _read(self, window: Sequence[Place], sizes: Mapping[Place, Size], tally: "Tally") -> None:
+    def _read(self, portion: Sequence[Place], sizes: Mapping[Place, Size], tally: "Tally") -> None:
         """Read and hash checkpoints."""
-        tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in window]
+        tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in portion]
         with Group(self._keep_read) as group:
             for task, result in self.engine.run(read_task, tasks, tally.partly, idle=group.flush):
                 tally.add(sizes[task.run, task.checkpoint.step].stored)
@@ -148,18 +148,18 @@ class Survey:
                     self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
-        self, window: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, Size], tally: "Tally"
+        self, portion: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, Size], tally: "Tally"
     ) -> None:
         """Measure what is missing with probes that look at checkpoints alone."""
         tasks: list[MeasureTask] = []
         pending: dict[tuple[Place, Probe], _Pending] = {}
-        for run, planned in self._planned(window, dict.fromkeys(probes)):
+        for run, planned in self._planned(portion, dict.fromkeys(probes)):
             place = run, planned.step
             made = list(self._tasks(run, planned))
             pending[place, planned.probe] = _Pending(planned, len(made))
             tasks += made
         planned_bytes = sum(task.n_bytes for task in tasks)
-        tally.add(len(probes) * sum(sizes[place].analysed for place in window) - planned_bytes)
+        tally.add(len(probes) * sum(sizes[place].analysed for place in portion) - planned_bytes)
         here = [task for task in tasks if task.run_directory]
         anywhere = [task for task in tasks if not task.run_directory]
         with Group(self._store) as group:
@@ -170,9 +170,9 @@ class Survey:
 
     def _compare(self) -> None:
         """Measure with probes that compare the diagrams of others."""
-        window = self._places()
+        portion = self._places()
         compared = {probe: source for probe, source in self.sources.items() if source is not None}
-        planned = list(self._planned(window, compared))
+        planned = list(self._planned(portion, compared))
 
         def tasks() -> Iterator[MeasureTask]:
             for run, found in planned:
@@ -187,10 +187,10 @@ class Survey:
                 self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe], group)
                 self.progress("compare", done, len(planned))
 
-    def _planned(self, window: Iterable[Place], probes: Mapping[Probe, Probe | None]) -> Iterator[tuple[str, Planned]]:
+    def _planned(self, portion: Iterable[Place], probes: Mapping[Probe, Probe | None]) -> Iterator[tuple[str, Planned]]:
         """Yield what is missing, and forget what no longer stands."""
         steps_of: dict[str, set[int]] = {}
-        for run, step in window:
+        for run, step in portion:
             steps_of.setdefault(run, set()).add(step)
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)

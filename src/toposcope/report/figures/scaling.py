@@ -5,10 +5,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from toposcope.analysis.analysis import sizes_of_complete
+from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
 from toposcope.report.headline import TARGETS, TRAJECTORIES, headlines_of, ranked
 from toposcope.report.material import Material
-from toposcope.report.text_losses import TEXT_LOSS, TextLosses
+from toposcope.report.text_losses import TextLosses
 
 MOST_TICKS = 4
 MOST_NAMED = 12

@@ -1,0 +1,93 @@
+"""What a run is: which model is trained, on what, and how."""
+
+import msgspec
+
+from toposcope.checkpoints.selection import Selection
+from toposcope.family.corpus import Corpus
+from toposcope.family.schedules import ScheduleName, learning_rate
+from toposcope.family.sizes import Size
+
+FEWEST_LOG_SPACED = 3
+"""Step 0, step 1 and the last."""
+
+
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a run is trained; the defaults are the published study's.
+
+    Attributes
+    ----------
+    steps, batch_size : int
+        Updates, and sequences an update.
+    learning_rate, final_learning_rate : float
+        Peak, and the rate at the last step of a decaying schedule.
+    schedule : "cosine", "constant", "linear" or "wsd"
+    warmup_steps : int
+    decay_steps : int
+        Length of the last phase of ``wsd``.
+    weight_decay, gradient_clip : float
+    checkpoint_every : int
+        A checkpoint at step 0, at every multiple of this, and at the last step.
+    log_spaced : int
+        If not 0, so many checkpoints instead, evenly spaced in the logarithm of the step as `Selection` chooses them:
+        step 0, step 1, the last, and those between; all steps where there are fewer. What a killed run goes on from is
+        still kept every `checkpoint_every` steps.
+    validation_sequences : int
+        Size of the one fixed set the validation loss is measured on, at least 64.
+    seed : int
+    """
+
+    steps: int = 5000
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    final_learning_rate: float = 1e-5
+    schedule: ScheduleName = "cosine"
+    warmup_steps: int = 200
+    decay_steps: int = 1000
+    weight_decay: float = 0.01
+    gradient_clip: float = 1.0
+    checkpoint_every: int = 100
+    log_spaced: int = 0
+    validation_sequences: int = 64
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "batch_size": 1, "checkpoint_every": 1, "validation_sequences": 64}
+        for name in ("learning_rate", "gradient_clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in (*least, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
+            if not getattr(self, name) >= least.get(name, 0):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least.get(name, 0)}")
+        if self.log_spaced and self.log_spaced < FEWEST_LOG_SPACED:
+            raise ValueError(f"log_spaced is {self.log_spaced}; it must be at least {FEWEST_LOG_SPACED}, or 0 for none")
+        ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
+        if ramps > self.steps:
+            raise ValueError(f"warmup_steps and decay_steps need {ramps} steps, more than steps = {self.steps}")
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of one update (METHODS 9's eta_t)."""
+        return learning_rate(
+            step,
+            schedule=self.schedule,
+            peak=self.learning_rate,
+            final=self.final_learning_rate,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.decay_steps,
+            total_steps=self.steps,
+        )
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """Steps at which weights are kept."""
+        if self.log_spaced:
+            return Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
+        return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One training: which model, on what, how."""
+
+    name: str
+    size: Size
+    corpus: Corpus
+    training: Training
