@@ -28,6 +28,11 @@ COMMANDS = {
     "toposcope study run": ["--engine", "--help", "--keep", "--offline", "--out", "--workers", "-h", "FILE"],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope stopping": ["--help", "--json", "--out", "-h", "DIRECTORY"],
+    "toposcope decide": [
+        *("--budget", "--cool-down", "--extra", "--family", "--help", "--inference-tokens", "--json", "--log", "--out"),
+        *("--overtrain", "--parameters", "--points", "--siblings", "--tokens", "--unique-tokens", "-h"),
+    ],
     "toposcope export": ["--format", "--help", "--out", "-h", "DIRECTORY"],
 }
 

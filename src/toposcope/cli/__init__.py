@@ -4,12 +4,14 @@ import sys
 
 import click
 
+from toposcope.cli.decide import decide
 from toposcope.cli.demo import demo
 from toposcope.cli.doctor import doctor
 from toposcope.cli.export import export
 from toposcope.cli.layers import layers
 from toposcope.cli.measure import measure
 from toposcope.cli.report import report
+from toposcope.cli.stopping import stopping
 from toposcope.cli.study import study
 from toposcope.cli.train import train
 from toposcope.errors import ToposcopeError
@@ -24,7 +26,7 @@ def toposcope() -> None:
     """An instrument for the topology of language-model training: exact, fast, and honest about drift."""
 
 
-for _command in (demo, train, doctor, layers, measure, study, report, export):
+for _command in (demo, train, doctor, layers, measure, study, report, stopping, decide, export):
     toposcope.add_command(_command)
 
 

@@ -1,0 +1,354 @@
+"""Continue or scale: the rules of METHODS 10 and the naive ones on pairs of real runs at equal compute.
+
+python benchmarks/decision.py [--quick] [--points FILE] [--out FOLDER]
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import click
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import RESULTS, Column, show, write
+from toposcope.forecast.calibration import (
+    Bin,
+    Calibration,
+    brier_score,
+    calibration_error,
+    log_score,
+    reliability,
+)
+from toposcope.forecast.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
+from toposcope.forecast.equal_flop_pairs import (
+    FOLDS,
+    POINTS_OF_RUN,
+    Judged,
+    calibration_of,
+    equal_flop_pairs,
+    folds_of,
+    judge,
+    judged_out_of_fold,
+    recalibrated_out_of_fold,
+    thinned,
+    together,
+)
+from toposcope.forecast.forecast import RefusedError
+from toposcope.forecast.scaling_law import fit_scaling_law
+from toposcope.logs.points import Points, read_points
+from toposcope.report.figures import STYLE
+from toposcope.report.figures.reliability import reliability as draw
+
+POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "decision-reliability.png"
+RESAMPLES = 200
+FIRST = 8e9
+"""Tokens before which Gemstones are left out: no power law describes the beginning of training."""
+SPAN = np.log(1.25)
+"""Of log D, over which the slope of a loss is taken."""
+NEAR = 0.2
+"""Largest sunk share of a pair that counts as of near-equal compute."""
+LEVELS = (2e8, 8e8, 1.5e9)
+"""Between sizes of the larger run that are told apart."""
+Flags = NDArray[np.bool_]
+Vector = NDArray[np.float64]
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/decision.py"
+)
+@click.option("--quick", is_flag=True, help="Show that it works: one deal of the folds, few resamples.")
+@click.option("--points", type=click.Path(path_type=Path, exists=True), default=POINTS, help="The points.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+def main(quick: bool, points: Path, out: Path) -> None:
+    """Judge the decision on runs that it has not seen."""
+    found = read_points(points)
+    collections = {"Gemstones": gemstones(found), "Chinchilla": chinchilla(found)}
+    deals, resamples = (1, 30) if quick else (5, RESAMPLES)
+    fit = partial(fit_scaling_law, resamples=resamples)
+    # What is learnt of one collection from itself alone: the blur that the other is shrunk to.
+    blurs = {name: own_blur(each, fit, deals) for name, each in collections.items()}
+    tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
+    bins: dict[str, list[Bin]] = {}
+    for name, each in collections.items():
+        (other,) = (blur for which, blur in blurs.items() if which != name)
+        judged, probability, slopes, offset = judged_by_run(each, fit, deals, other)
+        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, slopes, offset))
+        bins |= {
+            f"{name}, {when}": reliability(p, judged.won, judged.pairs.weight)
+            for when, p in (("bootstrap", share_of(judged)), ("recalibrated", probability))
+        }
+        sizes = judged_by_size(each, fit)
+        if sizes is not None:
+            probability = other.probability(sizes.margins)
+            tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None, None))
+    shipped = np.exp(np.mean([np.log(blur.blur) for blur in blurs.values()]))
+    facts = {
+        "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {POINTS_OF_RUN} a run from {FIRST:.0e} "
+        "tokens on; at constant learning rate, no cool-down on either arm",
+        "Chinchilla": f"{len(collections['Chinchilla'])} runs of one point, the five of highest loss left out",
+        "held out": f"by runs: {FOLDS} folds, {deals} deals; law, calibration and the slope's threshold know other "
+        "folds only; by sizes: the law knows neither size of the pair, the calibration is that of the other collection",
+        "shrunk": "each calibration towards that of the other collection, as a user's is towards the shipped one",
+        "weights": "every two runs count as one; intervals: 90% of 1000 resamples of runs",
+        "blur learnt, nats": ", ".join(f"{name} {blur.blur:.4f}" for name, blur in blurs.items()),
+        "blur shipped, nats": f"{shipped:.4f}, their geometric mean",
+    }
+    for title, (rows, columns) in tables.items():
+        show(rows, columns, title)
+    write("decision", out, facts, tables, ("toposcope", "numpy", "scipy"))
+    if not quick:
+        picture(bins)
+
+
+def gemstones(points: Points) -> Points:
+    """Return the runs of Gemstones, thinned."""
+    return thinned(points.where((points.family == "gemstones") & (points.D >= FIRST)))
+
+
+def chinchilla(points: Points) -> Points:
+    """Return the points of Chinchilla as Besiroglu et al. 2024 use them."""
+    of_it = points.where(points.family == "chinchilla_epoch")
+    return of_it.where(of_it.loss < np.sort(of_it.loss)[-5])
+
+
+def own_blur(points: Points, fit: Callable[..., Any], deals: int) -> Calibration:
+    """Learn the blur of a collection from itself."""
+    judged = together([judged_out_of_fold(points, folds_of(points, FOLDS, s), fit, s) for s in range(deals)])
+    return calibration_of(judged, None)
+
+
+def judged_by_run(
+    points: Points, fit: Callable[..., Any], deals: int, prior: Calibration
+) -> tuple[Judged, Vector, Flags | None, Vector | None]:
+    """Judge pairs by laws without their runs, over several deals of the folds.
+
+    Also returned: what the slope of the loss says, and how far the run was off the law at the decision.
+    """
+    sets, probabilities, slopes, offsets = [], [], [], []
+    along = len(np.unique(points.run)) < len(points)
+    for seed in range(deals):
+        folds = folds_of(points, FOLDS, seed)
+        judged, probability = recalibrated_out_of_fold(points, folds, fit, seed, prior)
+        sets.append(judged)
+        probabilities.append(probability)
+        if along:
+            slopes.append(by_slope(points, folds, judged, seed))
+            offsets.append(offset_of(points, folds, judged, fit))
+    judged = together(sets)
+    return (
+        judged,
+        np.concatenate(probabilities),
+        *((np.concatenate(slopes), np.concatenate(offsets)) if along else (None, None)),
+    )
+
+
+def judged_by_size(points: Points, fit: Callable[..., Any]) -> Judged | None:
+    """Judge pairs by laws that know neither of their sizes; sizes are told apart at gaps of a factor of 1.4."""
+    logs = np.sort(np.unique(points.N))
+    group = np.searchsorted(logs[1:][np.diff(np.log(logs)) > np.log(1.4)], points.N, side="right")
+    if len(np.unique(group)) < 5:
+        group = np.digitize(np.log(points.N), np.quantile(np.log(points.N), np.linspace(0, 1, 9)[1:-1]))
+    found = []
+    for a, b in combinations(np.unique(group), 2):
+        inside = (group == a) | (group == b)
+        pairs = equal_flop_pairs(points.where(inside))
+        smaller, larger = (
+            np.isin(names, points.run[group == which]) for names, which in ((pairs.run, a), (pairs.other, b))
+        )
+        pairs = pairs.where(smaller & larger)
+        if not len(pairs):
+            continue
+        try:
+            found.append(judge(pairs, fit(points.where(~inside))))
+        except RefusedError as error:
+            print(f"sizes {a} and {b} held out: {error}")
+    return together(found) if found else None
+
+
+def at(points: Points, run: str, tokens: float) -> float:
+    """Return the loss of a run at some tokens, interpolated in log D."""
+    of_it = points.run == run
+    order = np.argsort(points.D[of_it])
+    return float(np.interp(np.log(tokens), np.log(points.D[of_it][order]), points.loss[of_it][order]))
+
+
+def slope_of(points: Points, judged: Judged) -> Vector:
+    """Return how fast the loss of the run fell before the decision, nats by unit of log D."""
+    asked = zip(judged.pairs.run.tolist(), judged.pairs.D0.tolist(), strict=True)
+    return np.array([(at(points, run, D0 / np.exp(SPAN)) - at(points, run, D0)) / SPAN for run, D0 in asked])
+
+
+def by_slope(points: Points, folds: NDArray[np.int64], judged: Judged, seed: int) -> Flags:
+    """Scale where the loss falls slower than a threshold, the best one on the pairs of other folds."""
+    slope = slope_of(points, judged)
+    fold = dict(zip(points.run.tolist(), folds.tolist(), strict=True))
+    of_pair = np.array([fold[run] for run in judged.pairs.run.tolist()])
+    scale = np.zeros(len(judged), dtype=bool)
+    for number in np.unique(of_pair):
+        rest = of_pair != number
+        tried = np.quantile(slope[rest], np.linspace(0, 1, 101))
+        right = [np.average((slope[rest] < t) == judged.won[rest], weights=judged.pairs.weight[rest]) for t in tried]
+        scale[~rest] = slope[~rest] < tried[int(np.argmax(right))]
+    return scale
+
+
+def offset_of(points: Points, folds: NDArray[np.int64], judged: Judged, fit: Callable[..., Any]) -> Vector:
+    """Return by how much the run lay above the law, which does not know it, at the decision."""
+    fold = dict(zip(points.run.tolist(), folds.tolist(), strict=True))
+    of_pair = np.array([fold[run] for run in judged.pairs.run.tolist()])
+    offset = np.zeros(len(judged))
+    for number in np.unique(of_pair):
+        law = fit(points.where(folds != number)).law
+        for i in np.flatnonzero(of_pair == number):
+            D0 = float(judged.pairs.D0[i])
+            offset[i] = at(points, str(judged.pairs.run[i]), D0) - float(law.loss(judged.pairs.N0[i], D0))
+    return offset
+
+
+def share_of(judged: Judged) -> Vector:
+    """Return the bare share of the bootstrap."""
+    return Calibration(0.0).probability(judged.margins)
+
+
+def choices(judged: Judged, probability: Vector, slopes: Flags | None, offset: Vector | None) -> dict[str, Flags]:
+    """Return what each rule chooses: True to scale."""
+    pairs = judged.pairs
+    ratio, end, other = (
+        np.log(D / N / TOKENS_PER_PARAMETER)
+        for D, N in (
+            (np.maximum(pairs.D0, 1.0), pairs.N0),
+            (pairs.D, pairs.N0),
+            (pairs.D1, pairs.N1),
+        )
+    )
+    found = {
+        "sunk-cost rule": judged.margin > 0,
+        "probability above 50%": probability > 0.5,
+        "D/N = 20: past it at the decision": ratio >= 0,
+        "D/N = 20: nearer to it at the end": np.abs(other) < np.abs(end),
+        "always continue": np.zeros(len(pairs), dtype=bool),
+        "always scale": np.ones(len(pairs), dtype=bool),
+    }
+    if slopes is not None:
+        found["slope of the loss, threshold learnt"] = slopes
+    if offset is not None:
+        found["sunk-cost rule from the run's own loss"] = judged.margin + offset > 0
+    return found
+
+
+def tables_of(
+    title: str, judged: Judged, probability: Vector, chosen: Mapping[str, Flags]
+) -> dict[str, tuple[list[dict[str, Any]], list[Column]]]:
+    """Return the tables of one way to hold runs out."""
+    weight, won = judged.pairs.weight, judged.won
+    lost = np.abs(judged.pairs.margin)
+    draws = resampled(judged)
+    rows = []
+    for name, scale in chosen.items():
+        right = scale == won
+        accuracies = [np.average(right, weights=w) for w in draws]
+        low, high = np.percentile(accuracies, [5, 95])
+        rows.append(
+            {
+                "rule": name,
+                "accuracy": f"{100 * np.average(right, weights=weight):.1f}% ({100 * low:.1f} to {100 * high:.1f})",
+                "regret": f"{np.average(np.where(right, 0, lost), weights=weight):.4f}",
+                "scales": f"{100 * np.average(scale, weights=weight):.0f}%",
+            }
+        )
+    better = 100 * np.average(won, weights=weight)
+    about = f"{title}: {len(judged):,} pairs of {judged.n_runs} runs, scaling better in {better:.0f}%"
+    rule_columns = [
+        Column("rule", "rule"), Column("accuracy", "accuracy"), Column("regret, nats", "regret"),
+        Column("scales", "scales"),
+    ]  # fmt: skip
+    sure = []
+    for name, p in (("share of the bootstrap", share_of(judged)), ("recalibrated", probability)):
+        decided = (p < CONTINUE_BELOW) | (p > SCALE_ABOVE)
+        right = (p > 0.5) == won
+        sure.append(
+            {
+                "probability": name,
+                "log": f"{log_score(p, won, weight):.4f}",
+                "brier": f"{brier_score(p, won, weight):.4f}",
+                "off": f"{100 * calibration_error(reliability(p, won, weight)):.1f}",
+                "undecided": f"{100 * np.average(~decided, weights=weight):.1f}%",
+                "accuracy": f"{100 * np.average(right[decided], weights=weight[decided]):.1f}%",
+                "regret": f"{np.average(np.where(right, 0, lost)[decided], weights=weight[decided]):.4f}",
+            }
+        )
+    sure_columns = [
+        Column("probability", "probability"), Column("log score", "log"), Column("Brier score", "brier"),
+        Column("points off", "off"), Column("undecided", "undecided"), Column("accuracy of the decided", "accuracy"),
+        Column("regret of the decided, nats", "regret"),
+    ]  # fmt: skip
+    parts = list(parts_of(judged))
+    by_part = [
+        {"rule": name, **{part: told(scale, judged, inside) for part, inside in parts}}
+        for name, scale in chosen.items()
+    ]
+    return {
+        about: (rows, rule_columns),
+        f"{title}: probabilities": (sure, sure_columns),
+        f"{title}: accuracy by part (share of all weight)": (
+            by_part,
+            [Column("rule", "rule"), *(Column(part, part) for part, _ in parts)],
+        ),
+    }
+
+
+def parts_of(judged: Judged) -> Iterator[tuple[str, Flags]]:
+    """Yield kinds of pairs by the size of the larger run, by the share sunk, and the close ones."""
+    pairs, weight = judged.pairs, judged.pairs.weight
+    sunk = pairs.D0 / pairs.D
+    kinds = {
+        f"larger run {name}": np.digitize(pairs.N1, LEVELS) == level
+        for level, name in enumerate(("below 200M", "200 to 800M", "800M to 1.5B", "above 1.5B"))
+    }
+    kinds |= {
+        f"sunk below {100 * NEAR:.0f}%": sunk < NEAR,
+        "sunk 20 to 60%": (sunk >= NEAR) & (sunk < 0.6),
+        "sunk above 60%": sunk >= 0.6,
+        "within 0.05 nats": np.abs(pairs.margin) < 0.05,
+    }
+    for name, inside in kinds.items():
+        if inside.any():
+            yield f"{name} ({100 * weight[inside].sum() / weight.sum():.0f}%)", inside
+
+
+def told(scale: Flags, judged: Judged, inside: Flags) -> str:
+    """Return the accuracy inside a part."""
+    return f"{100 * np.average((scale == judged.won)[inside], weights=judged.pairs.weight[inside]):.1f}%"
+
+
+def resampled(judged: Judged, n: int = 1000) -> list[Vector]:
+    """Return weights of the pairs under resamples of runs."""
+    draw = np.random.default_rng(0)
+    names, places = np.unique(np.concatenate([judged.pairs.run, judged.pairs.other]), return_inverse=True)
+    first, second = places[: len(judged)], places[len(judged) :]
+    weight = judged.pairs.weight
+    found = []
+    for _ in range(n):
+        counts = np.bincount(draw.integers(0, len(names), len(names)), minlength=len(names))
+        drawn = weight * counts[first] * counts[second]
+        if drawn.sum() > 0:
+            found.append(drawn)
+    return found
+
+
+def picture(bins: Mapping[str, Any]) -> None:
+    """Write the reliability plot of the documentation."""
+    with mpl.rc_context(STYLE):
+        drawn = draw(bins, "Decisions on pairs of runs that neither law nor calibration had seen.")
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        drawn.figure.savefig(PICTURE, dpi=150, metadata={"Software": None})
+    print(PICTURE)
+
+
+if __name__ == "__main__":
+    main()

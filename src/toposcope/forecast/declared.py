@@ -1,0 +1,182 @@
+"""A learning-rate schedule as it is declared: ``cosine:steps=20000,final=0.1``, or ``0:0,500:3e-4,20000:3e-5``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+
+Vector = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+OPTIONS = {
+    "constant": (),
+    "cosine": ("final", "cycles"),
+    "linear": ("final",),
+    "wsd": ("decay", "shape", "final"),
+    "inverse_sqrt": (),
+    "step": ("at", "factor"),
+}
+"""What each kind takes beside ``steps``, ``warmup`` and ``peak``."""
+
+FALLS = ("linear", "sqrt", "cosine")
+DEFAULT_DECAY = 0.2
+DEFAULT_FACTOR = 0.1
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schedule as it was declared; None where nothing was said.
+
+    Attributes
+    ----------
+    text : str
+    kind : str
+        A key of `OPTIONS`, or ``list``.
+    numbers : dict of float
+        Options by name.
+    shape : str
+        Of the cool-down of ``wsd``.
+    at : tuple of float
+        Where a ``step`` schedule falls: shares of its steps up to 1, steps above.
+    knots : tuple of (int, float)
+        Steps and rates of a ``list``, linear in between.
+    """
+
+    text: str
+    kind: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    shape: str = "linear"
+    at: tuple[float, ...] = ()
+    knots: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def steps(self) -> int | None:
+        """The steps it is declared to take."""
+        if self.knots:
+            return self.knots[-1][0]
+        return int(self.numbers["steps"]) if "steps" in self.numbers else None
+
+
+def read_declared(text: str) -> Declared:
+    """Read a declared schedule.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is none; the message quotes it.
+    """
+    kind, _, rest = text.strip().partition(":")
+    kind = kind.strip().replace("-", "_")
+    if kind not in OPTIONS:
+        if _number(kind) is not None:
+            return Declared(text, "list", knots=_knots(text))
+        raise ToposcopeError(f"schedule {text!r}: begin with one of {', '.join(OPTIONS)}, or list step:rate,step:rate")
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        allowed = ("steps", "warmup", "peak", *OPTIONS[kind])
+        if not equals or name not in allowed:
+            raise ToposcopeError(f"schedule {text!r}: {part!r} is no option of {kind}; it takes {', '.join(allowed)}")
+        found[name] = value
+    shape = found.pop("shape", "linear")
+    if shape not in FALLS:
+        raise ToposcopeError(f"schedule {text!r}: the shape is one of {', '.join(FALLS)}")
+    at = tuple(_checked(text, "at", value) for value in found.pop("at").split(";")) if "at" in found else ()
+    if kind == "step" and not at:
+        raise ToposcopeError(f"schedule {text!r}: say where it falls, as in step:at=0.5;0.75")
+    return Declared(text, kind, {name: _checked(text, name, value) for name, value in found.items()}, shape, at)
+
+
+def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, final: float) -> Vector:
+    """Return a declared schedule as multiples of its peak.
+
+    Parameters
+    ----------
+    declared : Declared
+        Of any kind but ``list``.
+    steps : ndarray, shape (n,)
+    last_step, warm_up : int
+        Last step of the shape, and the step at which its peak is reached.
+    final : float
+        Rate at the last step, as a share of the peak.
+
+    Returns
+    -------
+    ndarray, shape (n,), float64
+        In [0, 1]; after the last step as at it.
+    """
+    t = np.minimum(steps, last_step).astype(np.float64)
+    if declared.kind == "constant":
+        found = np.ones(len(t))
+    elif declared.kind == "inverse_sqrt":
+        found = np.sqrt(max(warm_up, 1) / np.maximum(t, max(warm_up, 1)))
+    elif declared.kind == "step":
+        places = sorted(_in_steps(place, last_step) for place in declared.at)
+        factor = declared.numbers.get("factor", DEFAULT_FACTOR)
+        found = factor ** np.searchsorted(places, t, side="right").astype(np.float64)
+    elif declared.kind == "wsd":
+        begin = max(warm_up, last_step - _in_steps(declared.numbers.get("decay", DEFAULT_DECAY), last_step))
+        found = _fallen(declared.shape, t, begin, last_step, final)
+    else:
+        cycles = declared.numbers.get("cycles", 1)
+        share = np.clip((t - warm_up) / max(1, last_step - warm_up), 0, 1) * cycles
+        # The end of the last cycle is its end, not another beginning.
+        share = np.where(share >= cycles, 1.0, share % 1.0)
+        found = final + (1 - final) * falling(declared.kind, share)
+    return np.where(t < warm_up, t / max(warm_up, 1), found)
+
+
+def falling(shape: str, share: Vector) -> Vector:
+    """Return a shape that falls from 1 to 0 as a share of it goes from 0 to 1."""
+    if shape == "cosine":
+        return 0.5 * (1 + np.cos(np.pi * share))
+    return 1 - (np.sqrt(share) if shape == "sqrt" else share)
+
+
+def _fallen(shape: str, t: Vector, begin: float, end: float, final: float) -> Vector:
+    return final + (1 - final) * falling(shape, np.clip((t - begin) / max(1.0, end - begin), 0, 1))
+
+
+def _in_steps(value: float, last_step: int) -> float:
+    """Return steps for what is a share of the run up to 1, steps above."""
+    return value * last_step if value <= 1 else value
+
+
+def _knots(text: str) -> tuple[tuple[int, float], ...]:
+    knots = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        step, _, rate = part.partition(":")
+        numbers = _number(step), _number(rate)
+        if numbers[0] is None or numbers[1] is None or min(numbers[0], numbers[1]) < 0 or numbers[0] % 1:
+            raise ToposcopeError(f"schedule {text!r}: {part!r} is no step:rate, neither of them negative")
+        knots.append((int(numbers[0]), numbers[1]))
+    if len(knots) < 2 or any(a[0] > b[0] for a, b in pairwise(knots)):
+        raise ToposcopeError(f"schedule {text!r}: list two or more steps in ascending order")
+    return tuple(knots)
+
+
+def _checked(text: str, name: str, written: str) -> float:
+    """Return the value of an option; raise `ToposcopeError` if it makes no sense."""
+    value = _number(written)
+    whole = name in ("steps", "cycles")
+    if value is None or value < 0 or (whole and (value % 1 or value < 1)):
+        raise ToposcopeError(
+            f"schedule {text!r}: {name} is {'a whole' if whole else 'a positive'} number, not {written}"
+        )
+    if name in ("final", "factor") and value > 1:
+        raise ToposcopeError(f"schedule {text!r}: {name} is a share of the peak, from 0 to 1, not {written}")
+    if name == "peak" and value == 0:
+        raise ToposcopeError(f"schedule {text!r}: the peak is above 0")
+    return value
+
+
+def _number(written: str) -> float | None:
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None

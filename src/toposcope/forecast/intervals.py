@@ -1,0 +1,86 @@
+"""How sure a forecast is: conformal over sibling runs, or from a shipped table of errors (METHODS 9)."""
+
+import csv
+from dataclasses import replace
+from functools import lru_cache
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecast.forecast import Forecast, fraction_seen
+from toposcope.forecast.schedule import Schedule
+from toposcope.logs import Log
+
+Vector = NDArray[np.float64]
+
+LEVEL = 0.9
+FEWEST = 8
+"""Errors that an interval is made of."""
+TABLE = "errors.csv"
+FALLBACK = "last"
+"""Widest of all; it counts for what the table does not name."""
+
+
+def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
+    """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and where it is from.
+
+    Split conformal (Vovk et al. 2005): the ceil((n + 1) 0.9)-th smallest of the absolute errors of n siblings of the
+    family, at least 8, each foretold at the same fraction without the runs of its size. With fewer, the shipped table
+    tells, by fraction; or siblings of other families, if that is wider.
+    """
+    relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
+    fraction = fraction_seen(log, schedule)
+    if len(relatives) >= FEWEST:
+        width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
+        if len(relatives) < LEVEL / (1 - LEVEL):
+            source += ", too few for 90%: the largest of them"
+    else:
+        width = shipped(forecast.forecaster, fraction)
+        source = f"interval: errors at {fraction:.0%} of other families' runs; siblings of this one would tell better"
+        if len(strangers) >= FEWEST:
+            width = max(width, quantile(strangers))
+    return replace(
+        forecast,
+        low=float(forecast.loss * np.exp(-width)),
+        high=float(forecast.loss * np.exp(width)),
+        remarks=(*forecast.remarks, source),
+    )
+
+
+def quantile(errors: Vector, level: float = LEVEL) -> float:
+    """Return the ceil((n + 1) level)-th smallest of n absolute errors, or the largest."""
+    k = min(int(np.ceil((len(errors) + 1) * level)), len(errors))
+    return float(np.sort(errors)[k - 1])
+
+
+def band(forecast: Forecast) -> tuple[Vector, Vector]:
+    """Return the ends of the interval along the curve, shape (m,) each.
+
+    Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps foretold.
+    """
+    width = np.log(forecast.high / forecast.loss)
+    steps = forecast.steps.astype(np.float64)
+    grown = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
+    return forecast.curve * np.exp(-width * grown), forecast.curve * np.exp(width * grown)
+
+
+def shipped(forecaster: str, fraction: float) -> float:
+    """Return the 90% quantile of |log(foretold / final)| over three published families, interpolated in the fraction.
+
+    Beyond the fractions of the table the nearest counts.
+    """
+    table = _table()
+    known = table.get(forecaster, table[FALLBACK])
+    fractions, widths = zip(*sorted(known.items()), strict=True)
+    return float(np.exp(np.interp(fraction, fractions, np.log(widths))))
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[float, float]]:
+    """Read the shipped table: forecaster -> fraction -> quantile. It is made by ``benchmarks/forecast.py``."""
+    found: dict[str, dict[float, float]] = {}
+    text = (files("toposcope.forecast") / TABLE).read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        found.setdefault(row["forecaster"], {})[float(row["fraction"])] = float(row["quantile"])
+    return found

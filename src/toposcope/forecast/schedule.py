@@ -1,0 +1,97 @@
+"""The learning rate of every step of a run, and the clocks that forecasts run by (METHODS 9)."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+
+Vector = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+AT_PEAK = 0.999
+"""Share of the peak at which warm-up is over."""
+
+
+class Schedule:
+    """The planned learning rate of a run.
+
+    Parameters
+    ----------
+    rates : array_like, shape (T + 1,)
+        Learning rate at steps 0 to T, in any unit; at least one of them positive.
+    remarks : sequence of str
+        What was assumed of it, a sentence each.
+
+    Attributes
+    ----------
+    rates : ndarray, shape (T + 1,), float64
+        Steps before the peak is first reached (warm-up) count as at the peak.
+
+    Raises
+    ------
+    ToposcopeError
+        If a rate is negative or not finite, or none is positive.
+    """
+
+    def __init__(self, rates: Sequence[float] | Vector, remarks: Sequence[str] = ()) -> None:
+        planned = np.array(rates, dtype=np.float64)
+        if planned.ndim != 1 or not len(planned) or not np.isfinite(planned).all() or (planned < 0).any():
+            raise ToposcopeError("schedule: learning rates must be finite and not negative")
+        self.peak = float(planned.max())
+        if not self.peak > 0:
+            raise ToposcopeError("schedule: no learning rate is positive")
+        self.warm_up = int(np.argmax(planned >= AT_PEAK * self.peak))
+        planned[: self.warm_up] = self.peak
+        self.rates = planned
+        self.remarks = tuple(remarks)
+        self._momenta: dict[float, Vector] = {}
+
+    @property
+    def last_step(self) -> int:
+        """The last step of the plan, T."""
+        return len(self.rates) - 1
+
+    @cached_property
+    def _progress(self) -> Vector:
+        return np.cumsum(self.rates) / self.peak
+
+    def progress(self, steps: Steps) -> Vector:
+        """Return S1, the sum of eta / eta_pk over steps 0 to t, shape of `steps`."""
+        return self._progress[steps]
+
+    def cooled(self, steps: Steps) -> Vector:
+        """Return 1 - eta_t / eta_pk, in [0, 1], shape of `steps`."""
+        return 1 - self.rates[steps] / self.peak
+
+    def momentum(self, steps: Steps, decay: float = 0.999) -> Vector:
+        """Return S2, the annealing that has taken effect by step t: falls of eta / eta_pk, delayed by a momentum.
+
+        S2(t) = (1 - λ) sum over i <= t and k <= i of (eta_{k-1} - eta_k) / eta_pk λ^(i-k) (Tissue et al. 2024, section
+        3); warm-up counts as at the peak, so that it adds nothing. Where the rate rises again, S2 falls.
+
+        Parameters
+        ----------
+        steps : ndarray, shape (n,)
+        decay : float
+            λ, in [0, 1).
+
+        Returns
+        -------
+        ndarray, shape (n,), float64
+        """
+        if decay not in self._momenta:
+            from scipy.signal import lfilter
+
+            falls = -np.diff(self.rates, prepend=self.rates[0]) / self.peak
+            # One recurrence sums λ^(i-k) over k, the other over i.
+            self._momenta[decay] = np.cumsum(lfilter([1 - decay], [1, -decay], falls))
+        return self._momenta[decay][steps]
+
+    def decay_seen(self, step: int) -> float:
+        """Return the share of the whole run's fall of the learning rate that was seen until a step; 1 if none falls."""
+        falls = np.maximum(-np.diff(self.rates), 0)
+        whole = float(falls.sum())
+        return float(falls[:step].sum()) / whole if whole > 0 else 1.0

@@ -1,0 +1,135 @@
+"""Rules that stop a run before its end, each by what was measured until then, and the grids they are tried over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+NEURAL_PERSISTENCE, LOSS = "neural_persistence_patience", "loss_patience"
+GAIN, FRACTION, LAST = "forecast_gain", "fixed_fraction", "last_step"
+RULES = (NEURAL_PERSISTENCE, LOSS, GAIN, FRACTION, LAST)
+
+PATIENCES = (1, 2, 3, 5, 8)
+BURN_INS = (0, 2, 5, 10)
+"""Measurements, as are patiences."""
+DELTAS = (0.0, 0.001, 0.01)
+"""Of neural persistence (0 to 1), or nats of the loss."""
+PRICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Nats for the compute of a whole run as planned."""
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+ROUNDING = 1e-6
+"""Steps; a fraction of a whole number of steps may lie just above it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A rule and its parameters; those of other rules are None.
+
+    Attributes
+    ----------
+    rule : str
+        One of `RULES`.
+    patience, burn_in : int or None
+        Measurements.
+    delta : float or None
+        The least improvement that counts, in the unit of what is watched.
+    price : float or None
+        Nats for the compute of a whole run.
+    fraction : float or None
+        Of the steps of a run.
+    """
+
+    rule: str
+    patience: int | None = None
+    burn_in: int | None = None
+    delta: float | None = None
+    price: float | None = None
+    fraction: float | None = None
+
+
+def grid(rule: str) -> Iterator[Setting]:
+    """Yield all settings of a rule."""
+    if rule in (NEURAL_PERSISTENCE, LOSS):
+        for delta in DELTAS:
+            for burn_in in BURN_INS:
+                yield from (Setting(rule, patience, burn_in, delta) for patience in PATIENCES)
+    elif rule == GAIN:
+        yield from (Setting(rule, price=price) for price in PRICES)
+    elif rule == FRACTION:
+        yield from (Setting(rule, fraction=fraction) for fraction in FRACTIONS)
+    else:
+        yield Setting(rule)
+
+
+def out_of_patience(values: Vector, patience: int, burn_in: int, delta: float, highest: float = -np.inf) -> int | None:
+    """Stop when a quantity that should grow has not, for long enough.
+
+    The first `burn_in` measurements are not looked at. From then on, a value above ``highest + delta`` becomes the
+    highest and sets the counter to 0; any other adds 1 to it. Training stops when the counter has reached `patience`.
+    With mean normalised neural persistence and ``highest = 0`` to begin with, this is the criterion of Rieck et al.
+    2019 (arXiv:1812.09764, Algorithm 2, with the burn-in of their experiments). With the loss, its sign changed, and
+    nothing to begin with, it is the patience on the validation loss they set it beside (Prechelt 1998).
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        In the order of training; NaN is no measurement and is passed over.
+    patience : int
+        At least 1.
+    burn_in : int
+    delta : float
+        At least 0, in the unit of `values`.
+    highest : float
+        What the first value has to exceed.
+
+    Returns
+    -------
+    int or None
+        The place of the measurement at which training stops; None if it goes on to the end.
+    """
+    waited = 0
+    for place in np.flatnonzero(np.isfinite(values))[burn_in:].tolist():
+        if values[place] > highest + delta:
+            highest, waited = float(values[place]), 0
+        else:
+            waited += 1
+        if waited >= patience:
+            return int(place)
+    return None
+
+
+def below_price(gains: Vector, shares: Vector, price: float) -> int | None:
+    """Stop when what is left of training costs more than it is foretold to bring.
+
+    Parameters
+    ----------
+    gains : ndarray, shape (n,)
+        Further fall of the loss until the end of the run, in nats, as foretold at each measurement; NaN where nothing
+        could be foretold, which stops nothing.
+    shares : ndarray, shape (n,)
+        Of the planned compute that is spent at each measurement.
+    price : float
+        Nats for the compute of a whole run. Training stops at the first measurement where gain / (1 - share) is less.
+
+    Returns
+    -------
+    int or None
+        As `out_of_patience`.
+    """
+    left = 1 - shares
+    rate = np.divide(gains, left, where=left > 0, out=np.full(len(gains), np.nan))
+    return _first(rate < price)
+
+
+def at_fraction(steps: Vector, fraction: float) -> int | None:
+    """Stop at the first measurement at or after a fraction of the steps; `steps` are those of measurements, (n,)."""
+    return _first(steps >= fraction * steps[-1] - ROUNDING)
+
+
+def _first(found: NDArray[np.bool_]) -> int | None:
+    places = np.flatnonzero(found)
+    return int(places[0]) if len(places) else None

@@ -1,0 +1,243 @@
+"""What a study knows of its runs before their end, as blocks of features for forecasters: norms, and topology."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.analysis.trajectories import CONTROLS, PSEUDO_LAYERS, Trajectory, trajectories
+from toposcope.homology import Diagram, landscape, persistence_image
+from toposcope.probes.probe import NETWORK, NOISE
+from toposcope.study import Study
+from toposcope.study.diagrams import diagram_file, read_diagrams
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Layers = Mapping[str, Mapping[str, Diagram]]
+"""Diagrams by layer and name."""
+Reader = Callable[[str, int], Mapping[str, Layers]]
+"""Of a run and a step: the diagrams stored, by label of their probe."""
+
+FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7)
+ROUNDING = 1e-6
+"""Steps; a fraction of a whole number of steps may fall just short of it."""
+FEWEST = 2
+"""Checkpoints a slope needs."""
+SAME = 1e-12
+"""Relative spread over runs below which a column is constant."""
+DECIMALS = 6
+"""Of images and landscapes; what is less is the tail of a Gaussian, and no feature."""
+GRADIENT_NORMS = ("log grad_norm_mean", "log grad_norm_std")
+
+# The grids of images and landscapes, the same for every study. Neural persistence lies in [0, 1]. Lengths are in units
+# of the mean H0 lifetime of the same cloud, so that neither the scale of the weights nor their number moves a point.
+NP_LIFETIMES = (-np.inf, 0.25, 0.5, 0.75, np.inf)
+H0_LIFETIMES = (-np.inf, 0.5, 1.0, 1.5, np.inf)
+H1_LIFETIMES = (-np.inf, 0.125, 0.25, 0.5, np.inf)
+H1_BIRTHS = (-np.inf, 0.5, 1.0, 1.5, np.inf)
+ANY_BIRTH = (-np.inf, np.inf)
+"""Points of H0 and of neural persistence have one coordinate that varies."""
+NP_BANDWIDTH, H0_BANDWIDTH, H1_BANDWIDTH = 0.125, 0.25, 0.125
+NP_SAMPLES = np.arange(1, 9) / 9
+SAMPLES = np.arange(1, 9) / 4
+NP_DIAGRAM, UNIT_DIAGRAM = "NP", "H0"
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBlocks:
+    """Features of complete runs at one fraction of their training; no value is missing.
+
+    Attributes
+    ----------
+    runs : tuple of str
+    fraction : float
+        Nothing measured after this share of a run's steps was looked at.
+    names : tuple of str
+        Of the p columns of `norms`, then of the q columns of `topology`.
+    norms : ndarray, shape (n_runs, p)
+        Weight norm and gradient norm (mean and standard deviation since the checkpoint before): the level, and the
+        slope against log(1 + step) over what was seen.
+    topology : ndarray, shape (n_runs, q)
+        Every topological statistic of the whole network or its pooled cloud, and every scale-free twin, in the same
+        two ways; persistence images and landscapes of stored diagrams, means over layers.
+    notes : tuple of str
+        Runs and columns that were left out, and why.
+    """
+
+    runs: tuple[str, ...]
+    fraction: float
+    names: tuple[str, ...]
+    norms: Matrix
+    topology: Matrix
+    notes: tuple[str, ...]
+
+    def by_run(self, *, topology: bool) -> dict[str, list[float]]:
+        """Return the norms of each run, with its topology or without."""
+        table = np.hstack([self.norms, self.topology]) if topology else self.norms
+        return dict(zip(self.runs, table.tolist(), strict=True))
+
+
+def study_features(study: Study) -> list[FeatureBlocks]:
+    """Return the feature blocks of a study's complete runs at 10, 20, 30, 50 and 70% of their steps.
+
+    Raises
+    ------
+    ToposcopeError
+        If a diagram file is damaged.
+    """
+    found = trajectories(study.frame(), study.labels(), study.log())
+    read = _reader(study)
+    return [feature_blocks(found, study.runs(), read, fraction) for fraction in FRACTIONS]
+
+
+def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader, fraction: float) -> FeatureBlocks:
+    """Return the feature blocks at one fraction.
+
+    A column is kept if every run has it and it is not the same in all of them. A run that reached its end but has
+    fewer than 2 checkpoints up to the fraction, or no topology, is left out.
+
+    Parameters
+    ----------
+    found : list of Trajectory
+    runs : polars.DataFrame
+        `Study.runs`.
+    read : callable
+        See `Reader`; asked for no checkpoint after the fraction.
+    fraction : float
+        Of the last step of each run.
+    """
+    complete = dict(runs.filter(status="complete").select("run", "last_step").iter_rows())
+    kept: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    notes = []
+    for t in found:
+        last = complete.get(t.run, -1)
+        seen = t.steps <= fraction * t.steps[-1] + ROUNDING
+        if t.run not in complete or last not in (None, int(t.steps[-1])):
+            notes.append(f"{t.run} is left out: it did not end, or its last checkpoint was not measured.")
+        elif seen.sum() < FEWEST:
+            notes.append(f"{t.run} is left out: it has fewer than {FEWEST} checkpoints in its first {fraction:.0%}.")
+        else:
+            topology = dict(_topology(t, seen)) | dict(_vectors(read(t.run, int(t.steps[seen][-1]))))
+            topology = {name: value for name, value in topology.items() if np.isfinite(value)}
+            if topology:
+                kept[t.run] = dict(_norms(t, seen)), topology
+            else:
+                notes.append(f"{t.run} is left out: nothing topological was measured of it.")
+    norm_names, norms, told = _table("norms", [norms for norms, _ in kept.values()])
+    topology_names, topology_table, also_told = _table("topology", [topology for _, topology in kept.values()])
+    return FeatureBlocks(
+        tuple(kept), fraction, (*norm_names, *topology_names), norms, topology_table, (*notes, *told, *also_told)
+    )
+
+
+def _reader(study: Study) -> Reader:
+    """Return what reads the diagrams of a study's topological probes."""
+    probes = [p for p in study.declaration.resolved_probes() if _is_topology(f"{p.label()} H0")]
+
+    def read(run: str, step: int) -> dict[str, Layers]:
+        files = {p.label(): study.directory / diagram_file(run, step, p) for p in probes}
+        return {label: read_diagrams(path) for label, path in files.items() if path.is_file()}
+
+    return read
+
+
+def _is_topology(feature: str) -> bool:
+    return re.search(CONTROLS, feature) is None
+
+
+def _norms(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+    if "weight_norm" in t.clocks:
+        yield from _level_and_rate("weight_norm", t.steps, t.clocks["weight_norm"], seen)
+    for name in GRADIENT_NORMS:
+        if name in t.features:
+            yield from _level_and_rate(name.removeprefix("log "), t.steps, t.features[name], seen)
+
+
+def _topology(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+    for name, values in t.features.items():
+        if _is_topology(name):
+            yield from _level_and_rate(name, t.steps, values, seen)
+    for name, values in t.twins.get(NETWORK, {}).items():
+        if _is_topology(name) and not name.endswith(NOISE):
+            yield from _level_and_rate(f"{name} scale-free", t.steps, values, seen)
+
+
+def _level_and_rate(
+    name: str, steps: NDArray[np.int64], values: Vector, seen: NDArray[np.bool_]
+) -> Iterator[tuple[str, float]]:
+    """Yield the last value seen, and the slope of all against log(1 + step); NaN where there are too few."""
+    known = seen & np.isfinite(values)
+    yield f"{name} level", float(values[known][-1]) if known.any() else np.nan
+    enough = known.sum() >= FEWEST
+    yield f"{name} rate", float(np.polyfit(np.log1p(steps[known]), values[known], 1)[0]) if enough else np.nan
+
+
+def _vectors(stored: Mapping[str, Layers]) -> Iterator[tuple[str, float]]:
+    """Yield images and landscapes of each probe's diagrams: those of the whole network, else means over layers."""
+    for label, by_layer in stored.items():
+        whole = [layer for layer in PSEUDO_LAYERS if layer in by_layer]
+        layers = [by_layer[layer] for layer in whole or by_layer]
+        for name in dict.fromkeys(name for found in layers for name in found):
+            made = [_vector(found, name) for found in layers if name in found]
+            known = [vector for vector in made if vector is not None]
+            if known:
+                for i, value in enumerate(np.round(np.stack(known).mean(axis=0), DECIMALS).tolist()):
+                    yield f"{label} {name} {_entry(i, len(known[0]))}", value
+
+
+def _entry(place: int, length: int) -> str:
+    """Name an entry of a vector: an image row by row, then a landscape."""
+    n_pixels = length - len(SAMPLES)
+    return f"image {place}" if place < n_pixels else f"landscape {place - n_pixels}"
+
+
+def _vector(found: Mapping[str, Diagram], name: str) -> Vector | None:
+    """Return image and landscape of one layer's diagram on its grid; None where it has no unit.
+
+    The image is divided by the number of finite points of the layer (of H0, or of neural persistence), so that layers
+    and models of different width can be compared.
+    """
+    diagram = found[name]
+    if name == NP_DIAGRAM:
+        pixels = persistence_image(diagram, ANY_BIRTH, NP_LIFETIMES, NP_BANDWIDTH)
+        return np.concatenate([_per_point(pixels, diagram), landscape(diagram, NP_SAMPLES, 1)[0]])
+    points = found.get(UNIT_DIAGRAM)
+    unit = float(points.lifetimes.mean()) if points is not None and len(points.lifetimes) else 0.0
+    if points is None or not unit > 0:
+        return None
+    scaled = Diagram(diagram.pairs / unit, diagram.dimension)
+    if diagram.dimension == 0:
+        pixels = persistence_image(scaled, ANY_BIRTH, H0_LIFETIMES, H0_BANDWIDTH)
+    else:
+        pixels = persistence_image(scaled, H1_BIRTHS, H1_LIFETIMES, H1_BANDWIDTH)
+    return np.concatenate([_per_point(pixels, points), landscape(scaled, SAMPLES, 1)[0]])
+
+
+def _per_point(pixels: Matrix, points: Diagram) -> Vector:
+    return np.asarray(pixels.ravel() / max(len(points.pairs), 1))
+
+
+def _table(block: str, rows: Sequence[Mapping[str, float]]) -> tuple[list[str], Matrix, list[str]]:
+    """Return the columns that can be used, their values by run, and what is said of the others."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = np.array([[row.get(name, np.nan) for name in names] for row in rows]).reshape(len(rows), len(names))
+    whole = np.isfinite(values).all(axis=0)
+    spread = np.zeros(len(names))
+    if rows:
+        spread[whole] = np.ptp(values[:, whole], axis=0) > SAME * np.abs(values[:, whole]).max(axis=0)
+    told = [
+        f"{block}: {n} of {len(names)} columns are left out, {why}: {_some(names, chosen)}."
+        for chosen, why in ((~whole, "not known of every run"), (whole & (spread == 0), "the same in every run"))
+        if (n := int(chosen.sum()))
+    ]
+    used = np.flatnonzero(spread).tolist()
+    return [names[i] for i in used], values[:, used], told
+
+
+def _some(names: Sequence[str], chosen: NDArray[np.bool_], most: int = 3) -> str:
+    """Name the first few."""
+    named = [names[i] for i in np.flatnonzero(chosen).tolist()]
+    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

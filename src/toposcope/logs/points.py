@@ -1,0 +1,243 @@
+"""Points of a scaling law: one loss for each of many runs of N parameters on D tokens."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs.log import Log
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Vector = NDArray[np.float64]
+Labels = NDArray[np.str_]
+
+COLUMNS = ("N", "D", "C", "loss", "run", "family")
+"""What a column can be named to be; the compute C = 6 N D stands in where tokens are not told."""
+TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "data_size", "dataset_size")
+COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
+FAMILY = ("source", "dataset", "corpus", "group")
+"""Names beside those that logs have for the same."""
+COMPLETE = 0.98
+"""Share of the planned steps from which on a log is at its end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Losses that were reached, and with what.
+
+    Attributes
+    ----------
+    N, D, loss : ndarray, shape (n,), float64
+        Parameters, training tokens, and loss in nats; finite and positive.
+    run : ndarray, shape (n,), str
+        Which run each point is of. Points of one run are not independent: they are resampled together.
+    family : ndarray, shape (n,), str
+        Which points belong together: same data, same tokenizer. Empty strings if nothing tells it.
+    remarks : tuple of str
+        What was ignored or guessed while reading, a sentence each.
+
+    Raises
+    ------
+    ToposcopeError
+        If the columns have different lengths, or a number is not finite and positive.
+    """
+
+    N: Vector
+    D: Vector
+    loss: Vector
+    run: Labels = field(default_factory=lambda: np.empty(0, np.str_))
+    family: Labels = field(default_factory=lambda: np.empty(0, np.str_))
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.N)
+        if not len(self.run):
+            object.__setattr__(self, "run", np.array([str(i) for i in range(n)], dtype=np.str_))
+        if not len(self.family):
+            object.__setattr__(self, "family", np.full(n, "", dtype=np.str_))
+        for name in ("N", "D", "loss"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, values)
+            if not (np.isfinite(values) & (values > 0)).all():
+                raise ToposcopeError(f"points: {name} must be finite and positive everywhere")
+        if any(len(column) != n for column in (self.D, self.loss, self.run, self.family)):
+            raise ToposcopeError("points: N, D, loss, run and family must be equally long")
+
+    def __len__(self) -> int:
+        return len(self.N)
+
+    @property
+    def C(self) -> Vector:  # noqa: N802
+        """Training compute 6 N D, floating-point operations (Kaplan et al. 2020, section 2.1)."""
+        return 6 * self.N * self.D
+
+    def where(self, kept: NDArray[np.bool_]) -> "Points":
+        """Return some of the points; remarks stay."""
+        return Points(self.N[kept], self.D[kept], self.loss[kept], self.run[kept], self.family[kept], self.remarks)
+
+
+def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> Points:
+    """Read points from a table: CSV, JSON lines, Parquet, or anything else that logs are read from.
+
+    Parameters
+    ----------
+    path : str or Path
+    columns : mapping, optional
+        Which column is which of `COLUMNS`; the others are guessed by their names.
+
+    Raises
+    ------
+    ToposcopeError
+        If the file cannot be read, a column is not found, or no row has a positive N, D and loss.
+    """
+    import polars as pl
+
+    from toposcope.logs.formats import runs_of
+
+    path, named = Path(path), dict(columns or {})
+    if unknown := set(named) - set(COLUMNS):
+        raise ToposcopeError(f"points: {', '.join(sorted(unknown))} is no column of points; expected {COLUMNS}")
+    if not path.exists():
+        raise ToposcopeError(f"{path}: no such file")
+    raws = runs_of(path, look=True)
+    if raws is None:
+        raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
+    tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
+    points = _of_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
+    return Points(points.N, points.D, points.loss, points.run, points.family, (*raws[0].remarks, *points.remarks))
+
+
+def points_of(logs: Iterable[Log]) -> Points:
+    """Return one point for each log: its final loss, at all the tokens that it was trained on.
+
+    Logs that do not tell parameters or tokens, or that have not reached the end of their plan, are left out, with a
+    remark. Bits become nats.
+
+    Raises
+    ------
+    ToposcopeError
+        If no log is left, or losses per byte and per token are mixed.
+    """
+    rows, families, remarks, units = [], [], [], set()
+    for log in logs:
+        tokens = log.tokens_per_step * float(log.steps[-1])
+        if not (log.parameters > 0 and tokens > 0):
+            missing = "parameters" if not log.parameters > 0 else "tokens"
+            remarks.append(f"{log.name}: left out, its log does not tell the number of {missing}")
+        elif log.last_step is not None and log.steps[-1] < COMPLETE * log.last_step:
+            remarks.append(f"{log.name}: left out, at step {log.steps[-1]} of {log.last_step} it is not at its end")
+        else:
+            rows.append((log.parameters, tokens, log.final_loss()[0] * _in_nats(log.unit), log.name))
+            families.append(log.family)
+            units.add(log.unit.endswith("per byte"))
+    if not rows:
+        raise ToposcopeError("points: no log tells parameters, tokens and a final loss; " + "; ".join(remarks))
+    if len(units) > 1:
+        raise ToposcopeError("points: losses per byte and losses per token cannot be set beside each other")
+    if True in units:
+        remarks.append("losses are per byte")
+    N, D, loss, names = zip(*rows, strict=True)
+    return Points(
+        np.array(N), np.array(D), np.array(loss), np.array(names, np.str_), np.array(families, np.str_), tuple(remarks)
+    )
+
+
+def _of_table(path: Path, table: "pl.DataFrame", named: dict[str, str]) -> Points:
+    from toposcope.logs.raw import numbers
+
+    found = _found(path, table.columns, named)
+    values = {what: numbers(table[found[what]]).values for what in ("N", "D", "C") if what in found}
+    loss, remarks = _nats(numbers(table[found["loss"]]).values, found["loss"])
+    N = np.where(values["N"] > 0, values["N"], np.nan)
+    D = values["D"] if "D" in values else values["C"] / (6 * N)
+    if "D" not in values:
+        remarks.append(f"tokens are computed from compute ({found['C']}): D = C / (6 N)")
+    labels = {what: _labels(table, found.get(what)) for what in ("run", "family")}
+    whole = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
+    first = _first_of_equals([N, D, loss, *labels.values()])
+    if not whole.all():
+        remarks.append(f"{_rows(~whole)} without a positive N, D and loss: ignored")
+    if (whole & ~first).any():
+        remarks.append(f"{_rows(whole & ~first)} twice in the table: counted once")
+    kept = whole & first
+    if not kept.any():
+        raise ToposcopeError(f"{path}: no row has a positive N, D and loss")
+    alone = np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_)
+    run = np.where(labels["run"] == "", alone, labels["run"])
+    return Points(N[kept], D[kept], loss[kept], run[kept], labels["family"][kept], tuple(remarks))
+
+
+def _found(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`."""
+    from toposcope.logs.raw import listed
+
+    for what, name in named.items():
+        if name not in names:
+            raise ToposcopeError(f"{path}: no column {name} ({what}); there are {listed(names)}")
+    found = _guessed(names) | named
+    for what, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
+        if what not in found and not (what == "D" and "C" in found):
+            raise ToposcopeError(f"{path}: no column for {what}, {meaning}; name it. There are {listed(names)}")
+    return found
+
+
+def _nats(loss: Vector, name: str) -> tuple[Vector, list[str]]:
+    """Return losses in nats, and remarks; the name of the column tells their unit."""
+    from toposcope.logs.columns import loss_column
+
+    unit = loss_column(name).unit
+    if unit == "perplexity":
+        return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
+    return loss * _in_nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
+
+
+def _labels(table: "pl.DataFrame", name: str | None) -> Labels:
+    import polars as pl
+
+    if name is None:
+        return np.full(len(table), "", dtype=np.str_)
+    return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
+
+
+def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
+    """Return which rows equal none before them."""
+    keys = np.stack([np.unique(column, return_inverse=True)[1] for column in columns])
+    first = np.zeros(keys.shape[1], dtype=bool)
+    first[np.unique(keys, axis=1, return_index=True)[1]] = True
+    return first
+
+
+def _guessed(names: list[str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`, as far as names tell."""
+    from toposcope.logs.columns import guess
+
+    logged = guess(names)
+    found = {"loss": logged.losses[0].column} if logged.losses else {}
+    for what, as_logged, others in (
+        ("N", "parameters", ()),
+        ("D", "tokens", TOKENS),
+        ("C", "", COMPUTE),
+        ("run", "run", ()),
+        ("family", "family", FAMILY),
+    ):
+        plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
+        fit = [*logged.columns.get(as_logged, []), *(plain[other] for other in others if other in plain)]
+        if fit:
+            found[what] = fit[0]
+    return found
+
+
+def _in_nats(unit: str) -> float:
+    return float(np.log(2)) if unit.startswith("bits") else 1.0
+
+
+def _rows(which: NDArray[np.bool_]) -> str:
+    n = int(which.sum())
+    return "1 row" if n == 1 else f"{n} rows"

@@ -1,0 +1,65 @@
+"""What may be wrong with a run, as its losses show: it diverged, or steps are missing."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+WINDOW = 0.05
+"""Of the rows; medians of windows are compared, which single spikes do not move."""
+FEWEST_ROWS = 20
+"""With fewer, noise alone may end above its beginning."""
+CLEARLY = 1.1
+"""Above by so much is more than noise."""
+REGULAR = 0.8
+"""Share of equal intervals that makes a log regular."""
+LONG = 3
+"""Intervals in one that make a gap."""
+LATE = 10
+"""Intervals before the first row that make a late beginning."""
+
+
+def trouble(steps: Steps, losses: Vector) -> list[str]:
+    """Return a sentence if a run diverged.
+
+    Parameters
+    ----------
+    steps : ndarray, shape (n,), int64
+        In any order.
+    losses : ndarray, shape (n,), float64
+        NaN and infinite ones included; none is 0 or below.
+    """
+    order = np.argsort(steps, kind="stable")
+    steps, losses = steps[order], losses[order]
+    finite = np.flatnonzero(np.isfinite(losses))
+    if len(finite) and finite[-1] < len(losses) - 1:
+        return [f"the run diverged: no loss is finite and positive after step {steps[finite[-1]]}"]
+    kept = losses[finite]
+    if len(kept) < FEWEST_ROWS:
+        return []
+    width = max(3, round(WINDOW * len(kept)))
+    windows = [float(np.median(kept[i : i + width])) for i in range(0, len(kept) - width + 1, width)]
+    first, lowest, last = windows[0], min(windows), float(np.median(kept[-width:]))
+    if last <= CLEARLY * lowest or last - lowest <= 0.5 * (first - lowest):
+        return []
+    return [
+        f"the run diverged, or did not learn: the loss began at {first:.4g}, was {lowest:.4g} and ends at {last:.4g}"
+    ]
+
+
+def gaps(steps: Steps) -> list[str]:
+    """Return sentences on steps that are missing, in the middle or before the first; steps ascend, each once."""
+    intervals = np.diff(steps)
+    if len(intervals) < 2:
+        return []
+    usual = int(np.median(intervals))
+    found = []
+    if steps[0] > LATE * usual and (intervals == usual).mean() >= REGULAR:
+        found.append(f"the log begins at step {steps[0]}")
+    missing = np.flatnonzero(intervals >= LONG * usual)
+    if len(missing) and (intervals == usual).mean() >= REGULAR:
+        where = int(missing[np.argmax(intervals[missing])])
+        places = "one place" if len(missing) == 1 else f"{len(missing)} places, the longest"
+        found.append(f"steps are missing in {places} from {steps[where]} to {steps[where + 1]}")
+    return found

@@ -1,0 +1,254 @@
+"""The page of a decision: continue or scale, or what to train with a budget."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+
+from toposcope.forecast.advice import Advice
+from toposcope.forecast.calibration import Calibration, brier_score, log_score
+from toposcope.forecast.calibration import reliability as reliability_of
+from toposcope.forecast.decision import Decision
+from toposcope.forecast.decision_reasons import SIGNALS, reasons, short
+from toposcope.forecast.equal_flop_pairs import Learnt
+from toposcope.forecast.planner import Interval
+from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
+from toposcope.report.figures import NAMELESS, STYLE
+from toposcope.report.figures.decision import decision as draw_decision
+from toposcope.report.figures.drawn import Drawn
+from toposcope.report.figures.isoflop import isoflop
+from toposcope.report.figures.reliability import reliability as draw_reliability
+from toposcope.report.rendering import Renderer
+from toposcope.report.tables import Column, Spec, Table, share, table
+from toposcope.report.writing import PAGE, write_document
+
+
+def write_decision(folder: Path, advice: Advice) -> Path:
+    """Write the page of a decision: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page.
+
+    Equal answers give equal bytes.
+    """
+    with Renderer(STYLE, NAMELESS, processes=1) as renderer:
+        pictures = {}
+        for drawn in _figures(advice):
+            renderer.add(drawn.name, drawn.figure)
+            pictures[drawn.name] = Picture(drawn.name, drawn.caption, drawn.alt)
+        frames = {"points": _points(advice), "bootstrap": _bootstrap(advice)}
+        document = decision_document(advice, pictures)
+        rendered = renderer.finish()
+    write_document(folder, document, rendered, frames)
+    return folder / PAGE
+
+
+def lead(advice: Advice) -> tuple[str, ...]:
+    """Return what is said first, a sentence each."""
+    if advice.decision is not None:
+        return (*reasons(advice.decision), *_wishes(advice))
+    plan = advice.plan
+    return (
+        f"With {plan.budget_flops:.3g} FLOP train {short(plan.N.value)} parameters on {short(plan.D.value)} tokens "
+        f"({plan.tokens_per_parameter.value:.3g} a parameter): {_between(plan.loss, _loss)} nats.",
+        *_wishes(advice),
+    )
+
+
+def decision_document(advice: Advice, pictures: dict[str, Picture]) -> Document:
+    """Return the page of an answer and its figures."""
+    title = "Continue or scale" if advice.decision is not None else "What to train"
+    said = lead(advice) if advice.decision is None else reasons(advice.decision, signals=False)
+    found = (
+        *((_two_ways(advice.decision, pictures.get("decision")),) if advice.decision is not None else ()),
+        _plan(advice, pictures.get("isoflop")),
+        *((_sure(advice.learnt, pictures.get("reliability")),) if advice.learnt is not None else ()),
+        _law(advice),
+        section("notes", "What was assumed", *(say(f"{_sentence(note)}") for note in advice.notes)),
+    )
+    return Document(title, [("", list(said))], [each for each in found if each is not None])
+
+
+def _figures(advice: Advice) -> Iterable[Drawn]:
+    with mpl.rc_context(STYLE):
+        if advice.decision is not None:
+            yield draw_decision(advice.fitted, advice.decision)
+        yield isoflop(advice.fitted, advice.plan)
+        learnt = advice.learnt
+        if learnt is not None and learnt.judged is not None:
+            judged = learnt.judged
+            yield draw_reliability(
+                {
+                    name: reliability_of(p, judged.won, judged.pairs.weight)
+                    for name, p in _probabilities(learnt).items()
+                },
+                f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
+            )
+
+
+def _probabilities(learnt: Learnt) -> dict[str, np.ndarray]:
+    if learnt.judged is None:
+        return {}
+    return {
+        "share of the bootstrap": Calibration(0.0).probability(learnt.judged.margins),
+        "recalibrated": learnt.probability,
+    }
+
+
+def _two_ways(decision: Decision, picture: Picture | None) -> Section | None:
+    arms = table(
+        "arms",
+        "The two ways to spend the budget",
+        (
+            _words("way", "way", names_row=True), _number("parameters", "parameters", short),
+            _number("tokens", "tokens", short), _number("loss, nats", "loss", _loss),
+            _number("nats per FLOP at the end", "marginal", _scientific),
+        ),
+        [
+            {"way": name, **{key: getattr(arm, key) for key in ("parameters", "tokens", "loss", "marginal")}}
+            for name, arm in (("continue the run", decision.continued), ("best fresh run", decision.scaled))
+        ],
+    )  # fmt: skip
+    signals = table(
+        "signals",
+        "Had the run been stopped at a signal",
+        (
+            _words("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
+            _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
+        ),
+        [
+            {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
+            for s in decision.signals
+        ],
+    )  # fmt: skip
+    rule = say(
+        "Compute spent so far is sunk. The run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the "
+        "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
+        note=True,
+    )
+    return section("ways", "The two ways", picture, arms, signals, rule)
+
+
+def _plan(advice: Advice, picture: Picture | None) -> Section | None:
+    plan = advice.plan
+    terms = [
+        ("Budget", f"{plan.budget_flops:.3g} FLOP"),
+        ("Parameters", _between(plan.N, short)),
+        ("Tokens", _between(plan.D, short)),
+        ("Loss", f"{_between(plan.loss, _loss)} nats"),
+        ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
+    ]
+    told = [say(sentence) for sentence in _wishes(advice)]
+    if advice.decision is not None and advice.decision.run.cool_down > 0:
+        told.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
+    return section("plan", "The best fresh run", picture, Terms(tuple(terms)), *told)
+
+
+def _sure(learnt: Learnt, picture: Picture | None) -> Section | None:
+    judged = learnt.judged
+    scores: Table | None = None
+    if judged is not None:
+        weight = judged.pairs.weight
+        scores = table(
+            "scores",
+            "How probabilities fared on runs held out; the lower the better",
+            (
+                _words("probability", "name", names_row=True), _number("log score", "log", _loss),
+                _number("Brier score", "brier", _loss),
+            ),
+            [
+                {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
+                for name, p in _probabilities(learnt).items()
+            ],
+        )  # fmt: skip
+    return section("sure", "How sure that is", picture, scores, say(_sentence(learnt.remark)))
+
+
+def _law(advice: Advice) -> Section | None:
+    law, errors = advice.fitted.law, advice.fitted.standard_errors
+    found = table(
+        "law",
+        "L(N, D) = E + A / N^alpha + B / D^beta",
+        (
+            _words("coefficient", "name", names_row=True), _number("value", "value", _four),
+            _number("standard error", "error", _three),
+        ),
+        [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
+    )  # fmt: skip
+    n_runs = len(np.unique(advice.fitted.points.run))
+    told = say(
+        f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
+        csv("points"), ", ", csv("bootstrap"), ".",
+    )  # fmt: skip
+    return section("law", "The law", found, told)
+
+
+def _wishes(advice: Advice) -> list[str]:
+    told = []
+    if (over := advice.over_training) is not None:
+        same = (
+            f"for the same loss it takes {short(over.D_same_loss)} tokens, {100 * over.extra_compute:.0f}% more compute"
+            if np.isfinite(over.D_same_loss)
+            else "it never gets to the same loss"
+        )
+        told.append(
+            f"Over-trained, {short(over.N)} parameters end {over.extra_loss:.3f} nats higher on the same compute; "
+            f"{same}."
+        )
+    if (again := advice.repeated) is not None:
+        told.append(
+            f"With {short(again.D / again.epochs)} unique tokens: {short(again.N)} parameters on {short(again.D)} "
+            f"tokens, {again.epochs:.3g} epochs, {again.loss:.3f} nats; fresh data would reach "
+            f"{again.loss_of_fresh_data:.3f}."
+        )
+    if (served := advice.inference) is not None:
+        told.append(
+            f"With inference paid from the same budget: {short(served.N)} parameters on {short(served.D)} tokens, "
+            f"{served.loss:.3f} nats; inference takes {100 * served.inference_flops / served.flops:.0f}% of it."
+        )
+    return told
+
+
+def _points(advice: Advice) -> pl.DataFrame:
+    points = advice.fitted.points
+    foretold = advice.fitted.law.loss(points.N, points.D)
+    columns = {"run": points.run, "N": points.N, "D": points.D, "loss": points.loss, "law": foretold}
+    return pl.DataFrame({name: column.tolist() for name, column in columns.items()})
+
+
+def _bootstrap(advice: Advice) -> pl.DataFrame:
+    names = ("E", "A", "B", "alpha", "beta")
+    return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
+
+
+def _words(title: str, key: str, *, names_row: bool = False, prose: bool = False) -> Spec:
+    return Column(title, True, names_row=names_row, prose=prose), lambda row: str(row[key])
+
+
+def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:
+    return Column(title), lambda row: write(row[key])
+
+
+def _between(found: Interval, write: Callable[[float], str]) -> str:
+    if not np.isfinite(found.low):
+        return write(found.value)
+    return f"{write(found.value)} (95%: {write(found.low)} to {write(found.high)})"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _four(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _scientific(value: float) -> str:
+    return f"{value:.2e}".replace("-", "−")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."

@@ -1,0 +1,187 @@
+"""``toposcope decide``: what it prints, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from toposcope.cli import toposcope
+from toposcope.forecast.planner import optimal_split
+from toposcope.forecast.scaling_law import ScalingLaw
+
+LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
+SIZES = (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)
+TOKENS = (5e9, 2e10, 8e10)
+
+
+def table(sizes: tuple[float, ...] = SIZES, *, along: bool = False, family: str = "here", loss: str = "loss") -> str:
+    """Points on the law, nearly; each a run, or three along each of two runs of a size."""
+    draw = np.random.default_rng(0)
+    lines = [f"N,D,{loss},run,family"]
+    for n in sizes:
+        for k, d in enumerate(TOKENS):
+            for repeat in range(2):
+                value = float(LAW.loss(n, d)) * np.exp(0.003 * draw.normal())
+                run = f"{n:g}-{repeat}" if along else f"{n:g}-{k}-{repeat}"
+                lines.append(f"{n},{d},{value},{run},{family}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("points") / "points.csv"
+    path.write_text(table())
+    return path
+
+
+def log(path: Path, parameters: float = 1e8, loss: str = "loss", steps: int = 200, last: int = 400) -> Path:
+    rows = [f"{i * 10},{4 - i * 0.005},0.001,{parameters},1000000,{last * 10}" for i in range(1, steps + 1)]
+    path.write_text(f"step,{loss},lr,n_params,tokens_per_step,max_steps\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def run(*arguments: str | Path | float) -> Result:
+    return CliRunner().invoke(toposcope, ["decide", *map(str, arguments)])
+
+
+def answer(*arguments: str | Path | float) -> dict[str, object]:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, object] = json.loads(done.stdout)
+    assert list(found) == sorted(found)
+    return found
+
+
+def test_a_budget_is_planned(points: Path) -> None:
+    done = run("--points", points, "--budget", 1e21)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("With 1e+21 FLOP train ")
+    found = answer("--points", points, "--budget", 1e21)
+    plan, law = found["plan"], found["law"]
+    assert isinstance(plan, dict)
+    assert isinstance(law, dict)
+    N, D = optimal_split(ScalingLaw(**law), 1e21)
+    assert (plan["N"]["value"], plan["D"]["value"]) == pytest.approx((N, D))
+    assert pytest.approx(optimal_split(LAW, 1e21)[0], rel=0.3) == N
+    assert found["decision"] is None
+
+
+def test_wishes_are_told(points: Path) -> None:
+    extra = ("--overtrain", 3, "--unique-tokens", 1e10, "--inference-tokens", 1e13)
+    done = run("--points", points, "--budget", 1e21, *extra)
+    for word in ("Over-trained", "unique tokens", "inference takes"):
+        assert word in done.stdout
+    found = answer("--points", points, "--budget", 1e21, *extra)
+    assert all(isinstance(found[name], dict) for name in ("over_training", "repeated", "inference"))
+
+
+def test_a_run_in_progress(points: Path) -> None:
+    run_in_progress = ("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra")
+    done = run(*run_in_progress, 1e17)
+    assert done.stdout.startswith("Continue: ")
+    for word in ("Break-even", "D/N = 20", "floor", "nats per FLOP", "Score", "Stopped when"):
+        assert word in done.stdout
+    decision = answer(*run_in_progress, 1e24)["decision"]
+    assert isinstance(decision, dict)
+    assert decision["answer"] == "scale"
+    assert decision["reasons"][0].startswith("Scale: ")
+    at = answer(*run_in_progress, decision["break_even"][0])["decision"]
+    assert isinstance(at, dict)
+    assert at["answer"] == "undecided"
+    assert at["margin"] == pytest.approx(0, abs=1e-6)
+
+
+def test_where_a_run_stands_is_read_from_its_log(points: Path, tmp_path: Path) -> None:
+    done = run("--points", points, "--log", log(tmp_path / "now.csv"), "--extra", 1e19, "--json")
+    decision = json.loads(done.stdout)["decision"]
+    assert "nothing tells whether it shares data" in " ".join(json.loads(done.stdout)["notes"])
+    assert decision["run"]["parameters"] == 1e8
+    assert decision["run"]["tokens"] == 2000 * 1e6
+    assert decision["run"]["cool_down"] == 0
+
+
+def test_points_along_runs_make_room_for_a_cool_down(tmp_path: Path) -> None:
+    path = tmp_path / "along.csv"
+    path.write_text(table(along=True))
+    arguments = ("--points", path, "--parameters", 1e8, "--tokens", 1e10, "--extra", 1e19)
+    usual, declared = run(*arguments, "--json"), run(*arguments, "--cool-down", 0.1, "--json")
+    shares = [json.loads(done.stdout)["decision"]["run"]["cool_down"] for done in (usual, declared)]
+    assert shares == [0.2, 0.1]
+    assert "20% of the steps of either arm are its cool-down" in usual.stdout
+
+
+def test_points_come_from_logs(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for i, n in enumerate(SIZES):
+        for k, d in enumerate(TOKENS):
+            value = float(LAW.loss(n, d)) * (1 + 0.002 * np.sin(i + 5 * k))
+            rows = "\n".join(f"{step},{value + (100 - step) / 500},{n},{d / 100}" for step in range(1, 101))
+            (folder / f"run-{i}-{k}.csv").write_text(f"step,loss,n_params,tokens_per_step\n{rows}\n")
+    found = answer("--siblings", folder, "--budget", 1e21)
+    assert found["n_points"] == 18
+
+
+def test_the_page_is_written(points: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page"
+    done = run("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra", 1e20, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert f"page: {(out / 'index.html').resolve()}" in done.stdout
+    assert (out / "figures" / "decision.svg").is_file()
+    as_json = run("--points", points, "--budget", 1e20, "--json", "--out", out)
+    assert json.loads(as_json.stdout)["plan"]["budget_flops"] == 1e20
+    assert not (out / "figures" / "decision.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--budget", "1e21"), "either --points FILE or --siblings"),
+        (("--points", "POINTS"), "either --budget, for what to train, or --extra"),
+        (("--points", "POINTS", "--budget", "1e21", "--extra", "1e20"), "either --budget"),
+        (("--points", "POINTS", "--budget", "-1"), "--budget -1: expected"),
+        (("--points", "POINTS", "--budget", "nan"), "--budget nan: expected"),
+        (("--points", "POINTS", "--budget", "1e21", "--overtrain", "0"), "expected a number above 0"),
+        (("--points", "POINTS", "--budget", "1e21", "--unique-tokens", "-5"), "unique tokens"),
+        (("--points", "POINTS", "--budget", "1e21", "--tokens", "5"), "--tokens: it is of a run in progress"),
+        (("--points", "POINTS", "--extra", "1e20", "--tokens", "1e9"), "--parameters is missing"),
+        (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e9"), "--tokens is missing"),
+        (("--points", "POINTS", "--extra", "1e20", "--parameters", "-1", "--tokens", "1e9"), "parameters: -1"),
+        (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e8", "--tokens", "0"), "tokens: 0"),
+        (("--points", "POINTS", "--budget", "1e21", "--family", "there"), "no such points; they are of here"),
+        (("--points", "absent.csv", "--budget", "1e21"), "does not exist"),
+    ],
+)
+def test_mistakes_are_bad_use_in_one_line(points: Path, arguments: tuple[str, ...], told: str) -> None:
+    done = run(*(str(points) if each == "POINTS" else each for each in arguments))
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_points_that_tell_no_law_are_bad_use(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("N,D,loss\n" + "".join(f"1e8,{d}e9,{4 - 0.1 * d}\n" for d in range(1, 10)))
+    one_size = run("--points", path, "--budget", 1e21)
+    assert (one_size.exit_code, "only 1 size" in one_size.stderr) == (2, True), one_size.stderr
+    path.write_text(table() + table(family="there").split("\n", 1)[1])
+    two = run("--points", path, "--budget", 1e21)
+    assert two.exit_code == 2
+    assert "choose one with --family NAME" in two.stderr
+    assert run("--points", path, "--budget", 1e21, "--family", "there").exit_code == 0
+
+
+def test_a_log_that_cannot_be_compared_is_bad_use(points: Path, tmp_path: Path) -> None:
+    per_byte = run("--points", points, "--log", log(tmp_path / "a.csv", loss="bpb"), "--extra", 1e19)
+    assert per_byte.exit_code == 2
+    assert "cannot be compared" in per_byte.stderr
+    nothing = tmp_path / "b.csv"
+    nothing.write_text("step,loss\n1,4\n2,3.9\n")
+    unknown = run("--points", points, "--log", nothing, "--extra", 1e19)
+    assert unknown.exit_code == 2
+    assert "give --parameters" in unknown.stderr
+    assert (
+        run("--points", points, "--log", nothing, "--extra", 1e19, "--parameters", 1e8, "--tokens", 1e9).exit_code == 0
+    )

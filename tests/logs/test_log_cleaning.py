@@ -1,0 +1,224 @@
+"""What is no loss is left out, and told."""
+
+import json
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs.cleaning import log_of
+from toposcope.logs.raw import Raw
+
+
+def log_from(columns: dict[str, list[float | None]] | pl.DataFrame, **named: str) -> Log:
+    return log_of(Raw(Path("here"), "run", pl.DataFrame(columns, strict=False)), named)
+
+
+def told(log: Log, text: str) -> bool:
+    return any(text in remark for remark in log.remarks)
+
+
+values = st.one_of(st.floats(0.1, 10), st.sampled_from([None, float("nan"), float("inf"), 0.0, -1.0]))
+written = st.lists(st.tuples(st.integers(0, 12), values), min_size=1, max_size=40)
+
+
+@given(written)
+def test_any_rows(rows: list[tuple[int, float | None]]) -> None:
+    """Against a dictionary: the last row of a step that holds a loss counts."""
+    expected = {step: loss for step, loss in rows if loss is not None and 0 < loss < np.inf}
+    table: dict[str, list[float | None]] = {"step": [s for s, _ in rows], "loss": [x for _, x in rows]}
+    usable = sum(loss is not None and 0 < loss < np.inf for _, loss in rows)
+    if not expected:
+        with pytest.raises(ToposcopeError):
+            log_from(table)
+        return
+    log = log_from(table)
+    if len({step for step, loss in rows if loss is not None}) == 1 < sum(loss is not None for _, loss in rows):
+        assert told(log, "rows with a loss are counted")
+        return
+    assert dict(zip(log.steps.tolist(), log.loss.tolist(), strict=True)) == expected
+    assert told(log, "a step: the later row counts") == (usable > len(expected))
+    assert told(log, "NaN or infinite") == any(x is not None and not np.isfinite(x) for _, x in rows)
+    assert told(log, "0 or below") == any(x is not None and x <= 0 for _, x in rows)
+
+
+def test_everything_left_out_is_counted() -> None:
+    log = log_from(
+        {
+            "step": [0, 10, 20, 30, 20, 30, 40, 50.5, -1],
+            "loss": [5, 4, np.nan, 3, 3.5, 3.25, 0, 2, 2],
+        }
+    )
+    assert log.steps.tolist() == [0, 10, 20, 30]
+    assert log.loss.tolist() == [5, 4, 3.5, 3.25]
+    for text in (
+        "2 rows with a loss but no whole step",
+        "1 row has a loss that is NaN",
+        "1 row has a loss of 0 or below",
+    ):
+        assert told(log, text)
+    assert told(log, "steps go back once")
+    assert told(log, "1 row repeats a step")
+
+
+def test_spikes_stay_and_a_constant_loss_is_fine() -> None:
+    spiked = [3.0] * 30
+    spiked[10] = 300.0
+    for loss in (spiked, [3.0] * 30, [3.0]):
+        log = log_from({"step": list(range(len(loss))), "loss": list(loss)})
+        assert log.loss.tolist() == loss
+        assert log.remarks == ()
+
+
+def test_a_run_that_diverged() -> None:
+    down = np.geomspace(10, 3, 50)
+    steps: list[float | None] = list(range(60))
+    assert told(
+        log_from({"step": steps, "loss": [*down, *[np.nan] * 10]}), "no loss is finite and positive after step 49"
+    )
+    # a loss of NaN that a tool writes as 0
+    assert told(log_from({"step": steps, "loss": [*down, *[0.0] * 10]}), "positive after step 49")
+    assert told(log_from({"step": steps, "loss": [*down, *[9.0] * 10]}), "diverged, or did not learn")
+    assert told(log_from({"step": steps, "loss": [*np.geomspace(3, 10, 60)]}), "diverged, or did not learn")
+    assert not told(log_from({"step": steps, "loss": [*down, *[3.1] * 10]}), "diverged")
+    # NaN in the middle is no end
+    assert not told(log_from({"step": steps, "loss": [*down, np.nan, *[3.0] * 9]}), "diverged")
+
+
+def test_missing_steps_and_a_late_beginning() -> None:
+    steps = [float(s) for s in [*range(1000, 1200, 10), *range(1500, 1600, 10)]]
+    log = log_from({"step": [*steps], "loss": [3.0] * len(steps)})
+    assert told(log, "steps are missing in one place from 1190 to 1500")
+    assert told(log, "the log begins at step 1000")
+    spaced: list[float | None] = [float(s) for s in np.unique(np.geomspace(1, 1e5, 40).astype(int))]
+    assert log_from({"step": spaced, "loss": [3.0] * len(spaced)}).remarks == ()
+
+
+def test_the_learning_rate_of_other_rows() -> None:
+    table = pl.DataFrame(
+        {
+            "step": [10, 20, 30, 40, 5, 25, 35, 45, 60],
+            "loss": [4, 3, 2, 1, None, None, None, None, 0.5],
+            "lr": [None] * 4 + [0.5, 2.5, 3.5, 4.5, None],
+        },
+        strict=False,
+    )
+    log = log_from(table)
+    assert log.steps.tolist() == [10, 20, 30, 40, 60]
+    # beyond what was logged it is not known
+    np.testing.assert_allclose(log.learning_rate, [1, 2, 3, 4, np.nan])
+    assert told(log, "the learning rate is interpolated in 4 of 5 rows")
+
+
+def test_a_negative_learning_rate() -> None:
+    log = log_from({"step": [1, 2, 3], "loss": [3, 2, 1], "lr": [0.1, 0.05, -1e-12]})
+    assert log.learning_rate.tolist() == [0.1, 0.05, 0.0]
+    log = log_from({"step": [1, 2, 3], "loss": [3, 2, 1], "lr": [0.1, 0.05, -0.1]})
+    assert log.learning_rate.tolist() == [0.1, 0.05, 0.05]
+    assert told(log, "else ignored")
+
+
+@pytest.mark.parametrize(("every", "target"), [(5, "val_loss"), (6, "loss")])
+def test_which_loss_is_the_target(every: int, target: str) -> None:
+    """The validation loss from 20 steps on."""
+    steps = list(range(0, 100))
+    held_out = [4.0 if step % every == 0 else None for step in steps]
+    table: dict[str, list[float | None]] = {"step": [*steps], "loss": [3.0] * 100, "val_loss": held_out}
+    log = log_from(table)
+    assert (log.target, len(log.steps)) == (target, 20 if every == 5 else 100)
+    assert told(log, f"the loss is column '{target}'")
+    assert log_from(table, loss="loss").target == "loss"
+
+
+def test_validation_in_the_first_half_does_not_stand_for_the_run() -> None:
+    table: dict[str, list[float | None]] = {
+        "step": [*range(100)],
+        "loss": [3.0] * 100,
+        "eval_loss": [4.0] * 50 + [None] * 50,
+    }
+    assert log_from(table).target == "loss"
+
+
+def test_nan_in_rows_of_the_other_loss_is_no_gap() -> None:
+    nan = np.nan
+    log = log_from({"step": [1, 1, 2, 2], "loss": [3, nan, 2, nan], "eval_loss": [nan, 4, nan, 4]})
+    assert log.remarks == (
+        "the loss is column 'loss' (the training loss: 'eval_loss' has 2 steps, over 100% of the run)",
+    )
+
+
+def test_units(tmp_path: Path) -> None:
+    log = log_from({"step": [1, 2], "ppl": [np.e, 1.0]})
+    assert (log.unit, log.loss.tolist()) == ("nats", [1.0])
+    assert told(log, "natural logarithm")
+    (tmp_path / "a.csv").write_text("step,bpb\n1,1.25\n")
+    (tmp_path / "b.csv").write_text("step,loss\n1,3.25\n")
+    logs, remarks = read_logs(tmp_path)
+    assert [log.unit for log in logs] == ["bits per byte", "nats"]
+    assert any("units differ" in remark for remark in remarks)
+    assert read_log(tmp_path / "b.csv", unit="bits").unit == "bits"
+    with pytest.raises(ToposcopeError, match="unit 'furlongs': choose nats"):
+        read_logs(tmp_path, unit="furlongs")
+    (tmp_path / "c.csv").write_text("step,ppl\n1,20\n")
+    with pytest.raises(ToposcopeError, match="perplexity"):
+        read_log(tmp_path / "c.csv", unit="bits")
+
+
+def test_facts_of_a_run() -> None:
+    table = pl.DataFrame(
+        {"step": [1, 3], "loss": [3.0, 2.0], "tokens": [100, 300], "T": [10.0, 10.0], "N": ["160M"] * 2}
+    )
+    log = log_from(table.with_columns(sched=pl.lit("wsd"), param_norm=pl.Series([5.0, None])))
+    assert (log.last_step, log.parameters, log.tokens_per_step, log.schedule) == (10, 160e6, 100, "wsd")
+    assert np.array_equal(log.norms["weight_norm"], [5.0, np.nan], equal_nan=True)
+    short = log_from(table.with_columns(T=pl.lit(2)))
+    assert short.last_step is None
+    assert told(short, "the last step is said to be 2, but the log goes on to 3")
+    several = log_from(table.with_columns(N=pl.Series([1, 2])))
+    assert np.isnan(several.parameters)
+    assert told(several, "column 'N' has 2 values")
+
+
+def test_columns_that_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("when,what,speed,loss\n1,3.5,0.1,9\n2,3.25,0.1,9\n")
+    log = read_log(tmp_path / "x.csv", columns={"step": "when", "loss": "what", "learning_rate": "speed"})
+    assert (log.loss.tolist(), log.learning_rate.tolist(), log.target) == ([3.5, 3.25], [0.1, 0.1], "what")
+    assert told(log, "step = 'when', loss = 'what', learning_rate = 'speed'")
+    with pytest.raises(ToposcopeError, match="no column 'other'; it has when, what, speed, loss"):
+        read_log(tmp_path / "x.csv", columns={"loss": "other"})
+    with pytest.raises(ToposcopeError, match="named to be 'los'; choose from loss"):
+        read_log(tmp_path / "x.csv", columns={"los": "what"})
+
+
+def test_without_steps_rows_are_counted() -> None:
+    log = log_from({"loss": [3.0, None, 2.0], "lr": [0.1, 0.1, 0.2]})
+    assert (log.steps.tolist(), log.learning_rate.tolist()) == ([1, 2], [0.1, 0.2])
+    assert told(log, "no column of steps")
+    assert told(log_from({"step": [0, 0, 0], "loss": [3, 2, 1]}), "the same step everywhere")
+
+
+def test_names_from_outside_are_data(tmp_path: Path) -> None:
+    rows = [{"run": "a\n\x1b[31mred\u202e" + "x" * 500, "step": 1, "loss": 3, "N": {"a\nb": 1}}]
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    log = read_log(tmp_path / "x.json")
+    assert log.name.isprintable()
+    assert len(log.name) == 200
+    assert all(remark.isprintable() for remark in log.remarks)
+
+
+def test_a_long_table_is_quick(tmp_path: Path) -> None:
+    n = 100_000
+    pl.DataFrame({"step": np.arange(n), "loss": np.linspace(9, 2, n), "lr": np.linspace(1, 0, n)}).write_csv(
+        tmp_path / "x.csv"
+    )
+    read_log(tmp_path / "x.csv")
+    began = perf_counter()
+    log = read_log(tmp_path / "x.csv")
+    assert perf_counter() - began < 0.5
+    assert len(log.steps) == n

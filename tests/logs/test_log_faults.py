@@ -1,0 +1,148 @@
+"""Files that are no logs, or half of one: one clear line each."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from written_logs import WRITERS, Written
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs import Log, read_log, read_logs
+
+RUN = Written([10, 20, 30], [4.125, 3.0625, 2.25], [0.001, 3e-05, 1.5e-07])
+FILES = (
+    "run.csv",
+    "run.tsv",
+    "run.json",
+    "run.jsonl",
+    "run.parquet",
+    "mlflow.db",
+    "trainer_state.json",
+    "events.out.tfevents.1.h",
+    "run",
+)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ToposcopeError) as caught:
+        read_logs(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert path.name in message
+    return message
+
+
+def attempt(path: Path) -> Log | str:
+    """Return the log, or the error that was raised."""
+    try:
+        return read_log(path)
+    except ToposcopeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", bytes(range(256)) * 9, b"\x80\x81", b"{", b"[[[", b"3", b"PAR1PAR1", b"null"]
+)
+def test_nothing_and_nonsense(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    refusal(tmp_path / name)
+
+
+@given(st.sampled_from(FILES), st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+@example("run.json", b"[" * 100_000)
+@example("run.json", b'[{"step": 1, "loss": ' + b"9" * 5000 + b"}]")
+@example("run.json", b'{"log_history": [{"step": 1e999, "loss": true}]}')
+@example("run.csv", b'step,loss\n1,"3\n2,3\n')
+@settings(max_examples=200, deadline=None)
+def test_any_bytes(name: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        assert "\n" not in str(attempt(path))
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__)
+def test_a_file_cut_anywhere(write: Callable[[Path, Written], Path], tmp_path: Path) -> None:
+    """What is read of a growing log was written: rows are missing at the end, none is wrong."""
+    place = write(tmp_path, RUN)
+    file = max((f for f in tmp_path.rglob("*") if f.is_file()), key=lambda f: (f.stat().st_size, f.name))
+    whole = file.read_bytes()
+    tolerance = 1e-6 if "event_file" in write.__name__ else 1e-15
+    known = dict(zip(RUN.steps, RUN.loss, strict=True))
+    # a table's only row may be cut without a sign of it
+    first = whole.index(b"\n", whole.index(b"\n") + 1) + 1 if file.suffix in (".csv", ".tsv") else 0
+    read = 0
+    for length in range(first, len(whole), max(1, len(whole) // 150)):
+        file.write_bytes(whole[:length])
+        log = attempt(place)
+        if isinstance(log, str):
+            assert "\n" not in log
+            continue
+        read += 1
+        for step, loss in zip(log.steps.tolist(), log.loss.tolist(), strict=True):
+            assert loss == pytest.approx(known[step], rel=tolerance), length
+    assert read or file.suffix in (".json", ".parquet")
+
+
+def test_no_column_of_losses(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("step,accuracy\n1,0.5\n")
+    assert refusal(tmp_path / "x.csv").endswith(
+        "x.csv: no column of losses; it has step, accuracy; name one with --column loss=NAME"
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [("-3 -2 -1", "no loss is positive"), ("nan inf nan", "no loss is finite"), ("a b c", "holds no number")],
+)
+def test_losses_that_are_none(losses: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("step,loss\n" + "".join(f"{i},{x}\n" for i, x in enumerate(losses.split())))
+    assert message in refusal(tmp_path / "x.csv")
+
+
+def test_an_absent_place_and_an_empty_folder(tmp_path: Path) -> None:
+    assert "no such file or folder" in refusal(tmp_path / "absent")
+    (tmp_path / ".hidden.csv").write_text("step,loss\n1,3\n")
+    (tmp_path / "README.md").write_text("# nothing")
+    assert "no training log in it" in refusal(tmp_path)
+
+
+def test_a_bad_file_among_good_ones_is_told(tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text("step,loss\n1,3\n")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    (tmp_path / "other.json").write_text('{"vocabulary": 128}')
+    logs, remarks = read_logs(tmp_path)
+    assert [log.name for log in logs] == ["good"]
+    assert [remark.partition(":")[0] for remark in remarks] == ["left out"] * 2
+    assert "bad.parquet" in remarks[0]
+    assert "other.json" in remarks[1]
+    assert read_log(tmp_path).remarks == remarks
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "all.csv").write_text("run,step,loss\na,1,3\nb,1,4\n")
+    (tmp_path / "c.csv").write_text("step,loss\n1,3\n")
+    assert [log.name for log in read_logs(tmp_path).logs] == ["c", "x/all/a", "x/all/b", "y/all/a", "y/all/b"]
+
+
+def test_a_folder_in_a_circle_and_one_that_is_deep(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path)
+    deep = tmp_path / "1" / "2" / "3" / "4" / "5"
+    deep.mkdir(parents=True)
+    (deep / "x.csv").write_text("step,loss\n1,3\n")
+    assert "no training log" in refusal(tmp_path)
+    (deep.parent / "y.csv").write_text("step,loss\n1,3\n")
+    assert [log.name for log in read_logs(tmp_path).logs] == ["1/2/3/4/y"]
+
+
+def test_a_validation_loss_in_some_runs_only(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step,loss\n1,3\n")
+    (tmp_path / "b.csv").write_text("step,eval_loss\n1,3\n")
+    _, remarks = read_logs(tmp_path)
+    assert any("validation loss in some runs only" in remark for remark in remarks)

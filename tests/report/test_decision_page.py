@@ -1,0 +1,121 @@
+"""The page of a decision: what it says, shows and leaves out."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from read_page import read
+
+from toposcope.forecast.advice import Advice, Wishes, advise
+from toposcope.forecast.calibration import Bin
+from toposcope.forecast.decision import RunInProgress, decide
+from toposcope.forecast.decision_reasons import reasons, short
+from toposcope.forecast.scaling_law import ScalingLaw
+from toposcope.logs.points import Points
+from toposcope.report.decision import lead, write_decision
+from toposcope.report.figures.reliability import reliability
+
+LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
+
+
+def points(n_sizes: int = 8) -> Points:
+    draw = np.random.default_rng(0)
+    N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(5e7, 2e9, n_sizes), np.geomspace(4e9, 1e11, 5)))
+    return Points(N, D, LAW.loss(N, D) + draw.normal(0, 0.02, len(N)))
+
+
+@pytest.fixture(scope="module")
+def decided() -> Advice:
+    run = RunInProgress(1e8, 1e10, 1e20)
+    return advise(points(), 1e20, run, Wishes(1e12, 1e10, 2.0), resamples=30)
+
+
+def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path) -> None:
+    page = write_decision(tmp_path, decided)
+    tree = read(page.read_text(encoding="utf-8"))
+    assert decided.decision is not None
+    (verdict,) = (e for e in tree.all("section") if e.attributes.get("class") == "verdict")
+    assert [p.text() for p in verdict.all("p")] == list(reasons(decided.decision, signals=False))
+    assert [h.attributes["id"] for h in tree.all("main")[0].all("h2")] == ["ways", "plan", "sure", "law", "notes"]
+    assert len(tree.all("img")) == 3
+    assert all(len(image.attributes["alt"]) > 30 for image in tree.all("img"))
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {
+        f"{name}.{kind}" for name in ("decision", "isoflop", "reliability") for kind in ("svg", "png", "pdf")
+    }
+    text = tree.text()
+    for word in ("Over-trained", "unique tokens", "inference takes", "Score", "Break-even"):
+        assert word in text
+
+
+def test_equal_answers_give_equal_bytes(decided: Advice, tmp_path: Path) -> None:
+    first, second = (write_decision(tmp_path / name, decided).parent / "files.json" for name in ("a", "b"))
+    assert json.loads(first.read_text()) == json.loads(second.read_text())
+
+
+def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
+    advice = advise(points(), 1e21, resamples=30)
+    assert advice.decision is None
+    text = read(write_decision(tmp_path, advice).read_text(encoding="utf-8")).text()
+    assert lead(advice)[0] in text
+    assert "What to train" in text
+    assert "Continue" not in text
+    assert not (tmp_path / "figures" / "reliability.svg").exists()
+
+
+def test_few_runs_take_the_shipped_calibration_and_say_so(tmp_path: Path) -> None:
+    found = points()
+    few = found.where(np.isin(np.arange(len(found)), [0, 3, 9, 14, 21, 31, 39]))
+    advice = advise(few, 1e20, RunInProgress(1e8, 1e10, 1e20), resamples=30)
+    assert advice.learnt is not None
+    assert advice.learnt.judged is None
+    assert "at least 8 are needed" in advice.learnt.remark
+    assert advice.learnt.remark in advice.notes
+    assert (
+        "reliability"
+        not in write_decision(tmp_path, advice).read_text(encoding="utf-8").split("<script>")[0].split("<main")[1]
+    )
+
+
+def test_every_reason_is_one_line_with_its_number(decided: Advice) -> None:
+    assert decided.decision is not None
+    told = reasons(decided.decision)
+    assert all("\n" not in sentence and sentence.endswith(".") for sentence in told)
+    assert all(any(character.isdigit() for character in sentence) for sentence in told)
+    assert len(told) == 8 + len(decided.decision.signals)
+
+
+def test_break_evens_are_told_in_order() -> None:
+    law = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)
+
+    def told(run: RunInProgress) -> str:
+        return next(s for s in reasons(decide(law, (law, law), run)) if "reak-even" in s)
+
+    assert "below continue, above start afresh; this budget is above it" in told(RunInProgress(1e8, 1e10, 1e22))
+    assert "this budget is below it" in told(RunInProgress(1e8, 1e10, 1e16))
+    assert "below the first continue, then by turns start afresh and continue" in told(RunInProgress(7e10, 1e9, 1e22))
+    tokens_alone = ScalingLaw(1.8, 1e-6, 2143.0, 0.3473, 0.05)
+    found = decide(tokens_alone, (tokens_alone, tokens_alone), RunInProgress(1e9, 1e10, 1e20))
+    assert any("no break-even: start afresh at every" in s for s in reasons(found))
+
+
+def test_a_smaller_fresh_run_is_not_called_scaling() -> None:
+    # A large model just begun: with so little to spend a small one does better.
+    advice = advise(points(), 1e18, RunInProgress(5e10, 1e7, 1e18), resamples=30)
+    assert advice.decision is not None
+    assert advice.decision.answer == "scale"
+    assert reasons(advice.decision)[0].startswith("Start afresh, smaller")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(950, "950"), (1234, "1.23k"), (999_999, "1M"), (5.2e8, "520M"), (7e9, "7B"), (3.5e12, "3.5T")]
+)
+def test_counts_are_short(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_reliability_tells_how_far_off() -> None:
+    bins = [Bin(0.0, 0.1, 5, 0.05, 0.05, 0.5), Bin(0.9, 1.0, 5, 0.95, 0.75, 0.5)]
+    drawn = reliability({"recalibrated": bins}, "Made up.")
+    assert drawn.caption.startswith("Recalibrated: 10.0 points off on average. Made up.")

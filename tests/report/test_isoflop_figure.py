@@ -1,0 +1,63 @@
+"""The isoFLOP figure says what the plan says, and can be read."""
+
+import re
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from toposcope.forecast.planner import plan
+from toposcope.forecast.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.logs.points import Points
+from toposcope.report.figures import NAMELESS, STYLE, Drawn
+from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.isoflop import isoflop
+from toposcope.report.rendering import render
+
+LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> FittedLaw:
+    N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 6)))
+    loss = LAW.loss(N, D) * np.exp(np.random.default_rng(0).normal(0, 4e-3, len(N)))
+    return fit_scaling_law(Points(N, D, loss), resamples=100)
+
+
+def readable(drawn: Drawn) -> None:
+    assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", drawn.caption + drawn.alt), drawn.caption
+    assert len(drawn.alt) > 60
+    assert render(drawn.figure, STYLE, NAMELESS)["png"]
+    for text in drawn.figure.findobj(Text):
+        assert not text.get_text().strip() or float(text.get_fontsize()) >= SMALL
+    box = drawn.figure.get_tightbbox()
+    assert min(box.x0, box.y0, WIDTH - box.x1) > -0.02
+
+
+def test_the_caption_is_the_plan(fitted: FittedLaw) -> None:
+    far = plan(fitted, 1e24)
+    drawn = isoflop(fitted, far)
+    readable(drawn)
+    loss, ratio = far.loss, far.tokens_per_parameter.value
+    assert drawn.caption.startswith("With 10²⁴ FLOP the best model has")
+    assert (
+        f"({ratio:.3g} a parameter) and reaches {loss.value:.3f} ({loss.low:.3f} to {loss.high:.3f})" in drawn.caption
+    )
+    assert f"{far.beyond['C']:.3g} times beyond the compute of any point" in drawn.caption
+    labels = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
+    assert labels[-2:] == ["C = 10²⁴ (planned)", "best size N*"]
+    assert len(labels) == 6
+
+
+def test_without_a_plan_and_without_a_bootstrap(fitted: FittedLaw) -> None:
+    alone = isoflop(fitted)
+    readable(alone)
+    assert alone.caption.startswith("Compute-optimal parameters grow as C^0.5")
+    bare = isoflop(FittedLaw(fitted.law, (), {}, 0.0, fitted.points))
+    readable(bare)
+    assert "intervals" not in bare.caption
+
+
+def test_equal_laws_give_equal_bytes(fitted: FittedLaw) -> None:
+    first, again = (render(isoflop(fitted).figure, STYLE, NAMELESS) for _ in range(2))
+    assert first == again
