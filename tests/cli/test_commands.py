@@ -38,6 +38,8 @@ COMMANDS = [
     ["study", "import"],
     ["study", "status"],
     ["report"],
+    ["forecast"],
+    ["backtest"],
     ["export"],
 ]
 SETTINGS = "steps=30,batch_size=4,warmup_steps=4,checkpoint_every=10"

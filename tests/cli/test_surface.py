@@ -28,6 +28,13 @@ COMMANDS = {
     "toposcope study run": ["--engine", "--help", "--keep", "--offline", "--out", "--workers", "-h", "FILE"],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope forecast": [
+        *("--column", "--help", "--json", "--out", "--run", "--schedule", "--siblings", "--steps", "--unit", "--watch"),
+        *("-h", "LOG"),
+    ],
+    "toposcope backtest": [
+        *("--column", "--fractions", "--help", "--json", "--out", "--split", "--unit", "--workers", "-h", "DATA"),
+    ],
     "toposcope stopping": ["--help", "--json", "--out", "-h", "DIRECTORY"],
     "toposcope decide": [
         *("--budget", "--cool-down", "--extra", "--family", "--help", "--inference-tokens", "--json", "--log", "--out"),

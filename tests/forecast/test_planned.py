@@ -143,6 +143,16 @@ def test_no_end_is_refused(kind: ScheduleName) -> None:
         planned(seen(true_rates(kind), 0.5, last_step=None))
 
 
+@pytest.mark.parametrize("digits", [3, 4])
+@pytest.mark.parametrize("share", [0.15, 0.2, 0.25, 0.4])
+def test_rates_logged_with_few_digits_follow_their_shape(digits: int, share: float) -> None:
+    rates = true_rates("cosine")
+    rounded = np.array([float(f"{rate:.{digits - 1}e}") for rate in rates])
+    schedule = planned(seen(rounded, share))
+    assert "follows a cosine" in schedule.remarks[0]
+    assert apart(schedule, rates) < 0.05
+
+
 def test_too_little_of_a_cosine_tells_no_end() -> None:
     rates = np.round(true_rates("cosine"), 6)
     with pytest.raises(ToposcopeError, match="how many steps"):

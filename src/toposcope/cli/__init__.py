@@ -4,10 +4,12 @@ import sys
 
 import click
 
+from toposcope.cli.backtest import backtest
 from toposcope.cli.decide import decide
 from toposcope.cli.demo import demo
 from toposcope.cli.doctor import doctor
 from toposcope.cli.export import export
+from toposcope.cli.forecast import forecast
 from toposcope.cli.layers import layers
 from toposcope.cli.measure import measure
 from toposcope.cli.report import report
@@ -26,7 +28,7 @@ def toposcope() -> None:
     """An instrument for the topology of language-model training: exact, fast, and honest about drift."""
 
 
-for _command in (demo, train, doctor, layers, measure, study, report, stopping, decide, export):
+for _command in (demo, train, doctor, layers, measure, study, report, forecast, backtest, stopping, decide, export):
     toposcope.add_command(_command)
 
 

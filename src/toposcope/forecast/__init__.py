@@ -1,1 +1,1 @@
-"""Forecasts of the final loss. Arrays and frames in, numbers and frames out; no files."""
+"""Forecasts of the final loss, scaling laws, decisions. Logs, arrays and frames in, numbers and frames out."""

@@ -6,17 +6,18 @@ drawn towards the prior.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.forecast.annealed_fit import fit_coefficient
 from toposcope.forecast.forecast import RefusedError, Run
 from toposcope.forecast.law_forecaster import FittedLaw, LawForecaster
 from toposcope.forecast.memory import remembered
 from toposcope.forecast.schedule import Schedule
 from toposcope.forecast.siblings import kin
-from toposcope.forecast.variable_projection import EXPONENTS, NORMAL, PowerLawFit, fit_power_law
+from toposcope.forecast.variable_projection import NORMAL, PowerLawFit, fit_power_law
 from toposcope.forecast.window import LATE, window
 from toposcope.logs import Log
 
@@ -46,6 +47,11 @@ class Prior:
     spread: float
     source: str
 
+    def rounded(self) -> "Prior":
+        """Return it in whole steps, so that the fit is the same whichever of two priors that are equal came first."""
+        centre, spread = round(self.centre / STEP) * STEP, max(round(self.spread / STEP), 1) * STEP
+        return replace(self, centre=centre, spread=spread)
+
 
 class AnnealedLaw(LawForecaster):
     """A law with annealing G, as a forecaster."""
@@ -59,7 +65,10 @@ class AnnealedLaw(LawForecaster):
         remarks = found.warnings()
         seen = schedule.decay_seen(int(log.steps[-1]))
         if source and schedule.cooled(np.array([schedule.last_step]))[0] > 0:
-            remarks += (f"only {seen:.0%} of the decay seen: the annealing coefficient is {source}",)
+            part = log.steps[-1] / schedule.last_step
+            what = f"{seen:.0%} of the decay" if seen < FALLEN else f"{part:.0%} of the run"
+            only = "only " if min(seen / FALLEN, part / SEEN) < 1 else ""
+            remarks += (f"{only}{what} seen: the annealing coefficient is {source}",)
 
         def loss(steps: NDArray[np.int64]) -> Vector:
             return found(schedule.progress(steps)) - c * self.annealing(schedule, steps)
@@ -68,14 +77,15 @@ class AnnealedLaw(LawForecaster):
 
     def _fitted(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> tuple[PowerLawFit, float, str]:
         """Return the law, c, and where c is from; nothing for the latter if the run itself told it."""
-        prior = self._prior(log, siblings)
+        prior = self._prior(log, siblings).rounded()
         step = int(log.steps[-1])
         if step < SEEN * schedule.last_step or schedule.decay_seen(step) < FALLEN:
-            c = round(prior.centre / STEP) * STEP
-            return self._given(log, schedule, c, LATE), c, prior.source
-        key = (self.name, round(prior.centre / STEP), round(prior.spread / STEP))
-        found, c = remembered(log, schedule, key, lambda: self._free(log, schedule, prior, LATE))
-        return found, c, ""
+            return self._given(log, schedule, prior.centre, LATE), prior.centre, prior.source
+        key = (self.name, prior.centre, prior.spread)
+        c = remembered(log, schedule, key, lambda: self._free(log, schedule, prior, LATE))
+        if c is None:
+            return self._given(log, schedule, prior.centre, LATE), prior.centre, prior.source
+        return self._given(log, schedule, c, LATE), c, ""
 
     def _given(self, log: Log, schedule: Schedule, c: float, share: float) -> PowerLawFit:
         """Fit the law for a given c."""
@@ -87,33 +97,12 @@ class AnnealedLaw(LawForecaster):
 
         return remembered(log, schedule, (self.name, "given", c, share), make)
 
-    def _free(self, log: Log, schedule: Schedule, prior: Prior | None, share: float) -> tuple[PowerLawFit, float]:
-        """Fit the law with c; the prior counts as one more observation of its spread."""
+    def _free(self, log: Log, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
+        """Return c as fitted, rounded; the prior counts as one more observation. None if nothing sound fits."""
         late = window(log, schedule, share)
-        start = self._given(log, schedule, prior.centre if prior else 0.0, share)
         x, G = schedule.progress(late.steps), self._annealing(log, schedule, share)
-        z = (x / x[-1]) ** -EXPONENTS[:, None]
-        columns = np.stack([np.ones_like(z), z, np.broadcast_to(-G, z.shape)], axis=2)
-        y, weight = np.broadcast_to(late.loss, z.shape), late.weight
-        robust = np.broadcast_to(weight, z.shape)
-        for _ in range(4):
-            normal = np.einsum("kni,kn,knj->kij", columns, robust, columns)
-            right = np.einsum("kni,kn,kn->ki", columns, robust, y)
-            if prior:
-                strength = (start.scale / prior.spread) ** 2
-                normal[:, 2, 2] += strength
-                right[:, 2] += strength * prior.centre
-            normal += 1e-12 * np.eye(3)
-            solved = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
-            size = np.abs(y - np.einsum("kni,ki->kn", columns, solved))
-            scale = NORMAL * np.median(size, axis=1) + 1e-9
-            robust = weight * np.minimum(1, 1.345 * scale[:, None] / np.maximum(size, 1e-12))
-        losses = (robust * size**2).sum(axis=1) + (
-            ((solved[:, 2] - prior.centre) / prior.spread * start.scale) ** 2 if prior else 0
-        )
-        k = int(np.where((solved[:, :2] >= 0).all(axis=1), losses, np.inf).argmin())
-        c = max(round(float(solved[k, 2]) / STEP) * STEP, 0.0)
-        return self._given(log, schedule, c, share), c
+        c = fit_coefficient(x, G, late.loss, late.weight, (prior.centre, prior.spread) if prior else None)
+        return None if c is None else round(c / STEP) * STEP
 
     def _annealing(self, log: Log, schedule: Schedule, share: float) -> Vector:
         def make() -> Vector:
@@ -137,10 +126,10 @@ class AnnealedLaw(LawForecaster):
         """Return the coefficient that a complete run tells by itself; None if its rate hardly falls."""
 
         def make() -> float | None:
-            if run.schedule.cooled(run.log.steps).max() < LEAST_FALL:
+            if np.ptp(run.schedule.cooled(run.log.steps)) < LEAST_FALL:
                 return None
             try:
-                return self._free(run.log, run.schedule, None, SIBLINGS_SEEN)[1]
+                return self._free(run.log, run.schedule, None, SIBLINGS_SEEN)
             except RefusedError:
                 return None
 

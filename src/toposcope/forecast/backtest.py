@@ -6,11 +6,12 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecast.forecast import RefusedError, Run
-from toposcope.forecast.line_up import line_up
+from toposcope.forecast.line_up import DEFAULT, FORECASTERS, line_up
 from toposcope.forecast.planned import planned
 from toposcope.logs import Log
 from toposcope.progress import Progress, silent
@@ -45,9 +46,14 @@ class Collected(NamedTuple):
 
 def complete_runs(logs: Sequence[Log]) -> Collected:
     """Return the runs of complete logs; the plan of each ends where its log does."""
-    runs, remarks = [], []
+    runs: list[Run] = []
+    remarks = []
     for log in logs:
         last = int(log.steps[-1])
+        twin = next((run.log.name for run in runs if _same(run.log, log)), None)
+        if twin is not None:
+            remarks.append(f"{log.name}: left out, it is {twin} again")
+            continue
         if log.last_step is not None and last < COMPLETE * log.last_step:
             remarks.append(f"{log.name}: left out, its log ends at step {last:,} of {log.last_step:,}")
             continue
@@ -56,6 +62,14 @@ def complete_runs(logs: Sequence[Log]) -> Collected:
         except ToposcopeError as error:
             remarks.append(f"left out: {error}")
     return Collected(tuple(runs), tuple(remarks))
+
+
+def _same(one: Log, other: Log) -> bool:
+    """Tell whether two logs are of one run: they end alike, and agree wherever both have a row."""
+    if one.steps[-1] != other.steps[-1] or one.loss[-1] != other.loss[-1]:
+        return False
+    _, mine, theirs = np.intersect1d(one.steps, other.steps, assume_unique=True, return_indices=True)
+    return bool(np.array_equal(one.loss[mine], other.loss[theirs]))
 
 
 def siblings_of(run: Run, runs: Sequence[Run], split: Split) -> tuple[Run, ...]:
@@ -170,6 +184,7 @@ def _of_run(run: Run, fraction: float, siblings: tuple[Run, ...]) -> list[tuple[
             raise RefusedError(f"nothing was logged in the first {fraction:.0%}")
         found = line_up(seen, run.schedule, siblings)
     except RefusedError as error:
-        return [(*known, "default", None, None, None, *final, str(error))]
+        names = [DEFAULT, *(forecaster.name for forecaster in FORECASTERS)]
+        return [(*known, name, None, None, None, *final, str(error)) for name in names]
     told = [(*known, name, f.loss, f.low, f.high, *final, "") for name, f in found.forecasts.items()]
     return told + [(*known, name, None, None, None, *final, why) for name, why in found.refused.items()]

@@ -40,8 +40,9 @@ def _falls(schedule: Schedule) -> tuple[Vector, Vector]:
     if not len(when):
         return np.empty(0), np.empty(0)
     parts = np.array_split(when, min(MOST_FALLS, len(when)))
-    at = np.array([schedule.progress(part).mean() for part in parts])
-    return at, np.array([falls[part - 1].sum() for part in parts])
+    # a jump among small falls is where it is
+    at = [np.average(schedule.progress(part), weights=np.abs(falls[part - 1])) for part in parts]
+    return np.array(at), np.array([falls[part - 1].sum() for part in parts])
 
 
 COOLDOWN = AnnealedLaw("cooldown", gain)

@@ -17,6 +17,9 @@ Vector = NDArray[np.float64]
 LEVEL = 0.9
 FEWEST = 8
 """Errors that an interval is made of."""
+PARTS = 20
+RISEN = 1.1
+"""The last loss over the lowest; by so much noise does not rise."""
 TABLE = "errors.csv"
 FALLBACK = "last"
 """Widest of all; it counts for what the table does not name."""
@@ -25,27 +28,35 @@ FALLBACK = "last"
 def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
     """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and where it is from.
 
-    Split conformal (Vovk et al. 2005): the ceil((n + 1) 0.9)-th smallest of the absolute errors of n siblings of the
-    family, at least 8, each foretold at the same fraction without the runs of its size. With fewer, the shipped table
-    tells, by fraction; or siblings of other families, if that is wider.
+    Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
+    errors of n siblings of the family, at least 8, each foretold at the same fraction without the runs of its size.
+    Runs of one size are alike, so that the guarantee is not exact; what is covered is measured. With fewer siblings
+    the shipped table tells, by fraction; or siblings of other families, if that is wider.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     fraction = fraction_seen(log, schedule)
     if len(relatives) >= FEWEST:
         width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
-        if len(relatives) < LEVEL / (1 - LEVEL):
+        if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
         width = shipped(forecast.forecaster, fraction)
         source = f"interval: errors at {fraction:.0%} of other families' runs; siblings of this one would tell better"
         if len(strangers) >= FEWEST:
             width = max(width, quantile(strangers))
-    return replace(
-        forecast,
-        low=float(forecast.loss * np.exp(-width)),
-        high=float(forecast.loss * np.exp(width)),
-        remarks=(*forecast.remarks, source),
-    )
+    low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
+    lowest, now = risen(log)
+    if now > RISEN * lowest:
+        high = max(high, now)
+        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: no law of a run that learns holds; {source}"
+    return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+
+
+def risen(log: Log) -> tuple[float, float]:
+    """Return the lowest and the last of the medians over twentieths of the log; one loss with few rows."""
+    parts = np.array_split(log.loss, min(PARTS, len(log.loss)))
+    medians = [float(np.median(part)) for part in parts]
+    return min(medians), medians[-1]
 
 
 def quantile(errors: Vector, level: float = LEVEL) -> float:

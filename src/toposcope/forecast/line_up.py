@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from toposcope.forecast.annealing import ANNEALING
 from toposcope.forecast.cooldown import COOLDOWN
 from toposcope.forecast.forecast import Forecast, Forecaster, RefusedError, Run
-from toposcope.forecast.intervals import with_interval
+from toposcope.forecast.intervals import RISEN, risen, with_interval
 from toposcope.forecast.last import Last
 from toposcope.forecast.median import Median
 from toposcope.forecast.multi_power import MultiPower
@@ -15,6 +15,7 @@ from toposcope.forecast.s1 import S1
 from toposcope.forecast.s1_anneal import S1_ANNEAL
 from toposcope.forecast.schedule import Schedule
 from toposcope.forecast.stack import Stack
+from toposcope.forecast.stack_norms import StackNorms
 from toposcope.forecast.template import Template
 from toposcope.logs import Log
 
@@ -30,9 +31,10 @@ FORECASTERS: tuple[Forecaster, ...] = (
     MultiPower(),
     Template(),
     Stack(),
+    StackNorms(),
 )
 PREFERRED = (Stack.name, Median.name, Template.name)
-"""The default is the first of these that does not refuse."""
+"""The default is the first of these that does not refuse; of a run whose loss rises it is ``last``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +47,13 @@ class LineUp:
         By name, the default first.
     refused : dict of str
         Name -> why there is none.
+    chosen : str
+        Name of the forecaster that the default is.
     """
 
     forecasts: dict[str, Forecast]
     refused: dict[str, str]
+    chosen: str
 
 
 def line_up(
@@ -70,11 +75,8 @@ def line_up(
             refused[forecaster.name] = str(error)
     if not forecasts:
         raise RefusedError(next(iter(refused.values())))
-    return LineUp({DEFAULT: _default(forecasts), **forecasts}, refused)
-
-
-def _default(forecasts: dict[str, Forecast]) -> Forecast:
-    """Return the stack, where the family has siblings for it; else the median of three laws; else what there is."""
-    name = next(name for name in (*PREFERRED, *forecasts) if name in forecasts)
-    chosen = forecasts[name]
-    return replace(chosen, forecaster=DEFAULT, remarks=(f"the default is {name}", *chosen.remarks))
+    # no law of a run that learns holds for one that diverges
+    lowest, now = risen(log)
+    preferred = (Last.name,) if now > RISEN * lowest else PREFERRED
+    chosen = next(name for name in (*preferred, *forecasts) if name in forecasts)
+    return LineUp({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen)

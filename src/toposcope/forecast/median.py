@@ -29,5 +29,5 @@ class Median(LawForecaster):
             return np.asarray(np.median([law.loss(steps) for law in laws], axis=0), dtype=np.float64)
 
         told = {each.name: law.final() for each, law in zip(LAWS, laws, strict=True)}
-        remarks = tuple(dict.fromkeys(remark for law in laws for remark in law.remarks))
-        return FittedLaw(loss, schedule, told, remarks)
+        # each says as much of its own coefficient
+        return FittedLaw(loss, schedule, told, laws[0].remarks)

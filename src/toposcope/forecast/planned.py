@@ -19,6 +19,8 @@ TO_THE_END = 0.02
 """Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
 LATE = 0.05
 """Share of the run before its first logged rate that is worth a remark."""
+LONGEST = 10**8
+"""Steps of a run: a schedule holds the rate of every one."""
 APART = 0.01
 """Share of the peak by which a plan may differ from the log without a remark."""
 
@@ -95,11 +97,16 @@ def _check_end(log: Log, end: int) -> None:
             f"{log.name}: the schedule ends at step {end:,}, before the log does at step {log.steps[-1]:,};"
             " give the last step that is planned"
         )
+    if end > LONGEST:
+        raise ToposcopeError(
+            f"{log.name}: {end:,} steps are more than {LONGEST:,}; count steps of the optimiser, not tokens or samples"
+        )
 
 
 def _no_end(log: Log) -> ToposcopeError:
     return ToposcopeError(
-        f"{log.name}: nothing tells how many steps are planned; declare them, as in --schedule cosine:steps=20000"
+        f"{log.name}: nothing tells how many steps are planned; give them, as in --steps 20000, or declare"
+        " the schedule, as in --schedule cosine:steps=20000"
     )
 
 

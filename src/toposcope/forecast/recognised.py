@@ -17,6 +17,10 @@ CONSTANT = 1e-4
 """Share of the peak; a rate that fell less is constant so far."""
 TOLERANCE = 0.01
 """Share of the fall seen; how far a shape may be off anywhere."""
+FEW_DIGITS = (3, 4)
+"""Significant digits that a rate may have been logged with."""
+SAME = 1e-6
+"""Of the last digit."""
 EXACT = 1e-6
 """Share of the peak; what is off by no more needs no other shape."""
 FEWEST = 4
@@ -120,8 +124,21 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     earliest = 0.0 if begin == 0 else before
     onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], ONSETS)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
-    fits = [fit for fit in fits if fit.worst <= TOLERANCE * fall]
+    # Rounded rates tell no end.
+    allowed = max(TOLERANCE * fall, _rounding(rates) if last_step is not None else 0.0)
+    fits = [fit for fit in fits if fit.worst <= allowed]
     return _told(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
+
+
+def _rounding(rates: Vector) -> float:
+    """Return by how much a fit to rates that were logged with few digits may be off: one of the last; else 0."""
+    top = np.floor(np.log10(rates.max()))
+    places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
+    for digits in FEW_DIGITS:
+        scaled = rates * 10.0 ** (digits - 1 - places)
+        if np.abs(scaled - scaled.round()).max() < SAME:
+            return float(10.0 ** (top - digits + 1))
+    return 0.0
 
 
 def _told(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised:

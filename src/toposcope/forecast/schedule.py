@@ -83,11 +83,12 @@ class Schedule:
         ndarray, shape (n,), float64
         """
         if decay not in self._momenta:
-            from scipy.signal import lfilter
+            from scipy.linalg import solve_banded
 
             falls = -np.diff(self.rates, prepend=self.rates[0]) / self.peak
-            # One recurrence sums λ^(i-k) over k, the other over i.
-            self._momenta[decay] = np.cumsum(lfilter([1 - decay], [1, -decay], falls))
+            # m_i = λ m_{i-1} + (1 - λ) fall_i as a banded system, and its sum over i; scipy.signal takes long to import
+            bands = np.vstack([np.ones(len(falls)), np.full(len(falls), -decay)])
+            self._momenta[decay] = np.cumsum(solve_banded((1, 0), bands, (1 - decay) * falls))
         return self._momenta[decay][steps]
 
     def decay_seen(self, step: int) -> float:

@@ -88,11 +88,11 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
     rows: list[tuple[object, ...]] = []
     for (fraction,), part in known.group_by("fraction", maintain_order=True):
         for baseline in baselines:
-            beside = part.filter(forecaster=baseline).select("run", base="error")
+            beside = part.filter(forecaster=baseline).select("family", "run", base="error")
             names = [name for name in part["forecaster"].unique(maintain_order=True) if name != baseline]
             found = []
             for name in names:
-                both = part.filter(forecaster=name).join(beside, on="run")
+                both = part.filter(forecaster=name).join(beside, on=["family", "run"])
                 if len(both):
                     found.append((fraction, name, baseline, len(both), *_skill(both)))
             p = adjusted(np.array([row[-1] for row in found], dtype=np.float64))
@@ -106,7 +106,7 @@ def _of(known: pl.DataFrame) -> tuple[float, ...]:
     error, relative = foretold - final, np.abs(foretold / final - 1)
     outside = np.maximum(low - final, 0) + np.maximum(final - high, 0)
     score = (high - low + 2 / (1 - LEVEL) * outside) / final
-    rho = float(correlate(ranks(foretold), ranks(final))) if np.ptp(final) > 0 and np.ptp(foretold) > 0 else np.nan
+    rho = float(correlate(ranks(foretold)[None], ranks(final))[0])  # NaN where all are equal
     return (
         float(np.abs(error).mean()),
         float(np.median(relative)),
@@ -133,5 +133,5 @@ def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     drawn = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
     below = base[drawn].sum(axis=1)
     resampled = 1 - ours[drawn].sum(axis=1) / np.where(below > 0, below, np.nan)
-    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    low, high = np.nanquantile(resampled, [0.025, 0.975]) if base.any() else (np.nan, np.nan)
     return len(groups), float(skill), float(low), float(high), sign_flip(groups["difference"].to_numpy())

@@ -3,7 +3,7 @@
 Golub & Pereyra 2003, "Separable nonlinear least squares: the variable projection method and its applications".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,12 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 EXPONENTS = np.linspace(0.05, 1.5, 59)
-ROUNDS = 4
+FINER = 21
+"""Exponents of the finer grid."""
+ROUNDS, MOST_ROUNDS = 4, 20
+"""Of reweighting; more than 4 only while many outliers keep the scale falling."""
+SETTLED = 0.9
+"""Share of the scale of the round before from which it has settled."""
 HUBER = 1.345
 """Of the residuals' scale: 95% efficient where they are normal."""
 LEAST_SCALE = 1e-6
@@ -54,6 +59,8 @@ class PowerLawFit:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what a reader of the forecast should know of the fit."""
+        if self.A <= LEAST_SCALE * self.L0:
+            return ("the loss does not fall as in training, it diverges or stands still: the law is a mean of it",)
         if not self.at_edge:
             return ()
         return ("the exponent is at the edge of its range: what was seen does not bend as a power law does",)
@@ -61,6 +68,8 @@ class PowerLawFit:
 
 def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPONENTS) -> PowerLawFit:
     """Fit L0 + A x^-a with L0, A at least 0: least squares for each exponent, reweighted by Huber's function.
+
+    The exponent is searched on a grid, then on a finer one about the best.
 
     Parameters
     ----------
@@ -70,20 +79,30 @@ def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPO
     exponents : ndarray, shape (k,)
         Where a is searched, ascending.
     """
+    k, coarse = _best(x, y, weight, exponents)
+    if k in (0, len(exponents) - 1):
+        return replace(coarse, at_edge=len(exponents) > 1)
+    return _best(x, y, weight, np.linspace(exponents[k - 1], exponents[k + 1], FINER))[1]
+
+
+def _best(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> tuple[int, PowerLawFit]:
+    """Return which exponent fits best, and its fit."""
     z = np.exp(-exponents[:, None] * np.log(x / x[-1]))
     least = LEAST_SCALE * float(np.abs(y).mean())
     robust = np.broadcast_to(weight, z.shape)
-    for _ in range(ROUNDS):
+    best = np.inf
+    for done in range(1, MOST_ROUNDS + 1):
         L0, A = _nonnegative_lines(z, y, robust)
         size = np.abs(y - L0[:, None] - A[:, None] * z)
         scale = NORMAL * np.median(size, axis=1) + least
         robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, least))
-    best = float(scale.min())
+        before, best = best, float(scale.min())
+        if done >= ROUNDS and best > SETTLED * before:
+            break
     within = size <= HUBER * best
     losses = np.where(within, size**2, 2 * HUBER * best * size - (HUBER * best) ** 2)
     k = int((weight * losses).sum(axis=1).argmin())
-    edge = k in (0, len(exponents) - 1) and len(exponents) > 1
-    return PowerLawFit(float(L0[k]), float(A[k]), float(exponents[k]), float(x[-1]), float(scale[k]), edge)
+    return k, PowerLawFit(float(L0[k]), float(A[k]), float(exponents[k]), float(x[-1]), float(scale[k]), at_edge=False)
 
 
 def _nonnegative_lines(z: Matrix, y: Vector, weight: Matrix) -> tuple[Vector, Vector]:

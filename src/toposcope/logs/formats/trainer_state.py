@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 from toposcope.logs.formats.json_rows import table_of
 from toposcope.logs.raw import Raw
@@ -23,6 +22,8 @@ def _file(path: Path) -> Path | None:
         return path if path.name == NAME else None
     if (path / NAME).is_file():
         return path / NAME
+    from toposcope.checkpoints.steps import step_of  # what it imports takes long
+
     states = {step_of(place.name) or 0: place / NAME for place in path.glob("checkpoint-*") if (place / NAME).is_file()}
     return states[max(states)] if states else None
 

@@ -1,0 +1,171 @@
+"""Where the loss of a run will end: what was seen, what is foretold, and what is planned of the learning rate."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from toposcope.forecast.ask import Answer, headline
+from toposcope.forecast.forecast import Forecast, Run
+from toposcope.forecast.intervals import band
+from toposcope.forecast.line_up import DEFAULT
+from toposcope.logs import Log
+from toposcope.report.figures.drawn import COLOURS, FAINT, INK, SMALL, SOFT, Drawn, legend, new_figure
+from toposcope.report.rendering import PLACES
+
+Vector = NDArray[np.float64]
+
+MOST_SIBLINGS = 12
+BINS = 250
+"""Of steps, where more were logged; a line is the median of each."""
+EARLY = 0.25
+"""Share of what was seen that may lie above the figure: the first fall would hide the rest."""
+SEEN, FORETOLD = COLOURS[0], COLOURS[1]
+APART = 0.052
+"""Of the height of the panel, between two names at its right."""
+
+
+def forecast(answer: Answer) -> Drawn:
+    """Draw the loss that was seen, the curve foretold with its band, siblings, and where each forecaster ends."""
+    figure = new_figure(5.2)
+    loss, rate = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    log, believed = answer.log, answer.believed
+    siblings = _nearest(answer)
+    for place, run in enumerate(siblings):
+        # stretched to the steps planned: at equal shares of their steps runs are compared
+        share = answer.schedule.last_step / run.schedule.last_step
+        steps, values = _smooth(run.log)
+        loss.plot(
+            steps * share, values, color=FAINT, linewidth=0.7, alpha=0.7, zorder=1,
+            label="siblings" if place == 0 else "_",
+        )  # fmt: skip
+    steps, values = _smooth(log)
+    if len(steps) < len(log.steps):
+        thin = max(1, len(log.steps) // 2000)
+        loss.plot(log.steps[::thin], log.loss[::thin], color=SEEN, linewidth=0.5, alpha=0.2, zorder=2)
+    loss.plot(steps, values, color=SEEN, label="seen", zorder=4, marker="o" if len(steps) == 1 else None)
+    if believed is not None:
+        low, high = band(believed)
+        loss.fill_between(believed.steps, low, high, color=FORETOLD, alpha=0.2, linewidth=0, zorder=3)
+        loss.plot(
+            believed.steps,
+            believed.curve,
+            color=FORETOLD,
+            linestyle="--",
+            zorder=5,
+            label=f"foretold ({answer.chosen})",
+        )
+    bottom, top = _limits(answer)
+    loss.set(ylabel=f"loss ({log.unit})", ylim=(bottom, top))
+    if answer.found is not None:
+        _ends(loss, answer, bottom, top)
+    _rate(rate, answer)
+    legend(figure, loss, columns=3)
+    drawn = "Solid: what was seen"
+    if len(log.steps) > BINS:
+        drawn += ", medians over steps; faint: single rows"
+    if believed is not None:
+        drawn += "; dashed: the default forecast with its 90% band; at the right, the end of each forecaster"
+    if siblings:
+        which = f"the {len(siblings)} of {len(answer.siblings)} siblings nearest" if _some(answer) else "siblings"
+        drawn += f"; thin: {which}, stretched to the same length"
+    below = "Below: the learning rate as a share of its peak, warm-up left out."
+    told = headline(answer)
+    told = f"{told[:1].upper()}{told[1:]}."
+    return Drawn("forecast", f"{told} {drawn}. {below}", f"Loss over training steps. {told} {below}", figure)
+
+
+def _some(answer: Answer) -> bool:
+    return len(answer.siblings) > MOST_SIBLINGS
+
+
+def _nearest(answer: Answer) -> list[Run]:
+    """Return the siblings in the log's unit whose loss is nearest where it ends, those of its family first."""
+    log = answer.log
+    now = log.final_loss()[0]
+
+    def off(run: Run) -> tuple[bool, float]:
+        at = log.steps[-1] / answer.schedule.last_step * run.schedule.last_step
+        there = np.interp(at, *_smooth(run.log))
+        return run.log.family != log.family, abs(float(np.log(there / now)))
+
+    alike = [run for run in answer.siblings if run.log.unit == log.unit]
+    return sorted(alike, key=off)[:MOST_SIBLINGS]
+
+
+def _smooth(log: Log) -> tuple[Vector, Vector]:
+    """Return steps and losses; of many, the median of each of 250 bins, which no spike moves."""
+    steps = log.steps.astype(np.float64)
+    if len(steps) <= BINS:
+        return steps, log.loss
+    parts = np.array_split(np.arange(len(steps)), BINS)
+    return np.array([steps[p].mean() for p in parts]), np.array([np.median(log.loss[p]) for p in parts])
+
+
+def _limits(answer: Answer) -> tuple[float, float]:
+    """Return the ends of the vertical axis: the forecasts, the band, and what was seen but for its first quarter."""
+    steps, values = _smooth(answer.log)
+    late = values[steps >= EARLY * steps[-1]]
+    shown = [float(late.min()), float(late.max())]
+    if answer.found is not None and answer.believed is not None:
+        believed = answer.believed
+        shown += [believed.low, believed.high]
+        # a forecaster that is far off does not press the others together
+        reach = max(shown) - min(shown)
+        ends = [each.loss for each in answer.found.forecasts.values()]
+        shown += [end for end in ends if min(shown) - reach < end < max(shown) + reach]
+    low, high = min(shown), max(shown)
+    margin = 0.05 * (high - low) if high > low else 0.05 * high
+    return low - margin, high + margin
+
+
+def _ends(axes: Axes, answer: Answer, bottom: float, top: float) -> None:
+    """Mark where each forecaster ends, with its name at the right; names are moved apart."""
+    assert answer.found is not None
+    found: list[tuple[str, Forecast]] = sorted(
+        ((name, each) for name, each in answer.found.forecasts.items() if name != DEFAULT),
+        key=lambda pair: pair[1].loss,
+    )
+    height = top - bottom
+    wanted = np.array([(np.clip(each.loss, bottom, top) - bottom) / height for _, each in found])
+    last = answer.schedule.last_step
+    for (name, each), place, at in zip(found, _apart(wanted), wanted, strict=True):
+        mine = name == answer.chosen
+        colour = FORETOLD if mine else SOFT
+        axes.plot(
+            [last], [np.clip(each.loss, bottom, top)], marker="_", markersize=9, markeredgewidth=2 if mine else 1,
+            color=colour, clip_on=False, linestyle="none", zorder=6,
+        )  # fmt: skip
+        beyond = "" if bottom <= each.loss <= top else f" {each.loss:.3g}"
+        axes.annotate(
+            f"{name}{beyond}", xy=(1, at), xytext=(1.07, place), xycoords="axes fraction", textcoords="axes fraction",
+            color=colour if mine else INK, fontsize=SMALL, fontweight="bold" if mine else None, va="center",
+            annotation_clip=False, arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def _apart(wanted: Vector) -> Vector:
+    """Move ascending places in [0, 1] apart, as little as may be, and keep their order."""
+    gaps = APART * np.arange(len(wanted))
+    # isotonic regression of the places less the gaps: pools of neighbours share their mean
+    pools: list[list[float]] = []
+    for value in wanted - gaps:
+        pools.append([float(value)])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    placed = np.concatenate([np.full(len(pool), np.mean(pool)) for pool in pools]) + gaps
+    return np.asarray(np.clip(placed, gaps, 1 - gaps[::-1]).round(PLACES), dtype=np.float64)
+
+
+def _rate(axes: Axes, answer: Answer) -> None:
+    """Draw the learning rate: what is past, and what is planned."""
+    schedule, last = answer.schedule, int(answer.log.steps[-1])
+    look: dict[str, Any] = {"color": INK, "linewidth": 0.9}
+    steps = np.unique(np.linspace(schedule.warm_up, schedule.last_step, 600).round().astype(np.int64))
+    share = schedule.rates[steps] / schedule.peak
+    past = steps <= last
+    axes.plot(steps[past], share[past], **look)
+    axes.plot(steps[~past], share[~past], linestyle=":", **look)
+    axes.set(ylim=(-0.05, 1.1), xlabel="training step", ylabel="learning\nrate", xlim=(0, schedule.last_step))
+    axes.set_yticks([0, 0.5, 1])

@@ -1,0 +1,304 @@
+"""``toposcope forecast``: what it prints, draws, borrows, refuses, and how it follows a log that grows."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from toposcope.cli import toposcope
+from toposcope.logs import read_log
+
+STEPS, EVERY = 2000, 10
+
+
+def rates(t: np.ndarray) -> np.ndarray:
+    return np.asarray(1e-3 * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * t / STEPS))))
+
+
+def losses(t: np.ndarray, level: float, seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 0.004, len(t))
+    return np.asarray(level + 8 * t**-0.45 - 0.2 * (1 - rates(t) / 1e-3) + noise)
+
+
+def write(
+    path: Path,
+    share: float = 1.0,
+    *,
+    level: float = 2.8,
+    seed: int = 0,
+    names: str = "step,loss,lr,max_steps,n_params",
+    parameters: float = 1e8,
+    cut: int = 0,
+) -> Path:
+    t = np.arange(EVERY, round(share * STEPS) + 1, EVERY)
+    columns = {"step": t, "loss": losses(t, level, seed), "lr": rates(t)}
+    rows = [f"{s},{x:.5f},{r:.8f},{STEPS},{parameters:g}" for s, x, r in zip(*columns.values(), strict=True)]
+    kept = len(names.split(","))
+    text = "\n".join([names, *(",".join(row.split(",")[:kept]) for row in rows)]) + "\n"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text[: len(text) - cut])
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Complete runs of three sizes, four of each, and the run that is asked about, seen to 40%."""
+    folder = tmp_path_factory.mktemp("forecast")
+    for i in range(12):
+        size = i % 3
+        write(
+            folder / "siblings" / f"s{i}.csv", level=3.2 - 0.2 * size + 0.01 * i, seed=i + 1, parameters=5e7 * 2**size
+        )
+    write(folder / "now.csv", 0.4)
+    return folder
+
+
+def told(*arguments: str | Path | float) -> Result:
+    return CliRunner().invoke(toposcope, ["forecast", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def answer(*arguments: str | Path | float) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    done = told(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout, parse_constant=refuse)
+    assert list(found) == sorted(found)
+    return found
+
+
+def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
+    done = told(runs / "now.csv")
+    assert done.exit_code == 0, done.output
+    first, read, plan, *_ = done.stdout.splitlines()
+    match = re.fullmatch(r"final loss ([\d.]+) nats \(90%: ([\d.]+) to ([\d.]+)\), default: median", first)
+    assert match is not None, first
+    loss, low, high = map(float, match.groups())
+    assert low < loss < high
+    assert read.startswith("read: 80 losses from 'loss' in nats, steps 10 to 800, 100M parameters; ")
+    assert plan.startswith("plan: 2,000 steps, 40% seen; learning rate at its peak, 0.001, at step ")
+    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    assert {"last", "power_law", "s1", "median", "multi_power", "template", "stack"} <= set(rows)
+    assert "default" not in rows
+    assert "needs at least 4" in rows["template"]
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert len(notes) == len(set(notes))
+    assert any("of the decay seen" in line for line in notes)
+    assert any("columns: " in line for line in notes)
+
+
+def test_programs_are_told_everything(runs: Path) -> None:
+    found = answer(runs / "now.csv")
+    final = float(losses(np.arange(EVERY, STEPS + 1, EVERY), 2.8, 0)[-4:].mean())
+    forecasts, curve = found["forecasts"], found["curve"]
+    assert isinstance(forecasts, dict)
+    assert isinstance(curve, dict)
+    default = forecasts["default"]
+    assert default["loss"] == forecasts[found["default"]]["loss"] == pytest.approx(final, rel=0.02)
+    assert default["low"] < final < default["high"]
+    steps = curve["steps"]
+    assert (steps[0], steps[-1]) == (800, STEPS)
+    assert len(steps) == len(curve["loss"]) == len(curve["low"]) == len(curve["high"])
+    assert (curve["low"][-1] / curve["loss"][-1]) == pytest.approx(default["low"] / default["loss"])
+    assert {"multi_power", "template", "stack"} <= set(found["refused"])
+    assert (found["complete"], found["final_loss"], found["fraction_seen"]) == (False, None, 0.4)
+
+
+def test_siblings_are_borrowed_from(runs: Path) -> None:
+    found = answer(runs / "now.csv", "--siblings", runs / "siblings")
+    assert found["default"] == "stack"
+    assert len(found["siblings"]) == 12
+    assert any("taken to be the log's" in str(remark) for remark in found["remarks"])
+    done = told(runs / "now.csv", "--siblings", runs / "siblings")
+    assert "siblings: 12 complete runs, 12 of the log's family" in done.stdout
+
+
+def test_the_run_itself_is_no_sibling_of_its_own(runs: Path, tmp_path: Path) -> None:
+    # by its losses under another name, and by its name
+    for name in ("finished.csv", "now.csv"):
+        folder = tmp_path / name.removesuffix(".csv")
+        for source in (runs / "siblings").iterdir():
+            folder.mkdir(exist_ok=True)
+            (folder / source.name).write_text(source.read_text())
+        write(folder / name, seed=0 if name == "finished.csv" else 7)
+        found = answer(runs / "now.csv", "--siblings", folder)
+        assert len(found["siblings"]) == 12
+        words = f"{name.removesuffix('.csv')}: left out of the siblings, it is the run itself"
+        assert words in found["remarks"]
+
+
+def test_siblings_of_another_unit_are_left_out(runs: Path, tmp_path: Path) -> None:
+    for i in range(3):
+        write(tmp_path / "mixed" / f"n{i}.csv", level=3 + 0.1 * i, seed=i + 1)
+    write(tmp_path / "mixed" / "b.csv", seed=9, names="step,bpb,lr,max_steps")
+    found = answer(runs / "now.csv", "--siblings", tmp_path / "mixed")
+    assert found["siblings"] == ["n0", "n1", "n2"]
+    assert "1 sibling left out: in bits per byte, the log in nats" in found["remarks"]
+    alone = told(runs / "now.csv", "--siblings", tmp_path / "mixed" / "b.csv")
+    assert alone.exit_code == 2
+    assert "no sibling can be used" in alone.stderr
+
+
+def test_columns_and_units_that_are_named(runs: Path, tmp_path: Path) -> None:
+    own = write(tmp_path / "own.csv", 0.4, names="it,objective,eta")
+    assert told(own).exit_code == 2
+    named = ("--column", "loss=objective", "--column", "learning_rate=eta", "--unit", "bits", "--steps", STEPS)
+    found = answer(own, *named)
+    log = found["log"]
+    assert isinstance(log, dict)
+    assert (log["target"], log["unit"], log["n"]) == ("objective", "bits", 80)
+    # siblings from another tool have columns of other names
+    found = answer(own, *named[:4], "--steps", STEPS, "--siblings", runs / "siblings")
+    assert len(found["siblings"]) == 12
+
+
+def test_a_declared_schedule(tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.csv", 0.4, names="step,loss")
+    assert "declare them" in told(bare).stderr
+    found = answer(bare, "--schedule", f"linear:steps={STEPS},final=0.1")
+    schedule = found["schedule"]
+    assert isinstance(schedule, dict)
+    assert (schedule["last_step"], schedule["decay_seen"]) == (STEPS, pytest.approx(0.4))
+
+
+def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
+    path = write(tmp_path / "done.csv")
+    done = told(path)
+    loss, error = read_log(path).final_loss()
+    assert done.stdout.startswith(
+        f"the run is complete, at step 2,000 of 2,000: final loss {loss:.4f} ± {error:.4f} nats"
+    )
+    assert "forecaster" not in done.stdout
+    found = answer(path)
+    assert found["final_loss"] == {"loss": loss, "standard_error": error}
+    assert (found["complete"], found["forecasts"], found["curve"]) == (True, {}, None)
+
+
+def test_a_run_that_rises_is_forecast_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "up.csv"
+    path.write_text("step,loss,max_steps\n" + "".join(f"{i},{3 + i / 100},400\n" for i in range(1, 201)))
+    done = told(path)
+    assert done.exit_code == 0
+    assert "note: the run diverged" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_the_figure_is_written(runs: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "new" / f"figure.{kind}"
+    done = told(runs / "now.csv", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert f"figure: {out}" in done.stdout
+    heads = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert out.read_bytes().startswith(heads[kind])
+
+
+def growing(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
+    """Let the log grow whenever the command sleeps; then the user presses Ctrl-C."""
+
+    def sleep(_seconds: float) -> None:
+        if not acts:
+            raise KeyboardInterrupt
+        acts.pop(0)()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+
+def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "live.csv", 0.3)
+    away = tmp_path / "away"
+    growing(
+        monkeypatch,
+        [
+            lambda: None,
+            lambda: write(path, 0.4, cut=30),
+            lambda: path.rename(away),
+            lambda: write(path, 0.5),
+            lambda: write(path, 0.2),
+            lambda: write(path),
+        ],
+    )
+    done = told(path, "--watch", 60, "--out", tmp_path / "live.png")
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if "  step " in line]
+    seen = [int(re.search(r"step ([\d,]+) of 2,000", line)[1].replace(",", "")) for line in lines]  # type: ignore[index]
+    assert seen == [600, 790, 1000, 400, 2000]
+    assert all("final loss" in line for line in lines)
+    assert "the run is complete" in lines[-1]
+    assert done.stderr.count("waiting: ") == 1
+    assert "no such file" in done.stderr
+    assert (tmp_path / "live.png").is_file()
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: only")]
+    assert len(notes) == 1
+
+
+def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "live.csv", 0.3)
+    growing(monkeypatch, [lambda: write(path, 0.5)])
+    done = told(path, "--watch", 1, "--json")
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["log"]["last_step"] for line in done.stdout.splitlines()] == [600, 1000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("absent.csv",), "does not exist"),
+        (("NOW", "--siblings", "absent"), "does not exist"),
+        (("NOW", "--schedule", "parabola:steps=9"), "parabola"),
+        (("NOW", "--schedule", "cosine:steps=50"), "before the log does"),
+        (("NOW", "--steps", "50"), "before the log does"),
+        (("NOW", "--steps", "99999999999999"), "count steps of the optimiser"),
+        (("NOW", "--unit", "furlongs"), "furlongs"),
+        (("NOW", "--column", "loss"), "WHAT=NAME"),
+        (("NOW", "--column", "los=loss"), "choose from loss"),
+        (("NOW", "--column", "loss=absent"), "no column 'absent'"),
+        (("NOW", "--out", "figure.jpg"), "ends in .png"),
+        (("NOW", "--run", "other"), "no run 'other'"),
+        (("NOW", "--watch", "0"), "--watch"),
+        (("NOW", "--watch", "1", "--schedule", "cosine:stepz=9"), "stepz"),
+    ],
+)
+def test_mistakes_are_bad_use_in_one_line(runs: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = told(*(runs / "now.csv" if each == "NOW" else each for each in arguments))
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("step,accuracy\n1,2\n", "no column of losses"),
+        ("step,loss\n1,nan\n2,nan\n", "no loss is finite"),
+        ("step,loss\n1,-3\n2,-4\n", "no loss is positive"),
+        ("step,loss\n1,4\n2,3\n", "nothing tells how many steps"),
+    ],
+)
+def test_logs_that_are_none_are_told_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    done = told(path)
+    assert done.exit_code == 2
+    assert words in done.stderr.splitlines()[-1]
+    (tmp_path / "good").mkdir()
+    write(tmp_path / "good" / "now.csv", 0.4)
+    if "how many" not in words:
+        beside = told(tmp_path / "good" / "now.csv", "--siblings", path)
+        assert beside.exit_code == 2
+        assert words in beside.stderr.splitlines()[-1]
+
+
+def test_one_point_is_forecast_by_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("step,loss\n1,3.5\n")
+    found = answer(path, "--steps", 100)
+    assert found["default"] == "last"
+    assert "needs at least 5" in str(found["refused"])
