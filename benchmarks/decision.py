@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecast.calibration import (
+from toposcope.forecast.decision.calibration import (
     Bin,
     Calibration,
     brier_score,
@@ -23,8 +23,8 @@ from toposcope.forecast.calibration import (
     log_score,
     reliability,
 )
-from toposcope.forecast.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
-from toposcope.forecast.equal_flop_pairs import (
+from toposcope.forecast.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
+from toposcope.forecast.decision.equal_flop_pairs import (
     FOLDS,
     POINTS_OF_RUN,
     Judged,
@@ -38,7 +38,7 @@ from toposcope.forecast.equal_flop_pairs import (
     together,
 )
 from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.scaling_law import fit_scaling_law
+from toposcope.forecast.scaling.scaling_law import fit_scaling_law
 from toposcope.logs.points import Points, read_points
 from toposcope.report.figures import STYLE
 from toposcope.report.figures.reliability import reliability as draw

@@ -17,11 +17,11 @@ from scipy.optimize import curve_fit
 import toposcope.forecast
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
 from toposcope.forecast.backtest import FRACTIONS, SPLITS, Collected, backtest, complete_runs
+from toposcope.forecast.forecasters.window import LATE
 from toposcope.forecast.intervals import TABLE
 from toposcope.forecast.line_up import line_up
-from toposcope.forecast.planned import planned
+from toposcope.forecast.schedules.planned import planned
 from toposcope.forecast.scores import scores, skills
-from toposcope.forecast.window import LATE
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"

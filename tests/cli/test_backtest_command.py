@@ -85,7 +85,9 @@ def test_few_groups_show_nothing(curves: Path, tmp_path: Path) -> None:
 
 def test_what_was_not_seen_is_told(tmp_path: Path) -> None:
     path = tmp_path / "late.csv"
-    path.write_text("run,step,loss\n" + "".join(f"{r},{s},{4 - s / 10}\n" for r in "ab" for s in (8, 9, 10)))
+    path.write_text(
+        "run,step,loss\n" + "".join(f"{r},{s},{x - s / 10}\n" for r, x in (("a", 4), ("b", 5)) for s in (8, 9, 10))
+    )
     done = told(path, "--fractions", ".1", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "With 10% of a run seen no run can be forecast: nothing was logged in the first 10%." in done.stdout

@@ -161,7 +161,7 @@ def test_columns_and_units_that_are_named(runs: Path, tmp_path: Path) -> None:
 
 def test_a_declared_schedule(tmp_path: Path) -> None:
     bare = write(tmp_path / "bare.csv", 0.4, names="step,loss")
-    assert "declare them" in told(bare).stderr
+    assert "declare the schedule" in told(bare).stderr
     found = answer(bare, "--schedule", f"linear:steps={STEPS},final=0.1")
     schedule = found["schedule"]
     assert isinstance(schedule, dict)

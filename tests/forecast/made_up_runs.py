@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecast.forecast import Run
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 Vector = NDArray[np.float64]

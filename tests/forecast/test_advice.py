@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.advice import Wishes, advise, beyond_plan, cool_down_of, run_of_log
-from toposcope.forecast.decision import COOL_DOWN, RunInProgress
-from toposcope.forecast.inference import best_for_budget
-from toposcope.forecast.planner import over_training, plan
-from toposcope.forecast.repeated_data import plan_repeated
-from toposcope.forecast.scaling_law import ScalingLaw
+from toposcope.forecast.decision.advice import Wishes, advise, beyond_plan, cool_down_of, run_of_log
+from toposcope.forecast.decision.decision import COOL_DOWN, RunInProgress
+from toposcope.forecast.scaling.inference import best_for_budget
+from toposcope.forecast.scaling.planner import over_training, plan
+from toposcope.forecast.scaling.repeated_data import plan_repeated
+from toposcope.forecast.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
 from toposcope.logs.points import Points
 

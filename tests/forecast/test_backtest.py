@@ -154,12 +154,14 @@ def test_runs_that_did_not_end_are_left_out() -> None:
         replace(cut, name="cut"),
         replace(nearly, name="nearly"),
         replace(whole.log, name="negative", learning_rate=-whole.log.learning_rate),
+        replace(whole.log, name="again"),
     ]
     found = complete_runs(logs)
     assert [run.log.name for run in found.runs] == ["whole", "nearly"]
     assert found.runs[1].schedule.last_step == found.runs[1].log.steps[-1] == 1740
     assert found.remarks[0] == "cut: left out, its log ends at step 1,660 of 2,000"
     assert found.remarks[1].startswith("left out: negative: the learning rate is negative")
+    assert found.remarks[2] == "again: left out, it is whole again"
 
 
 @pytest.fixture(scope="module")

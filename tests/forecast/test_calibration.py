@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from toposcope.forecast.calibration import (
+from toposcope.forecast.decision.calibration import (
     SHIPPED,
     Calibration,
     brier_score,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.calibration import Calibration
-from toposcope.forecast.decision import (
+from toposcope.forecast.decision.calibration import Calibration
+from toposcope.forecast.decision.decision import (
     RunInProgress,
     break_even,
     continued,
@@ -19,8 +19,8 @@ from toposcope.forecast.decision import (
     scaled,
     signals,
 )
-from toposcope.forecast.repeated_data import plan_repeated, repeated_loss
-from toposcope.forecast.scaling_law import ScalingLaw
+from toposcope.forecast.scaling.repeated_data import plan_repeated, repeated_loss
+from toposcope.forecast.scaling.scaling_law import ScalingLaw
 
 LAW = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)
 laws = st.builds(

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecast.early_stopping import BETTER, NOT_SHOWN, WORSE, EarlyStopping, early_stopping, gain_by
 from toposcope.forecast.forecast import Forecast, RefusedError, Run
-from toposcope.forecast.power_law import PowerLaw
-from toposcope.forecast.schedule import Schedule
-from toposcope.forecast.stopping_rules import (
+from toposcope.forecast.forecasters.power_law import PowerLaw
+from toposcope.forecast.schedules.schedule import Schedule
+from toposcope.forecast.stopping.early_stopping import BETTER, NOT_SHOWN, WORSE, EarlyStopping, early_stopping, gain_by
+from toposcope.forecast.stopping.stopping_rules import (
     BURN_INS,
     DELTAS,
     FRACTION,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.calibration import Calibration, brier_score, calibration_error, reliability
-from toposcope.forecast.equal_flop_pairs import (
+from toposcope.forecast.decision.calibration import Calibration, brier_score, calibration_error, reliability
+from toposcope.forecast.decision.equal_flop_pairs import (
     LARGER,
     MOST_SUNK,
     calibration_of,
@@ -16,7 +16,7 @@ from toposcope.forecast.equal_flop_pairs import (
     recalibrated_out_of_fold,
     together,
 )
-from toposcope.forecast.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecast.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)

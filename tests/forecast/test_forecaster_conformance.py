@@ -12,8 +12,8 @@ from made_up_runs import KINDS, Truth, copied, made_up_family, made_up_run, rate
 from toposcope.forecast.forecast import Forecast, Forecaster, RefusedError, Run
 from toposcope.forecast.intervals import band, with_interval
 from toposcope.forecast.line_up import FORECASTERS
-from toposcope.forecast.planned import planned
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.planned import planned
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 

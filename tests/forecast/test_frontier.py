@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.frontier import by_envelope, by_law, by_parabolas
-from toposcope.forecast.isoflop import budgets_of, isoflop, isoflops
-from toposcope.forecast.planner import optimal_split
-from toposcope.forecast.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecast.scaling.frontier import by_envelope, by_law, by_parabolas
+from toposcope.forecast.scaling.isoflop import budgets_of, isoflop, isoflops
+from toposcope.forecast.scaling.planner import optimal_split
+from toposcope.forecast.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 
 LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.40)

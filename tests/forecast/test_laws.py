@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_family, made_up_run, rates, seen
 
-from toposcope.forecast.annealed_law import PRIOR, STEP, AnnealedLaw, Prior
-from toposcope.forecast.annealing import ANNEALING
-from toposcope.forecast.cooldown import COOLDOWN, DELAY, EXPONENT, gain
 from toposcope.forecast.forecast import RefusedError, Run
-from toposcope.forecast.last import Last
-from toposcope.forecast.law_forecaster import LawForecaster
-from toposcope.forecast.median import Median
-from toposcope.forecast.multi_power import MultiPower
-from toposcope.forecast.power_law import PowerLaw
-from toposcope.forecast.s1 import S1
-from toposcope.forecast.s1_anneal import S1_ANNEAL
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.forecasters.annealed_law import PRIOR, STEP, AnnealedLaw, Prior
+from toposcope.forecast.forecasters.annealing import ANNEALING
+from toposcope.forecast.forecasters.cooldown import COOLDOWN, DELAY, EXPONENT, gain
+from toposcope.forecast.forecasters.last import Last
+from toposcope.forecast.forecasters.law_forecaster import LawForecaster
+from toposcope.forecast.forecasters.median import Median
+from toposcope.forecast.forecasters.multi_power import MultiPower
+from toposcope.forecast.forecasters.power_law import PowerLaw
+from toposcope.forecast.forecasters.s1 import S1
+from toposcope.forecast.forecasters.s1_anneal import S1_ANNEAL
+from toposcope.forecast.schedules.schedule import Schedule
 
 FORECASTER: dict[str, LawForecaster] = {
     "power_law": PowerLaw(),

@@ -3,11 +3,11 @@ import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
 
 from toposcope.forecast.forecast import Forecast, RefusedError
-from toposcope.forecast.last import Last
+from toposcope.forecast.forecasters.last import Last
+from toposcope.forecast.forecasters.median import Median
+from toposcope.forecast.forecasters.power_law import PowerLaw
+from toposcope.forecast.forecasters.template import Template
 from toposcope.forecast.line_up import DEFAULT, FORECASTERS, PREFERRED, LineUp, line_up
-from toposcope.forecast.median import Median
-from toposcope.forecast.power_law import PowerLaw
-from toposcope.forecast.template import Template
 
 RUN = made_up_run("run", noise=0.003, size=1e10)
 NAMES = [forecaster.name for forecaster in FORECASTERS]
@@ -38,7 +38,7 @@ def test_names_differ_and_the_preferred_are_among_them() -> None:
 
 def test_the_default_is_the_stack_where_the_family_has_siblings() -> None:
     found = at(0.3, made_up_family())
-    assert found.forecasts[DEFAULT].remarks[0] == "the default is stack"
+    assert found.chosen == "stack"
     assert equal(found.forecasts[DEFAULT], found.forecasts["stack"])
 
 
@@ -46,14 +46,14 @@ def test_the_default_is_the_stack_where_the_family_has_siblings() -> None:
 def test_else_the_default_is_the_median(n: int) -> None:
     found = at(0.3, made_up_family()[:n])
     assert "stack" in found.refused
-    assert found.forecasts[DEFAULT].remarks[0] == "the default is median"
+    assert found.chosen == "median"
     assert equal(found.forecasts[DEFAULT], found.forecasts["median"])
 
 
 def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
     found = line_up(made_up_run(every=1000).log.until(1500), made_up_run(every=1000).schedule, ())  # type: ignore[arg-type]
     assert list(found.forecasts) == [DEFAULT, "last"]
-    assert found.forecasts[DEFAULT].remarks[0] == "the default is last"
+    assert found.chosen == "last"
 
 
 def test_none_is_a_refusal() -> None:

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from toposcope.forecast.falls import falls, gained, gains, summed
-from toposcope.forecast.fitted_falls import Curve, Problem
 from toposcope.forecast.forecast import RefusedError, Run
-from toposcope.forecast.multi_power import MultiPower, MultiPowerLaw, fit_multi_power
-from toposcope.forecast.planned import planned
-from toposcope.forecast.schedule import Schedule
-from toposcope.forecast.shared_falls import CELLS, SIZES, best_shared, likelihoods
+from toposcope.forecast.forecasters.falls import falls, gained, gains, summed
+from toposcope.forecast.forecasters.fitted_falls import Curve, Problem
+from toposcope.forecast.forecasters.multi_power import MultiPower, MultiPowerLaw, fit_multi_power
+from toposcope.forecast.forecasters.shared_falls import CELLS, SIZES, best_shared, likelihoods
+from toposcope.forecast.schedules.planned import planned
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 Vector = NDArray[np.float64]

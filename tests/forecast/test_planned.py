@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.family.schedules import ScheduleName, learning_rate
-from toposcope.forecast.planned import planned
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.planned import planned
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 T = 10_000

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.inference import best_for_budget, cheapest_for_loss
-from toposcope.forecast.planner import (
+from toposcope.forecast.scaling.inference import best_for_budget, cheapest_for_loss
+from toposcope.forecast.scaling.planner import (
     optimal_parameters,
     optimal_split,
     over_training,
     plan,
     tokens_for,
 )
-from toposcope.forecast.repeated_data import BORROWED, R_D, R_N, plan_repeated, repeated_loss, worth
-from toposcope.forecast.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecast.scaling.repeated_data import BORROWED, R_D, R_N, plan_repeated, repeated_loss, worth
+from toposcope.forecast.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 
 LAW = ScalingLaw(1.8172, 477.8, 2143.0, 0.3473, 0.3672)

@@ -7,10 +7,10 @@ import pytest
 from toposcope.analysis.trajectories import trajectories
 from toposcope.forecast.backtest import complete_runs
 from toposcope.forecast.forecast import Run
+from toposcope.forecast.forecasters.paper import predictions
 from toposcope.forecast.line_up import line_up
-from toposcope.forecast.paper import predictions
-from toposcope.forecast.published_rules import published_rules
-from toposcope.forecast.topology_chance import topology_chance
+from toposcope.forecast.topology.chance import topology_chance
+from toposcope.forecast.topology.published_rules import published_rules
 from toposcope.logs import read_logs
 from toposcope.study import Study, load_declaration, run_study
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
-from toposcope.forecast import ridge
-from toposcope.forecast.ridge import MOST_FAR, MOST_FOLDS, STRENGTHS, UNLIKE, WORST, fit_ridge
-from toposcope.forecast.variable_projection import HUBER, NORMAL
+from toposcope.forecast.forecasters import ridge
+from toposcope.forecast.forecasters.ridge import MOST_FAR, MOST_FOLDS, STRENGTHS, UNLIKE, WORST, fit_ridge
+from toposcope.forecast.forecasters.variable_projection import HUBER, NORMAL
 
 Vector = NDArray[np.float64]
 

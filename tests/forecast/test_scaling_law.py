@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from toposcope.forecast import law_search
 from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.law_search import Problem, descend, optima, starts
-from toposcope.forecast.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecast.scaling import law_search
+from toposcope.forecast.scaling.law_search import Problem, descend, optima, starts
+from toposcope.forecast.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 
 TRUE = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)

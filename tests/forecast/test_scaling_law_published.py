@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from scipy.special import huber, logsumexp
 
 from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.frontier import by_envelope, by_law, by_parabolas
-from toposcope.forecast.law_search import DELTA, Problem, descend, starts
-from toposcope.forecast.scaling_law import NAMES, FittedLaw, fit_scaling_law
+from toposcope.forecast.scaling.frontier import by_envelope, by_law, by_parabolas
+from toposcope.forecast.scaling.law_search import DELTA, Problem, descend, starts
+from toposcope.forecast.scaling.scaling_law import NAMES, FittedLaw, fit_scaling_law
 from toposcope.logs.points import Points, read_points
 
 POINTS = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "points.csv"

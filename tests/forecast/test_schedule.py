@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.schedule import Schedule
 
 rates_lists = st.lists(st.floats(0, 1e-2), min_size=1, max_size=60).filter(lambda rates: max(rates) > 1e-9)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from made_up_runs import Truth, copied, made_up_family, made_up_run, seen
 
-from toposcope.forecast.cooldown import COOLDOWN
 from toposcope.forecast.forecast import Forecast, RefusedError, Run
-from toposcope.forecast.schedule import Schedule
-from toposcope.forecast.stack import Stack
+from toposcope.forecast.forecasters.cooldown import COOLDOWN
+from toposcope.forecast.forecasters.stack import Stack
+from toposcope.forecast.schedules.schedule import Schedule
 
 
 def fresh() -> list[Run]:
@@ -49,8 +49,8 @@ def test_the_correction_is_that_of_the_base() -> None:
 @pytest.mark.parametrize(
     ("sizes", "each", "refused"),
     [
-        (7, 1, "^7 siblings of 7 sizes; a stack needs 8 of 2$"),
-        (1, 9, "^9 siblings of 1 sizes"),
+        (7, 1, "^7 siblings of the family and 7 sizes .*; a stack needs 8 of 2$"),
+        (1, 9, "^9 siblings of the family and 1 sizes"),
         (2, 4, None),
         (8, 1, None),
     ],
@@ -76,7 +76,7 @@ def test_other_families_and_units_are_no_siblings() -> None:
         [copied(each, family="others") for each in siblings],
         [copied(each, unit="bits") for each in siblings],
     ):
-        with pytest.raises(RefusedError, match=r"^0 siblings of 0 sizes"):
+        with pytest.raises(RefusedError, match=r"^0 siblings of the family and 0 sizes"):
             Stack().fit(seen(run, 0.3), run.schedule, others)
         alone, beside = (
             Stack().fit(seen(run, 0.3), run.schedule, several) for several in (siblings, [*siblings, *others])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import theilslopes
 
 from toposcope.forecast.forecast import RefusedError, Run
-from toposcope.forecast.template import FLAT, Template, _line
+from toposcope.forecast.forecasters.template import FLAT, Template, _line
 
 Vector = NDArray[np.float64]
 

@@ -11,10 +11,8 @@ from sklearn.decomposition import PCA
 from toposcope.analysis.permutations import sign_flip
 from toposcope.forecast.backtest import complete_runs
 from toposcope.forecast.forecast import Run
-from toposcope.forecast.left_out import Fold, LeftOut, configuration, left_out
-from toposcope.forecast.stack import BASE, Stack
-from toposcope.forecast.study_features import FeatureBlocks
-from toposcope.forecast.topology_chance import (
+from toposcope.forecast.forecasters.stack import BASE, Stack
+from toposcope.forecast.topology.chance import (
     BOTH,
     NORMS,
     PLAIN,
@@ -26,6 +24,8 @@ from toposcope.forecast.topology_chance import (
     of_fraction,
     reduced,
 )
+from toposcope.forecast.topology.left_out import Fold, LeftOut, configuration, left_out
+from toposcope.forecast.topology.study_features import FeatureBlocks
 from toposcope.logs import Log
 
 Simulated = tuple[list[Fold], FeatureBlocks]

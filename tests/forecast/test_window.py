@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.schedule import Schedule
-from toposcope.forecast.window import FEWEST, MOST, window
+from toposcope.forecast.forecasters.window import FEWEST, MOST, window
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 
@@ -52,8 +52,8 @@ def test_it_is_the_late_share_in_bins(steps: set[int], share: float) -> None:
 def test_means_of_a_long_log() -> None:
     log = log_of(list(range(1, 10_001)))
     found = window(log, CONSTANT, 1.0)
-    np.testing.assert_allclose(found.loss, log.loss.reshape(100, 100).mean(axis=1))
-    np.testing.assert_array_equal(found.steps, np.arange(1, 10_001).reshape(100, 100).mean(axis=1).round())
+    np.testing.assert_allclose(found.loss, log.loss.reshape(MOST, -1).mean(axis=1))
+    np.testing.assert_array_equal(found.steps, np.arange(1, 10_001).reshape(MOST, -1).mean(axis=1).round())
     np.testing.assert_array_equal(found.weight, 1)
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from toposcope.analysis import Analysis
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.paper import SCHEMA as PREDICTIONS
+from toposcope.forecast.forecasters.paper import SCHEMA as PREDICTIONS
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration

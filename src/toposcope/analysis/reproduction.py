@@ -62,7 +62,7 @@ def reproduction(
     runs : polars.DataFrame
         `Study.runs`.
     predictions : polars.DataFrame
-        From `toposcope.forecast.paper.predictions`.
+        From `toposcope.forecast.forecasters.paper.predictions`.
     corpus : str
         What the runs of the family were trained on.
 

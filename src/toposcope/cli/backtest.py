@@ -12,7 +12,10 @@ from toposcope.cli.forecast import as_plain, columns_of, columns_option
 from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars, workers_option
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from toposcope.forecast.backtest import Split
+    from toposcope.forecast.topology.chance import TopologyChance
     from toposcope.report.backtest import Backtested
 
 FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
@@ -46,8 +49,9 @@ def backtest(
 ) -> None:
     """Tell how well the forecasters would have done on runs whose end is known.
 
-    DATA is a table or a folder of complete training logs. Each run is forecast from its beginning alone, by what was
-    learnt from the others. Files are written when all is done; nothing is lost by an interruption but the time.
+    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning alone, by
+    what was learnt from the others. Of a study it is told as well what topology adds. Files are written when all is
+    done; nothing is lost by an interruption but the time.
 
     \b
     Example:
@@ -58,6 +62,7 @@ def backtest(
     from toposcope.forecast.backtest import backtest as run_backtest
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, lead, write_backtest
+    from toposcope.report.topology import topology_sections, topology_tables
 
     shares = _shares(fractions)
     with bad_use():
@@ -65,15 +70,47 @@ def backtest(
     with progress_bars() as progress:
         rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
     found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
-    page = write_backtest(out, found) if out is not None else None
+    topology = _topology(data, workers)
+    more = topology_tables(*topology) if topology else {}
+    sections = topology_sections(*topology) if topology else []
+    page = write_backtest(out, found, sections, more) if out is not None else None
     if as_json:
-        tables = {name: getattr(found, name).to_dicts() for name in ("rows", "scores", "skills", "families")}
-        told = {**tables, "summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
+        tables = {name: getattr(found, name) for name in ("rows", "scores", "skills", "families")}
+        told = {name: frame.to_dicts() for name, frame in {**tables, **more}.items()}
+        told |= {"summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
+        if topology:
+            told |= {"topology_verdict": topology[0].verdict(), "topology_notes": topology[0].notes}
         click.echo(json.dumps(as_plain(told), sort_keys=True))
     else:
         _show(found)
+        if topology:
+            _show_topology(topology[0], more)
     if page is not None:
         click.echo(f"report: {page.resolve()}", err=as_json)
+
+
+def _topology(data: Path, workers: int | None) -> tuple[TopologyChance, pl.DataFrame] | None:
+    """Ask what topology adds, if the data are a study with checkpoints that were measured."""
+    from toposcope.forecast.topology.chance import topology_chance
+    from toposcope.forecast.topology.published_rules import published_rules
+    from toposcope.logs.formats.study import claims
+    from toposcope.study import Study
+
+    if not claims(data):
+        return None
+    study = Study.load(data if data.is_dir() else data.parent)
+    with progress_bars() as progress:
+        return topology_chance(study, workers=workers, progress=progress), published_rules(study)
+
+
+def _show_topology(chance: TopologyChance, tables: dict[str, pl.DataFrame]) -> None:
+    titles = {"topology": "topology's chance", "topology_placebos": "placebos", "rules": "the published rules"}
+    for name, frame in tables.items():
+        if len(frame):
+            print_table(frame.columns, frame.iter_rows(), titles[name])
+    click.echo(chance.verdict())
+    for note in chance.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _shares(text: str) -> tuple[float, ...]:

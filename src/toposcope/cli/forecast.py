@@ -121,7 +121,7 @@ class _Asking:
     def check(self) -> None:
         """Refuse what no log can mend."""
         from toposcope.errors import ToposcopeError
-        from toposcope.forecast.declared import read_declared
+        from toposcope.forecast.schedules.declared import read_declared
         from toposcope.logs import UNITS
         from toposcope.logs.columns import FIELDS
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecast.backtest import Collected, complete_runs
-from toposcope.forecast.decision_reasons import short
+from toposcope.forecast.decision.reasons import short
 from toposcope.forecast.forecast import Forecast, Run
 from toposcope.forecast.intervals import LEVEL
 from toposcope.forecast.line_up import LineUp, line_up
-from toposcope.forecast.planned import planned
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.planned import planned
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log, Logs
 from toposcope.logs.log import FINAL_SHARE
 

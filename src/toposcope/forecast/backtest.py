@@ -12,7 +12,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.forecast.forecast import RefusedError, Run
 from toposcope.forecast.line_up import DEFAULT, FORECASTERS, line_up
-from toposcope.forecast.planned import planned
+from toposcope.forecast.schedules.planned import planned
 from toposcope.logs import Log
 from toposcope.progress import Progress, silent
 
@@ -69,7 +69,9 @@ def _same(one: Log, other: Log) -> bool:
     if one.steps[-1] != other.steps[-1] or one.loss[-1] != other.loss[-1]:
         return False
     _, mine, theirs = np.intersect1d(one.steps, other.steps, assume_unique=True, return_indices=True)
-    return bool(np.array_equal(one.loss[mine], other.loss[theirs]))
+    rates = np.stack([one.learning_rate[mine], other.learning_rate[theirs]])
+    rates = rates[:, np.isfinite(rates).all(axis=0)]
+    return np.array_equal(one.loss[mine], other.loss[theirs]) and np.array_equal(rates[0], rates[1])
 
 
 def siblings_of(run: Run, runs: Sequence[Run], split: Split) -> tuple[Run, ...]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecast.memory import remembered
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.log import FINAL_SHARE
 

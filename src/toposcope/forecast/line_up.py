@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from toposcope.forecast.annealing import ANNEALING
-from toposcope.forecast.cooldown import COOLDOWN
 from toposcope.forecast.forecast import Forecast, Forecaster, RefusedError, Run
+from toposcope.forecast.forecasters.annealing import ANNEALING
+from toposcope.forecast.forecasters.cooldown import COOLDOWN
+from toposcope.forecast.forecasters.last import Last
+from toposcope.forecast.forecasters.median import Median
+from toposcope.forecast.forecasters.multi_power import MultiPower
+from toposcope.forecast.forecasters.power_law import PowerLaw
+from toposcope.forecast.forecasters.s1 import S1
+from toposcope.forecast.forecasters.s1_anneal import S1_ANNEAL
+from toposcope.forecast.forecasters.stack import Stack
+from toposcope.forecast.forecasters.stack_norms import StackNorms
+from toposcope.forecast.forecasters.template import Template
 from toposcope.forecast.intervals import RISEN, risen, with_interval
-from toposcope.forecast.last import Last
-from toposcope.forecast.median import Median
-from toposcope.forecast.multi_power import MultiPower
-from toposcope.forecast.power_law import PowerLaw
-from toposcope.forecast.s1 import S1
-from toposcope.forecast.s1_anneal import S1_ANNEAL
-from toposcope.forecast.schedule import Schedule
-from toposcope.forecast.stack import Stack
-from toposcope.forecast.stack_norms import StackNorms
-from toposcope.forecast.template import Template
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 DEFAULT = "default"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from toposcope.forecast.schedule import Schedule
+from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The report of a backtest: how far off each forecaster is, how sure, and how much better than what is simpler."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from toposcope.report.document import Document, Picture, Section, csv, say, sect
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.backtest import coverage, error
 from toposcope.report.rendering import Renderer
-from toposcope.report.tables import NOTHING, Column, Spec, interval, p_value, plain, signed, table, text_of, whole
+from toposcope.report.tables import NOTHING, Column, Spec, interval_of, number_of, p_value, plain, table, text_of, whole
 from toposcope.report.writing import write_document
 
 LEFT_OUT: dict[Split, str] = {
@@ -125,15 +125,22 @@ def shown(row: dict[str, Any], column: str, kind: str) -> str:
     return f"{100 * value:.2f}" if kind == "percent" else f"{value:.4f}".replace("-", "−")
 
 
-def write_backtest(folder: Path, found: Backtested, *more: Section | None) -> Path:
+def write_backtest(
+    folder: Path,
+    found: Backtested,
+    more: Sequence[Section | None] = (),
+    tables: Mapping[str, pl.DataFrame] | None = None,
+) -> Path:
     """Write ``report.md`` and a page, ``figures/``, and ``tables/`` with every forecast and every score.
 
     Parameters
     ----------
     folder : Path
     found : Backtested
-    more : Section
+    more : sequence of Section
         Further sections, after the skills.
+    tables : mapping, optional
+        Further tables, by name.
 
     Returns
     -------
@@ -149,12 +156,12 @@ def write_backtest(folder: Path, found: Backtested, *more: Section | None) -> Pa
             pictures[drawn.name] = Picture(drawn.name, drawn.caption, drawn.alt)
         document = _document(found, pictures, more)
         rendered = renderer.finish()
-    tables = {"forecasts": found.rows, "scores": found.scores, "skills": found.skills, "families": found.families}
-    write_document(folder, document, rendered, tables)
+    own = {"forecasts": found.rows, "scores": found.scores, "skills": found.skills, "families": found.families}
+    write_document(folder, document, rendered, {**own, **(tables or {})})
     return folder / "report.md"
 
 
-def _document(found: Backtested, pictures: dict[str, Picture], more: tuple[Section | None, ...]) -> Document:
+def _document(found: Backtested, pictures: dict[str, Picture], more: Sequence[Section | None]) -> Document:
     specs: tuple[Spec, ...] = (
         text_of("forecaster", "forecaster", names_row=True),
         *(_score(title, column, kind) for title, column, kind in SCORES),
@@ -201,12 +208,12 @@ def _skills(found: Backtested) -> Section | None:
         (Column("seen, %"), lambda row: f"{100 * row['fraction']:.3g}"),
         text_of("forecaster", "forecaster", names_row=True),
         text_of("against", "baseline"),
-        _of("runs", "n", whole),
-        _of("groups", "n_groups", whole),
-        _of("skill", "skill", signed),
-        (Column("95% interval"), lambda row: interval(row["skill_low"], row["skill_high"], 3)),
-        _of("p", "p", p_value),
-        _of("p, adjusted", "p_adjusted", p_value),
+        number_of("runs", "n", whole),
+        number_of("groups", "n_groups", whole),
+        number_of("skill", "skill"),
+        interval_of("95% interval", "skill_low", "skill_high", 3),
+        number_of("p", "p", p_value),
+        number_of("p, adjusted", "p_adjusted", p_value),
     )
     rule = say(
         "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
@@ -249,10 +256,6 @@ def _against(found: Backtested) -> list[str]:
 
 def _score(title: str, column: str, kind: str) -> Spec:
     return Column(title), lambda row: shown(dict(row), column, kind)
-
-
-def _of(title: str, column: str, write: Callable[[float | None], str]) -> Spec:
-    return Column(title), lambda row: write(row[column])
 
 
 def _seen(fraction: float) -> str:

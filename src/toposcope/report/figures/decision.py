@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecast.decision import Decision, continued, scaled
-from toposcope.forecast.decision_reasons import reasons
-from toposcope.forecast.scaling_law import FittedLaw
+from toposcope.forecast.decision.decision import Decision, continued, scaled
+from toposcope.forecast.decision.reasons import reasons
+from toposcope.forecast.scaling.scaling_law import FittedLaw
 from toposcope.report.figures.drawn import COLOURS, INK, SOFT, Drawn, legend, new_figure
 from toposcope.report.ticks import power_of_ten
 

@@ -1,0 +1,1 @@
+"""Continue a run, or begin a larger one."""

@@ -1,0 +1,1 @@
+"""Forecasters of the final loss, each in its own file, named for its law."""

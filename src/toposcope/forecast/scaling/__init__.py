@@ -1,0 +1,1 @@
+"""Scaling laws of size and tokens, and plans by them."""

@@ -1,0 +1,1 @@
+"""The learning rate of every step: as logged, declared, or recognised."""

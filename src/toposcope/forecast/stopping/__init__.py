@@ -1,0 +1,1 @@
+"""Rules of early stopping, and what they save and cost."""

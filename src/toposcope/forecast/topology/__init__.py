@@ -1,0 +1,1 @@
+"""What topology adds to a forecast."""
