@@ -43,6 +43,10 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/hidden_states.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/study.py
+	$(BIN)/python benchmarks/multi_power.py
+	$(BIN)/python benchmarks/forecast.py
+	$(BIN)/python benchmarks/scaling_laws.py
+	$(BIN)/python benchmarks/decision.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/plot.py

@@ -25,7 +25,7 @@ from toposcope.forecast.scores import scores, skills
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
-SHIPPED_FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SHIPPED_FRACTIONS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SHIPPED_LEVEL = 0.9
 LONG, SEEN = 100_000, 0.4
 """Steps of the long log, and which share of its run they are."""
@@ -210,8 +210,13 @@ def write_table(runs: Collected, workers: int) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["forecaster", "fraction", "quantile"])
-        for (forecaster, fraction), part in sorted(known.group_by("forecaster", "fraction")):
-            writer.writerow([forecaster, fraction, f"{quantile_of(part):.4g}"])
+        for (forecaster,), part in sorted(known.group_by("forecaster")):
+            # fewer runs are seen early; less that is seen never makes an error smaller
+            widest, rows = 0.0, []
+            for (fraction,), there in sorted(part.group_by("fraction"), reverse=True):
+                widest = max(widest, quantile_of(there))
+                rows.append([forecaster, fraction, f"{widest:.4g}"])
+            writer.writerows(reversed(rows))
     print(path)
 
 

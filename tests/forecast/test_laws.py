@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_family, made_up_run, rates, seen
 
 from toposcope.forecast.forecast import RefusedError, Run
-from toposcope.forecast.forecasters.annealed_law import PRIOR, STEP, AnnealedLaw, Prior
+from toposcope.forecast.forecasters.annealed_law import PRIOR, AnnealedLaw, Prior
 from toposcope.forecast.forecasters.annealing import ANNEALING
 from toposcope.forecast.forecasters.cooldown import COOLDOWN, DELAY, EXPONENT, gain
 from toposcope.forecast.forecasters.last import Last
@@ -197,13 +197,20 @@ def test_a_diverging_run_keeps_the_prior(forecaster: AnnealedLaw) -> None:
     assert "the loss does not fall as in training" in found.remarks[0]
 
 
-@given(st.floats(0, 2), st.floats(0, 1))
+@given(st.floats(1e-6, 2), st.floats(1e-6, 1))
 def test_priors_are_rounded_before_they_are_compared(centre: float, spread: float) -> None:
     rounded = Prior(centre, spread, "a source").rounded()
-    assert abs(rounded.centre - centre) <= STEP / 2 + 1e-12
-    assert abs(rounded.spread - spread) <= STEP
-    assert rounded.spread > 0
+    assert rounded.centre == pytest.approx(centre, rel=0.0051)
+    assert rounded.spread == pytest.approx(spread, rel=0.0051)
     assert rounded.rounded() == rounded
+
+
+@pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
+@pytest.mark.parametrize("scale", [0.3, 0.1, 0.01])
+def test_small_losses_are_foretold_as_well(forecaster: AnnealedLaw, scale: float) -> None:
+    run = made_up_run()
+    log = seen(Run(replace(run.log, loss=scale * run.log.loss), run.schedule), 0.3)
+    assert forecaster.fit(log, run.schedule, ()).loss == pytest.approx(scale * run.final(), rel=0.05)
 
 
 def test_what_is_remembered_does_not_depend_on_who_asked_first() -> None:

@@ -186,6 +186,8 @@ def _show(advice: Advice) -> None:
     law, errors = advice.fitted.law, advice.fitted.standard_errors
     rows = [(name, float(getattr(law, name)), float(errors[name])) for name in errors]
     print_table(("coefficient", "value", "standard error"), rows, "L = E + A / N^alpha + B / D^beta")
+    checks = [(each.approach, each.a.value, each.a.low, each.a.high) for each in advice.frontiers]
+    print_table(("approach", "a", "low", "high"), checks, "N* ~ C^a, by each approach of Hoffmann et al. 2022 (95%)")
     for note in advice.notes:
         click.echo(f"note: {note}", err=True)
 
@@ -199,6 +201,7 @@ def _told(advice: Advice) -> dict[str, Any]:
         "standard_errors": fitted.standard_errors,
         "n_points": len(fitted.points),
         "plan": asdict(advice.plan),
+        "approaches": {each.approach: {"a": asdict(each.a), "b": asdict(each.b)} for each in advice.frontiers},
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
         "calibration": None if learnt is None else asdict(learnt.calibration),
         "over_training": None if advice.over_training is None else asdict(advice.over_training),

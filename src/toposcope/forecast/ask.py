@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.backtest import Collected, complete_runs
+from toposcope.forecast.backtest import Collected, agree, complete_runs
 from toposcope.forecast.decision.reasons import short
 from toposcope.forecast.forecast import Forecast, Run
+from toposcope.forecast.forecasters.last import Last
+from toposcope.forecast.forecasters.power_law import PowerLaw
 from toposcope.forecast.intervals import LEVEL
 from toposcope.forecast.line_up import LineUp, line_up
 from toposcope.forecast.schedules.planned import planned
@@ -82,7 +84,7 @@ def siblings_of(log: Log, logs: Logs, unit: str | None = None) -> Collected:
     each = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     strange = [other for other in each if other.unit != log.unit]
     collected = complete_runs([other for other in each if other.unit == log.unit])
-    remarks = [*logs.remarks, *_few(collected.remarks)]
+    remarks = [*logs.remarks, *_few(collected.remarks), *_unsized(collected)]
     if strange:
         units = ", ".join(sorted({other.unit for other in strange}))
         remarks.append(f"{_counted(len(strange), 'sibling')} left out: in {units}, the log in {log.unit}")
@@ -118,11 +120,14 @@ def ask(log: Log, declared: str = "", last_step: int | None = None, siblings: Co
         log, words = _in_family(log, runs)
         told += words
     if is_complete(log, schedule):
-        return Answer(log, schedule, runs, None, tuple(dict.fromkeys((*schedule.remarks, *log.remarks, *told))))
+        return Answer(log, schedule, runs, None, tuple(dict.fromkeys((*log.remarks, *told))))
     found = line_up(log, schedule, runs)
     answer = Answer(log, schedule, runs, found, ())
     believed = () if answer.believed is None else answer.believed.remarks
-    return replace(answer, remarks=tuple(dict.fromkeys((*believed, *schedule.remarks, *log.remarks, *told))))
+    first = [remark for remark in log.remarks if "diverged" in remark]
+    if answer.chosen == Last.name and PowerLaw.name in found.refused:
+        first.append(f"no law could be fitted: {found.refused[PowerLaw.name]}")
+    return replace(answer, remarks=tuple(dict.fromkeys((*first, *believed, *schedule.remarks, *log.remarks, *told))))
 
 
 def of_one_unit(logs: Logs) -> Collected:
@@ -140,7 +145,7 @@ def of_one_unit(logs: Logs) -> Collected:
             f"units differ ({parts}): errors in different units have no mean; give the runs of one unit"
         )
     collected = complete_runs(logs.logs)
-    remarks = (*logs.remarks, *_few(collected.remarks))
+    remarks = (*logs.remarks, *_few(collected.remarks), *_unsized(collected))
     if len(collected.runs) < 2:
         raise ToposcopeError(
             "; ".join([f"a backtest needs at least two complete runs, not {len(collected.runs)}", *remarks])
@@ -149,11 +154,8 @@ def of_one_unit(logs: Logs) -> Collected:
 
 
 def is_itself(log: Log, other: Log) -> bool:
-    """Tell whether two logs are of one run: of one name, or one begins as the other, step by step and loss by loss."""
-    if log.name == other.name:
-        return True
-    n = min(len(log.steps), len(other.steps))
-    return bool(np.array_equal(log.steps[:n], other.steps[:n]) and np.array_equal(log.loss[:n], other.loss[:n]))
+    """Tell whether two logs are of one run: they agree wherever both have a row, or, if nowhere, in their names."""
+    return agree(log, other) if np.intersect1d(log.steps, other.steps).size else log.name == other.name
 
 
 def is_complete(log: Log, schedule: Schedule) -> bool:
@@ -228,6 +230,17 @@ def _in_family(log: Log, runs: Sequence[Run]) -> tuple[Log, list[str]]:
     return log, [
         f"nothing tells of which family the log is, the siblings are of {len(families)}: they count as those "
         "of other families; give siblings of one family"
+    ]
+
+
+def _unsized(collected: Collected) -> list[str]:
+    """Tell of runs whose size is not known."""
+    n = sum(not np.isfinite(run.log.parameters) for run in collected.runs)
+    if not n:
+        return []
+    return [
+        f"{_counted(n, 'run')} without known parameters: each counts as a size of its own; if they are alike, errors, "
+        "intervals and p-values are too good"
     ]
 
 

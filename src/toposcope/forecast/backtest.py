@@ -65,9 +65,12 @@ def complete_runs(logs: Sequence[Log]) -> Collected:
 
 
 def _same(one: Log, other: Log) -> bool:
-    """Tell whether two logs are of one run: they end alike, and agree wherever both have a row."""
-    if one.steps[-1] != other.steps[-1] or one.loss[-1] != other.loss[-1]:
-        return False
+    """Tell whether two logs are of one run: they end alike, and agree."""
+    return bool(one.steps[-1] == other.steps[-1] and one.loss[-1] == other.loss[-1]) and agree(one, other)
+
+
+def agree(one: Log, other: Log) -> bool:
+    """Tell whether two logs have the same losses and learning rates wherever both have a row."""
     _, mine, theirs = np.intersect1d(one.steps, other.steps, assume_unique=True, return_indices=True)
     rates = np.stack([one.learning_rate[mine], other.learning_rate[theirs]])
     rates = rates[:, np.isfinite(rates).all(axis=0)]

@@ -18,6 +18,7 @@ Steps = NDArray[np.int64]
 
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""
+LEAST_SHARE = 1e-6
 END_STEPS = 5
 CURVE_STEPS = 200
 
@@ -110,11 +111,12 @@ class Forecaster(Protocol):
 
 
 def fraction_seen(log: Log, schedule: Schedule) -> float:
-    """Return the share of the planned steps that was seen, to a hundredth, at least that much.
+    """Return the share of the planned steps that was seen, to a hundredth; below 10% to two digits.
 
     Siblings are cut there. Rounded, so that runs logged at different steps ask for the same parts of them.
     """
-    return max(round(float(log.steps[-1]) / max(schedule.last_step, 1), 2), 0.01)
+    share = max(float(log.steps[-1]) / max(schedule.last_step, 1), LEAST_SHARE)
+    return float(f"{share:.2g}") if share < 0.1 else round(share, 2)
 
 
 def end_steps(schedule: Schedule) -> Steps:

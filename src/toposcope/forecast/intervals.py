@@ -20,6 +20,8 @@ FEWEST = 8
 PARTS = 20
 RISEN = 1.1
 """The last loss over the lowest; by so much noise does not rise."""
+FALLEN = 0.999
+"""The lowest loss over the first; a loss that falls by less stands still."""
 TABLE = "errors.csv"
 FALLBACK = "last"
 """Widest of all; it counts for what the table does not name."""
@@ -31,7 +33,7 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
     errors of n siblings of the family, at least 8, each foretold at the same fraction without the runs of its size.
     Runs of one size are alike, so that the guarantee is not exact; what is covered is measured. With fewer siblings
-    the shipped table tells, by fraction; or siblings of other families, if that is wider.
+    the shipped table tells, by fraction; or the largest error of the few, or siblings of other families, if wider.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     fraction = fraction_seen(log, schedule)
@@ -44,6 +46,9 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
         source = f"interval: errors at {fraction:.0%} of other families' runs; siblings of this one would tell better"
         if len(strangers) >= FEWEST:
             width = max(width, quantile(strangers))
+        if len(relatives):
+            width = max(width, float(relatives.max()))
+            source += f", of which {len(relatives)} count where they are wider"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
     lowest, now = risen(log)
     if now > RISEN * lowest:
@@ -54,9 +59,18 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
 
 def risen(log: Log) -> tuple[float, float]:
     """Return the lowest and the last of the medians over twentieths of the log; one loss with few rows."""
-    parts = np.array_split(log.loss, min(PARTS, len(log.loss)))
-    medians = [float(np.median(part)) for part in parts]
+    medians = _medians(log)
     return min(medians), medians[-1]
+
+
+def learns(log: Log) -> bool:
+    """Tell whether the loss has fallen, and not risen again."""
+    medians = _medians(log)
+    return medians[-1] <= RISEN * min(medians) and (len(medians) < PARTS or min(medians) < FALLEN * medians[0])
+
+
+def _medians(log: Log) -> list[float]:
+    return [float(np.median(part)) for part in np.array_split(log.loss, min(PARTS, len(log.loss)))]
 
 
 def quantile(errors: Vector, level: float = LEVEL) -> float:
@@ -77,14 +91,14 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
 
 
 def shipped(forecaster: str, fraction: float) -> float:
-    """Return the 90% quantile of |log(foretold / final)| over three published families, interpolated in the fraction.
+    """Return the 90% quantile of |log(foretold / final)| over three published families, interpolated in its logarithm.
 
     Beyond the fractions of the table the nearest counts.
     """
     table = _table()
     known = table.get(forecaster, table[FALLBACK])
-    fractions, widths = zip(*sorted(known.items()), strict=True)
-    return float(np.exp(np.interp(fraction, fractions, np.log(widths))))
+    fractions, widths = (np.log(column) for column in zip(*sorted(known.items()), strict=True))
+    return float(np.exp(np.interp(np.log(fraction), fractions, widths)))
 
 
 @lru_cache(maxsize=1)

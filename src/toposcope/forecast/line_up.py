@@ -15,7 +15,7 @@ from toposcope.forecast.forecasters.s1_anneal import S1_ANNEAL
 from toposcope.forecast.forecasters.stack import Stack
 from toposcope.forecast.forecasters.stack_norms import StackNorms
 from toposcope.forecast.forecasters.template import Template
-from toposcope.forecast.intervals import RISEN, risen, with_interval
+from toposcope.forecast.intervals import learns, with_interval
 from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
@@ -34,7 +34,7 @@ FORECASTERS: tuple[Forecaster, ...] = (
     StackNorms(),
 )
 PREFERRED = (Stack.name, Median.name, Template.name)
-"""The default is the first of these that does not refuse; of a run whose loss rises it is ``last``."""
+"""The default is the first of these that does not refuse; of a run whose loss rises or stands still it is ``last``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,7 @@ def line_up(
             refused[forecaster.name] = str(error)
     if not forecasts:
         raise RefusedError(next(iter(refused.values())))
-    # no law of a run that learns holds for one that diverges
-    lowest, now = risen(log)
-    preferred = (Last.name,) if now > RISEN * lowest else PREFERRED
+    # no law of a run that learns holds for one that diverges or stands still
+    preferred = PREFERRED if learns(log) else (Last.name,)
     chosen = next(name for name in (*preferred, *forecasts) if name in forecasts)
     return LineUp({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen)

@@ -13,7 +13,7 @@ from toposcope.logs.columns import FACTS, LossColumn, guess, guess_facts, loss_c
 from toposcope.logs.log import Log
 from toposcope.logs.raw import LONGEST_REMARK, Numbers, Raw, counted, listed, numbers, one_line
 from toposcope.logs.target import chosen, row_steps
-from toposcope.logs.trouble import gaps, trouble
+from toposcope.logs.trouble import gaps, spikes, trouble
 
 Vector = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -146,7 +146,7 @@ def _clean_losses(row: Vector, loss: Numbers, remarks: list[str]) -> Rows:
     repeated = len(steps) - len(rows.steps)
     if repeated:
         remarks.append(f"{counted(repeated, 'row repeats', 'rows repeat')} a step: the later row counts")
-    remarks += gaps(rows.steps)
+    remarks += [*gaps(rows.steps), *spikes(rows.steps, rows.values)]
     remarks += went_wrong
     return rows
 

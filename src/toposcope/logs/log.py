@@ -1,5 +1,6 @@
 """The log of one run."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -74,6 +75,13 @@ class Log:
         if not (np.isfinite(self.loss) & (self.loss > 0)).all():
             raise ToposcopeError(f"{self.name}: a loss is not finite and positive")
 
+    @property
+    def is_validation(self) -> bool:
+        """Whether the losses are of held-out data, by the name of their column."""
+        from toposcope.logs.columns import VALIDATION
+
+        return bool(VALIDATION & set(re.split(r"[^a-z]+", self.target.lower())))
+
     def until(self, step: float) -> Self | None:
         """Return what was logged up to a step, that included; None if nothing was."""
         n = int(np.searchsorted(self.steps, step, side="right"))
@@ -88,10 +96,13 @@ class Log:
         )
 
     def final_loss(self) -> tuple[float, float]:
-        """Return the final loss, the mean of the last 2% of logged steps, and its standard error (METHODS 9).
+        """Return the final loss and its standard error (METHODS 7 and 9).
 
-        The standard error is NaN where that is one step.
+        A validation loss is that of the last evaluation; a training loss the mean of the last 2% of logged steps. The
+        standard error is NaN where that is one step.
         """
+        if self.is_validation:
+            return float(self.loss[-1]), np.nan
         last = self.loss[-max(1, round(FINAL_SHARE * len(self.loss))) :]
         error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
         return float(last.mean()), error

@@ -24,6 +24,8 @@ TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
 """Names beside those that logs have for the same."""
+SMALL = 1e5
+"""Parameters and tokens; tables in millions and billions stay below."""
 COMPLETE = 0.98
 """Share of the planned steps from which on a log is at its end."""
 
@@ -111,6 +113,11 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
         raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
     tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
     points = _of_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
+    if points.N.max() < SMALL and points.D.max() < SMALL:
+        raise ToposcopeError(
+            f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
+            "give parameters and tokens themselves"
+        )
     return Points(points.N, points.D, points.loss, points.run, points.family, (*raws[0].remarks, *points.remarks))
 
 

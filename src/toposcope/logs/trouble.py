@@ -1,6 +1,7 @@
 """What may be wrong with a run, as its losses show: it diverged, or steps are missing."""
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
@@ -12,6 +13,8 @@ FEWEST_ROWS = 20
 """With fewer, noise alone may end above its beginning."""
 CLEARLY = 1.1
 """Above by so much is more than noise."""
+SPIKE = 2.0
+"""Times the median of five rows."""
 REGULAR = 0.8
 """Share of equal intervals that makes a log regular."""
 LONG = 3
@@ -45,6 +48,21 @@ def trouble(steps: Steps, losses: Vector) -> list[str]:
         return []
     return [
         f"the run diverged, or did not learn: the loss began at {first:.4g}, was {lowest:.4g} and ends at {last:.4g}"
+    ]
+
+
+def spikes(steps: Steps, losses: Vector) -> list[str]:
+    """Return a sentence if single losses stand far above those around them; steps ascend, losses are finite."""
+    if len(losses) < FEWEST_ROWS:
+        return []
+    around = np.median(sliding_window_view(np.pad(losses, 2, mode="edge"), 5), axis=1)
+    high = np.flatnonzero(losses > SPIKE * around)
+    if not len(high):
+        return []
+    worst = int(high[np.argmax(losses[high])])
+    return [
+        f"{len(high)} loss{'es'[: 2 * (len(high) > 1)]} above {SPIKE:g} times those around, the largest "
+        f"{losses[worst]:.4g} at step {steps[worst]}: kept, and of little weight in a fit"
     ]
 
 

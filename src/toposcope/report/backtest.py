@@ -100,7 +100,8 @@ def lead(found: Backtested) -> list[str]:
     """Return what is said first, a sentence each."""
     families = f" of {found.n_families} families" if found.n_families > 1 else ""
     told = [
-        f"{found.n_runs:,} runs{families} in {found.n_groups} groups (a family and size each), each forecast "
+        f"{found.n_runs:,} runs{families} in {found.n_groups} groups (a family and size each, as far as sizes are "
+        f"known), each forecast "
         f"without {LEFT_OUT[found.split]}."
     ]
     for row in found.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():

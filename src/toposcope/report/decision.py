@@ -174,12 +174,21 @@ def _law(advice: Advice) -> Section | None:
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
     )  # fmt: skip
+    checks = table(
+        "approaches",
+        "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
+        (_words("approach", "approach", names_row=True), _number("a", "a", _three), _words("95%", "interval")),
+        [
+            {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
+            for each in advice.frontiers
+        ],
+    )
     n_runs = len(np.unique(advice.fitted.points.run))
     told = say(
         f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
         csv("points"), ", ", csv("bootstrap"), ".",
     )  # fmt: skip
-    return section("law", "The law", found, told)
+    return section("law", "The law", found, told, checks)
 
 
 def _wishes(advice: Advice) -> list[str]:

@@ -9,6 +9,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecast.decision.decision import COOL_DOWN, Decision, RunInProgress, decide
 from toposcope.forecast.decision.equal_flop_pairs import Learnt, learn_calibration
 from toposcope.forecast.decision.reasons import short
+from toposcope.forecast.scaling.frontier import Frontier, approaches
 from toposcope.forecast.scaling.inference import InferencePlan, best_for_budget
 from toposcope.forecast.scaling.planner import OverTraining, Plan, over_training, plan
 from toposcope.forecast.scaling.repeated_data import RepeatedPlan, plan_repeated
@@ -55,6 +56,8 @@ class Advice:
         How sure the decision may be; None without one.
     over_training, repeated, inference
         What was wished for; else None.
+    frontiers : list of Frontier
+        How N* grows with compute by each approach of Hoffmann et al. 2022 that can be taken, the law first.
     notes : tuple of str
         What was assumed or ignored, a sentence each.
     """
@@ -66,6 +69,7 @@ class Advice:
     over_training: OverTraining | None
     repeated: RepeatedPlan | None
     inference: InferencePlan | None
+    frontiers: list[Frontier]
     notes: tuple[str, ...]
 
 
@@ -113,6 +117,8 @@ def advise(
     told = [*notes, *points.remarks, *fitted.remarks, *planned.remarks, *(repeated.remarks if repeated else ())]
     if learnt is not None:
         told.append(learnt.remark)
+    frontiers, refused = approaches(fitted, seed=seed)
+    told += [f"no cross-check by {name}: {why}" for name, why in refused.items()]
     return Advice(
         fitted=fitted,
         plan=planned,
@@ -121,6 +127,7 @@ def advise(
         over_training=over_training(law, budget, k) if k is not None else None,
         repeated=repeated,
         inference=best_for_budget(law, budget, served) if served is not None else None,
+        frontiers=frontiers,
         notes=tuple(dict.fromkeys(told)),
     )
 

@@ -28,6 +28,9 @@ PRIOR, PRIOR_SPREAD = 0.19, 0.06
 """Of c, in nats (METHODS 9)."""
 PRIOR_SHARE = PRIOR / 3.1
 """Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
+MOST_SHARE = 0.1
+"""Of the loss, where that is in nats but small: a prior for language models does not hold there."""
+LEAST_SPREAD = 1e-6
 SIBLINGS_SEEN = 0.9
 """Late share of a complete sibling that its own coefficient is fitted to."""
 LEAST_FALL = 0.5
@@ -35,8 +38,6 @@ LEAST_FALL = 0.5
 FEWEST_SIBLINGS = 3
 SEEN, FALLEN = 0.5, 0.5
 """Shares of the run and of the fall of its rate that have to be seen before c is fitted."""
-STEP = 0.002
-"""c is rounded to this, in units of the log, so that equal fits are not done again."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ class Prior:
     source: str
 
     def rounded(self) -> "Prior":
-        """Return it in whole steps, so that the fit is the same whichever of two priors that are equal came first."""
-        centre, spread = round(self.centre / STEP) * STEP, max(round(self.spread / STEP), 1) * STEP
-        return replace(self, centre=centre, spread=spread)
+        """Return it to three digits, so that the fit is the same whichever of two priors that are equal came first."""
+        return replace(self, centre=_rounded(self.centre), spread=_rounded(self.spread))
 
 
 class AnnealedLaw(LawForecaster):
@@ -102,7 +102,7 @@ class AnnealedLaw(LawForecaster):
         late = window(log, schedule, share)
         x, G = schedule.progress(late.steps), self._annealing(log, schedule, share)
         c = fit_coefficient(x, G, late.loss, late.weight, (prior.centre, prior.spread) if prior else None)
-        return None if c is None else round(c / STEP) * STEP
+        return None if c is None else _rounded(c)
 
     def _annealing(self, log: Log, schedule: Schedule, share: float) -> Vector:
         def make() -> Vector:
@@ -116,11 +116,13 @@ class AnnealedLaw(LawForecaster):
         if len(own) >= FEWEST_SIBLINGS:
             centre = float(np.median(own))
             spread = NORMAL * float(np.median(np.abs(np.array(own) - centre)))
-            return Prior(centre, max(spread, 0.1 * centre, STEP), f"the median of {len(own)} siblings, {centre:.2f}")
-        if log.unit == "nats":
-            return Prior(PRIOR, PRIOR_SPREAD, f"a prior, {PRIOR} nats")
+            spread = max(spread, 0.1 * centre, LEAST_SPREAD * float(log.loss[-1]))
+            return Prior(centre, spread, f"the median of {len(own)} siblings, {centre:.3g}")
         level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))
-        return Prior(PRIOR_SHARE * level, PRIOR_SPREAD / PRIOR * PRIOR_SHARE * level, "a prior, 6% of the loss")
+        if log.unit == "nats" and MOST_SHARE * level >= PRIOR:
+            return Prior(PRIOR, PRIOR_SPREAD, f"a prior, {PRIOR} nats")
+        share = MOST_SHARE if log.unit == "nats" else PRIOR_SHARE
+        return Prior(share * level, PRIOR_SPREAD / PRIOR * share * level, f"a prior, {share:.0%} of the loss")
 
     def _own(self, run: Run) -> float | None:
         """Return the coefficient that a complete run tells by itself; None if its rate hardly falls."""
@@ -134,3 +136,8 @@ class AnnealedLaw(LawForecaster):
                 return None
 
         return remembered(run.log, run.schedule, (self.name, "own"), make)
+
+
+def _rounded(c: float) -> float:
+    """Round to three digits, so that equal fits are not done again."""
+    return float(f"{c:.3g}")

@@ -5,8 +5,6 @@ of Luo et al. 2025 (the multi-power law), with the delay d counted in shares of 
 sums of learning rates, which makes it comparable between runs of any batch size and length: one coefficient is left.
 """
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,12 +15,11 @@ Vector = NDArray[np.float64]
 
 DELAY, EXPONENT = 0.03, 1.0
 """d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""
-MOST_FALLS = 100
 
 
 def gain(schedule: Schedule, steps: NDArray[np.int64]) -> Vector:
-    """Return K at steps, shape of `steps`; the falls of the learning rate are gathered into at most 100."""
-    at, size = _falls(schedule)
+    """Return K at steps, shape of `steps`; the falls of the learning rate are gathered."""
+    at, size = schedule.falls
     if not len(at):
         return np.zeros(len(steps))
     since = schedule.progress(steps)[:, None] - at
@@ -30,19 +27,6 @@ def gain(schedule: Schedule, steps: NDArray[np.int64]) -> Vector:
     reached = np.where(since >= 0, 1 - (1 + np.maximum(since, 0) / delay) ** -EXPONENT, 0.0)
     values: Vector = reached @ size
     return values
-
-
-@lru_cache(maxsize=4096)
-def _falls(schedule: Schedule) -> tuple[Vector, Vector]:
-    """Return the progress at which the learning rate falls, and by how much of its peak."""
-    falls = -np.diff(schedule.rates) / schedule.peak
-    when = np.flatnonzero(falls) + 1
-    if not len(when):
-        return np.empty(0), np.empty(0)
-    parts = np.array_split(when, min(MOST_FALLS, len(when)))
-    # a jump among small falls is where it is
-    at = [np.average(schedule.progress(part), weights=np.abs(falls[part - 1])) for part in parts]
-    return np.array(at), np.array([falls[part - 1].sum() for part in parts])
 
 
 COOLDOWN = AnnealedLaw("cooldown", gain)

@@ -6,6 +6,7 @@ import numpy as np
 
 from toposcope.forecast.forecast import Run
 from toposcope.forecast.forecasters.law_forecaster import FittedLaw, LawForecaster
+from toposcope.forecast.forecasters.window import ABSURD
 from toposcope.forecast.schedules.schedule import Schedule
 from toposcope.logs import Log
 
@@ -20,5 +21,6 @@ class Last(LawForecaster):
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> FittedLaw:
         """Take the mean."""
-        loss = log.loss[-max(1, round(SHARE * len(log.loss))) :].mean()
+        recent = log.loss[-max(1, round(SHARE * len(log.loss))) :]
+        loss = np.minimum(recent, ABSURD * np.median(recent)).mean()
         return FittedLaw(lambda steps: np.full(len(steps), loss), schedule)

@@ -15,7 +15,6 @@ Vector = NDArray[np.float64]
 
 RECENT = 0.05
 """Share of the steps seen over which the present loss is the mean."""
-SHAPE_POINTS = 64
 SAME_SHAPE = 0.05
 """Mean difference of two schedules, over the peak."""
 FEWEST = 4
@@ -96,10 +95,4 @@ def _line(x: Vector, y: Vector) -> tuple[float, float]:
 
 
 def _same_shape(one: Schedule, other: Schedule) -> bool:
-    return float(np.abs(_shape(one) - _shape(other)).mean()) < SAME_SHAPE
-
-
-@lru_cache(maxsize=4096)
-def _shape(schedule: Schedule) -> Vector:
-    steps = np.linspace(0, schedule.last_step, SHAPE_POINTS).round().astype(np.int64)
-    return schedule.rates[steps] / schedule.peak
+    return float(np.abs(one.shape - other.shape).mean()) < SAME_SHAPE

@@ -14,6 +14,8 @@ Vector = NDArray[np.float64]
 
 LATE = 0.7
 """Late share of what was seen that a law is fitted to, if it does not say otherwise (METHODS 9)."""
+ABSURD = 5.0
+"""Times the median of the window; a larger loss counts as this."""
 FEWEST = 5
 """Points that a law is fitted to."""
 MOST = 200
@@ -62,6 +64,8 @@ def _window(log: Log, share: float) -> Window:
     first = int(np.searchsorted(log.steps, (1 - share) * log.steps[-1]))
     first = max(begun, min(first, len(log.steps) - FEWEST))
     steps, loss = log.steps[first:], log.loss[first:]
+    # a mean over a bin, unlike the fit, cannot bear what is absurd
+    loss = np.minimum(loss, ABSURD * np.median(loss))
     if len(steps) <= MOST:
         return Window(steps, loss, np.ones(len(steps)))
     edges = np.linspace(steps[0], steps[-1] + 1, MOST + 1)

@@ -20,6 +20,8 @@ Vector = NDArray[np.float64]
 
 BUDGETS = 200
 """Budgets at which training curves are compared."""
+CHECKED = 200
+"""Resamples of the approaches that the law is only checked by."""
 FEWEST_BUDGETS = 3
 FEWEST_ON_PARABOLA = 5
 """Points of equal compute; a parabola takes three, and their unequal compute one."""
@@ -55,6 +57,17 @@ class Frontier:
         """Return N* of a budget on the power law through what was found."""
         at = np.log(self.N).mean() + self.a.value * (np.log(budget_flops) - np.log(self.C).mean())
         return float(np.exp(at))
+
+
+def approaches(fitted: FittedLaw, *, seed: int = 0) -> tuple[list[Frontier], dict[str, str]]:
+    """Return what each approach that can be taken finds, and why the others cannot, by name."""
+    found, refused = [by_law(fitted)], {}
+    for name, approach in (("envelope", by_envelope), ("parabolas", by_parabolas)):
+        try:
+            found.append(approach(fitted.points, resamples=CHECKED, seed=seed))
+        except RefusedError as error:
+            refused[name] = str(error)
+    return found, refused
 
 
 def by_law(fitted: FittedLaw) -> Frontier:

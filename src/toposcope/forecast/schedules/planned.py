@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
@@ -19,8 +20,12 @@ TO_THE_END = 0.02
 """Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
 LATE = 0.05
 """Share of the run before its first logged rate that is worth a remark."""
-LONGEST = 10**8
+LONGEST = 2 * 10**7
 """Steps of a run: a schedule holds the rate of every one."""
+SPIKE = 1.2
+"""Times the median around it; a rate above that is a slip if it is one of few."""
+FEW_ROWS, FEW, MOST_ROWS = 2, 0.002, 50
+"""Rows of a spike at least and at most that are taken for one, and as a share of all."""
 APART = 0.01
 """Share of the peak by which a plan may differ from the log without a remark."""
 
@@ -57,6 +62,15 @@ def planned(log: Log, declared: str = "", last_step: int | None = None) -> Sched
         the run ends.
     """
     logged = _logged(log)
+    slips = 0 if logged is None else int(np.isfinite(log.learning_rate).sum()) - len(logged.steps)
+    schedule = _planned(log, logged, declared, last_step)
+    if not slips:
+        return schedule
+    schedule.remarks += (f"{slips} logged learning rate{'s'[: slips != 1]} above those around: a slip, ignored",)
+    return schedule
+
+
+def _planned(log: Log, logged: _Logged | None, declared: str, last_step: int | None) -> Schedule:
     if declared:
         return _as_declared(log, logged, read_declared(declared), last_step)
     end = log.last_step if last_step is None else last_step
@@ -88,7 +102,18 @@ def _logged(log: Log) -> _Logged | None:
     wrong = rates < -ROUNDING * rates.max()
     if wrong.any():
         raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][np.argmax(wrong)]}")
-    return _Logged(log.steps[known].astype(np.float64), np.maximum(rates, 0))
+    alone = _alone(np.maximum(rates, 0))
+    return _Logged(log.steps[known][~alone].astype(np.float64), np.maximum(rates, 0)[~alone])
+
+
+def _alone(rates: Vector) -> NDArray[np.bool_]:
+    """Tell which logged rates stand above their neighbours, a few rows of them."""
+    few = max(FEW_ROWS, round(FEW * len(rates)))
+    if len(rates) < 4 * few or rates.max() <= SPIKE * np.sort(rates)[-few - 1]:
+        return np.zeros(len(rates), dtype=bool)
+    width = 2 * min(few, MOST_ROWS) + 1
+    around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
+    return np.asarray(rates > SPIKE * around)
 
 
 def _check_end(log: Log, end: int) -> None:

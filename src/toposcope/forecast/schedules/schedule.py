@@ -11,6 +11,7 @@ from toposcope.errors import ToposcopeError
 Vector = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
+MOST_FALLS, SHAPE_POINTS = 100, 64
 AT_PEAK = 0.999
 """Share of the peak at which warm-up is over."""
 
@@ -90,6 +91,24 @@ class Schedule:
             bands = np.vstack([np.ones(len(falls)), np.full(len(falls), -decay)])
             self._momenta[decay] = np.cumsum(solve_banded((1, 0), bands, (1 - decay) * falls))
         return self._momenta[decay][steps]
+
+    @cached_property
+    def falls(self) -> tuple[Vector, Vector]:
+        """Progress at which the learning rate falls, and by how much of its peak; gathered into at most 100."""
+        falls = -np.diff(self.rates) / self.peak
+        when = np.flatnonzero(falls) + 1
+        if not len(when):
+            return np.empty(0), np.empty(0)
+        parts = np.array_split(when, min(MOST_FALLS, len(when)))
+        # a jump among small falls is where it is
+        at = [np.average(self.progress(part), weights=np.abs(falls[part - 1])) for part in parts]
+        return np.array(at), np.array([falls[part - 1].sum() for part in parts])
+
+    @cached_property
+    def shape(self) -> Vector:
+        """The learning rate over its peak at 64 evenly spaced steps."""
+        steps = np.linspace(0, self.last_step, SHAPE_POINTS).round().astype(np.int64)
+        return self.rates[steps] / self.peak
 
     def decay_seen(self, step: int) -> float:
         """Return the share of the whole run's fall of the learning rate that was seen until a step; 1 if none falls."""
