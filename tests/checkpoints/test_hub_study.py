@@ -74,6 +74,7 @@ def of_the_paper() -> Declaration:
     return msgspec.structs.replace(paper, runs=[], series=[moved])
 
 
+@pytest.mark.slow
 def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
     access = Access(folder=tmp_path / "kept")
     declaration = of_the_paper()

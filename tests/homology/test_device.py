@@ -97,6 +97,7 @@ def test_hard_trees_are_exact(place: Place, name: str, block: int, monkeypatch: 
         assert_exact(device_tree_weights(tensor, place.passes), tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_views_are_read_where_they_lie(place: Place, dtype: torch.dtype) -> None:
     W = torch.from_numpy(large_matrix("normal", 300, 420)).to(place.device, dtype)

@@ -77,6 +77,7 @@ HARD: dict[str, Callable[[tuple[int, int], int], Array]] = {
 }
 
 
+@pytest.mark.slow
 @few
 @given(st.sampled_from(sorted(HARD)), shapes, dtypes, seeds, st.integers(-90, 90))
 def test_singular_values_against_numpy(

@@ -104,6 +104,7 @@ def test_what_it_holds(finished: Path) -> None:
     assert losses[3] < losses[0]
 
 
+@pytest.mark.slow
 def test_any_number_of_workers(finished: Path, folder: Path) -> None:
     assert run_study(declared(folder), folder / "pool", workers=2) == {}
     assert_same_study(finished, folder / "pool")
