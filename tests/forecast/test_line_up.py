@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
@@ -86,3 +88,13 @@ def test_the_same_bytes_again() -> None:
             {name: (f.loss, f.low, f.high, f.curve.tobytes(), f.remarks) for name, f in found.forecasts.items()}
         )
     assert told[0] == told[1]
+
+
+def test_a_spike_at_the_end_is_no_divergence() -> None:
+    log = seen(RUN, 0.3)
+    spiked = log.loss.copy()
+    spiked[-2:] *= 2
+    assert line_up(replace(log, loss=spiked), RUN.schedule, ()).chosen == "median"
+    risen = log.loss + np.maximum(log.steps - log.steps[-1] / 2, 0) * 0.01
+    assert line_up(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
+    assert line_up(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"

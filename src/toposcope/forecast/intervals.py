@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 LEVEL = 0.9
 FEWEST = 8
 """Errors that an interval is made of."""
-PARTS = 20
+PARTS, LEAST_ROWS = 20, 5
 RISEN = 1.1
 """The last loss over the lowest; by so much noise does not rise."""
 FALLEN = 0.999
@@ -58,19 +58,23 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
 
 
 def risen(log: Log) -> tuple[float, float]:
-    """Return the lowest and the last of the medians over twentieths of the log; one loss with few rows."""
+    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least."""
     medians = _medians(log)
     return min(medians), medians[-1]
 
 
 def learns(log: Log) -> bool:
-    """Tell whether the loss has fallen, and not risen again."""
+    """Tell whether the loss has fallen, and has not risen half of the way back."""
     medians = _medians(log)
-    return medians[-1] <= RISEN * min(medians) and (len(medians) < PARTS or min(medians) < FALLEN * medians[0])
+    first, lowest, last = medians[0], min(medians), medians[-1]
+    diverges = last > RISEN * lowest and last - lowest > (first - lowest) / 2
+    stands = len(medians) == PARTS and lowest >= FALLEN * first
+    return not diverges and not stands
 
 
 def _medians(log: Log) -> list[float]:
-    return [float(np.median(part)) for part in np.array_split(log.loss, min(PARTS, len(log.loss)))]
+    parts = np.array_split(log.loss, min(PARTS, max(1, len(log.loss) // LEAST_ROWS)))
+    return [float(np.median(part)) for part in parts]
 
 
 def quantile(errors: Vector, level: float = LEVEL) -> float:
