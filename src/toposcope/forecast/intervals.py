@@ -20,8 +20,8 @@ FEWEST = 8
 PARTS, LEAST_ROWS = 20, 5
 RISEN = 1.1
 """The last loss over the lowest; by so much noise does not rise."""
-FALLEN = 0.999
-"""The lowest loss over the first; a loss that falls by less stands still."""
+STILL = 1e-6
+"""Range of the losses over the first; a loss that changes by less stands still."""
 TABLE = "errors.csv"
 FALLBACK = "last"
 """Widest of all; it counts for what the table does not name."""
@@ -64,11 +64,11 @@ def risen(log: Log) -> tuple[float, float]:
 
 
 def learns(log: Log) -> bool:
-    """Tell whether the loss has fallen, and has not risen half of the way back."""
+    """Tell whether the loss changes at all, and has not risen half of the way back from its lowest."""
     medians = _medians(log)
     first, lowest, last = medians[0], min(medians), medians[-1]
     diverges = last > RISEN * lowest and last - lowest > (first - lowest) / 2
-    stands = len(medians) == PARTS and lowest >= FALLEN * first
+    stands = len(log.loss) >= LEAST_ROWS and float(np.ptp(log.loss)) <= STILL * first
     return not diverges and not stands
 
 
