@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
-from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.diagram import Diagram
+from toposcope.homology.loops import loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, as_distances
-from toposcope.homology.rips import ENGINE_BYTES
 from toposcope.seeds import derive_seed
 
 Matrix = NDArray[np.float64]
@@ -165,11 +165,9 @@ def _cross_bars(w: Matrix, v: Matrix) -> Diagram:
     A'_i is at 0 from A_i, and at w_ij from A_j for j < i only, so that the complex is a cylinder of the inclusion of
     R(w) in R(min); the cone point, at 0 from all of A', closes the end that is R(w).
     """
-    from gudhi.sklearn import RipsPersistence
-
     n = len(w)
     check_fits(
-        ENGINE_BYTES * (2 * n + 1) ** 2,
+        loop_bytes(2 * n + 1),
         f"divergence of {n} points in a batch",
         "lower batch_size, or take fewer points",
     )
@@ -180,13 +178,9 @@ def _cross_bars(w: Matrix, v: Matrix) -> Diagram:
     matrix[n:-1, :n] = half
     matrix[:n, n:-1] = half.T
     matrix[-1, :n] = matrix[:n, -1] = matrix[-1, -1] = 0
-    # The row of the last point of A' is all finite. From its largest entry on, the complex is a cone: the engine stops
-    # there, every bar has ended, and no infinite edge has entered.
-    engine = RipsPersistence(
-        homology_dimensions=[1], input_type="full distance matrix", homology_coeff_field=2, n_jobs=1
-    )
-    bars = np.asarray(engine.fit_transform([matrix])[0][0], dtype=np.float64).reshape(-1, 2)
-    return Diagram(sorted_pairs(bars[bars[:, 1] > bars[:, 0]]), dimension=1)
+    # The row of the last point of A' is all finite. From its largest entry on, the complex is a cone: the filtration
+    # ends there, every bar has ended, and no infinite edge has entered.
+    return loop_diagram(matrix)
 
 
 def _same_points(first: tuple[int, ...], second: tuple[int, ...], names: tuple[str, str]) -> int:

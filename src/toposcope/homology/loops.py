@@ -1,0 +1,147 @@
+"""Loops of a Vietoris-Rips filtration: H1 of all points, exact.
+
+The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and the few triangles
+that can close one; `toposcope.kernels.loop_reduction` finds which loop each closes. Once every loop is closed and no
+later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/homology/loops.md``.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.memory import check_fits
+
+FIRST_SHARE, GROWTH = 1 / 16, 1.5
+"""Share of the edges that enters first, and the factor by which each further part increases what has entered."""
+
+SAMPLE = 20_000
+"""Distances that are looked at to judge how long the edges of a part are; fewer edges than that enter at once."""
+
+MOST_POINTS = 1 << 16
+"""Edges are numbered in 32 bits."""
+
+Distances = NDArray[np.float64]
+
+
+def loop_diagram(distances: Distances, threshold: float = np.inf) -> Diagram:
+    """Return H1 of a matrix of distances, bars of positive length only.
+
+    Parameters
+    ----------
+    distances : ndarray, shape (n, n), float64
+        Symmetric, non-negative, 0 on the diagonal. They need not obey the triangle inequality; infinite ones are of
+        edges that never enter.
+    threshold : float
+        Filtration cap, inclusive.
+    """
+    filtration = LoopFiltration(distances, threshold)
+    pairs = filtration.pairs()
+    is_open = np.isinf(pairs[:, 1])
+    finite = pairs[~is_open]
+    bars = sorted_pairs(finite[finite[:, 1] > finite[:, 0]])
+    return Diagram(bars, dimension=1, n_truncated=int(is_open.sum()), engine="lunes")
+
+
+def loop_bytes(n: int) -> int:
+    """Return the most bytes that the loops of n points take, their distances included."""
+    return 20 * n * n
+
+
+def check_loops_fit(n: int, name: str, mend: str) -> None:
+    """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
+
+    Raises
+    ------
+    ToposcopeError
+    """
+    if n > MOST_POINTS:
+        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MOST_POINTS} can be taken; {mend}")
+    check_fits(loop_bytes(n), f"{name}: H1 of {n} points", mend)
+
+
+class LoopFiltration:
+    """The filtration of a cloud, run up to where its last loop is closed."""
+
+    def __init__(self, distances: Distances, threshold: float) -> None:
+        from toposcope.kernels.edge_order import edges_between
+        from toposcope.kernels.later_loops import rows_without_later_loops
+        from toposcope.kernels.loop_reduction import ALIVE, close_loops, no_loops, opened
+        from toposcope.kernels.lunes import Edges, scan_lunes
+
+        n = len(distances)
+        self._distances = distances
+        # The most central points have the first labels.
+        self._order = np.argsort(distances.sum(axis=1), kind="stable")
+        label = np.empty(n, np.int32)
+        label[self._order] = np.arange(n)
+        neighbours = np.zeros((n, -(-n // 64)), np.uint64)
+        neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
+        parent = np.arange(n, dtype=np.int32)
+        rank = np.empty(n * (n - 1) // 2, np.int32)
+        self._edges = Edges(rank, np.empty((0, 2), np.int32), np.empty(0, np.int32))
+        self._loops = no_loops()
+        # From the least row maximum on, one point sees all others, and the complex is a cone.
+        cap = min(float(distances.max(axis=1).min()), threshold)
+        above, row = -np.inf, 0
+        for upto, expected in _parts(distances, cap):
+            ends = edges_between(distances, label, above, upto, expected)
+            begin = len(self._edges.ends)
+            self._edges = Edges(
+                rank,
+                np.concatenate((self._edges.ends, ends)),
+                np.concatenate((self._edges.apex, np.empty(len(ends), np.int32))),
+            )
+            births, columns = scan_lunes(self._edges, begin, neighbours, parent, len(self._loops.births))
+            self._loops = close_loops(columns, n, self._edges, opened(self._loops, births))
+            if upto < cap and not (self._loops.deaths == ALIVE).any():
+                row = rows_without_later_loops(distances, label, neighbours, upto, cap, row)
+                if row == n:
+                    break
+            above = upto
+
+    def pairs(self) -> NDArray[np.float64]:
+        """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
+        is_open = self._loops.deaths < 0
+        births, deaths = self._lengths(self._loops.births), self._lengths(np.maximum(self._loops.deaths, 0))
+        deaths[is_open] = np.inf
+        return np.column_stack([births, deaths])
+
+    def cycle(self, loop: int) -> NDArray[np.int64]:
+        """Return the edges of the cycle that was closed with a loop, as numbers of points; shape (k, 2).
+
+        The column holds the edges of the cycle that opened loops; those of the spanning tree that make it a cycle are
+        the ones below which an odd number of its ends lies.
+        """
+        from toposcope.kernels.lunes import JOINS, odd_branches
+
+        members = self._loops.rows[self._loops.starts[loop] : self._loops.stops[loop]]
+        chords = self._edges.ends[self._loops.births[members]]
+        tree = self._edges.ends[self._edges.apex == JOINS]
+        edges = np.concatenate([chords, tree[odd_branches(tree, chords, len(self._order))]])
+        return np.asarray(self._order[edges])
+
+    def _lengths(self, ranks: NDArray[np.int32]) -> NDArray[np.float64]:
+        if not len(ranks):
+            return np.empty(0)
+        ends = self._order[self._edges.ends[ranks]]
+        return self._distances[ends[:, 0], ends[:, 1]]
+
+
+def _parts(distances: Distances, cap: float) -> Iterator[tuple[float, int]]:
+    """Yield the longest length of each part of the edges, the last of which is `cap`, and about how many it has."""
+    n = len(distances)
+    n_edges = n * (n - 1) // 2
+    drawn = np.random.default_rng(0).integers(0, n, (2, SAMPLE)) if n_edges > SAMPLE else np.empty((2, 0), np.int64)
+    lengths = distances[*drawn[:, drawn[0] != drawn[1]]]
+    lengths = np.sort(lengths[lengths <= cap])
+    share, before = FIRST_SHARE, -np.inf
+    while share < 1 and len(lengths):
+        upto = float(lengths[int(share * len(lengths))])
+        if before < upto < cap:
+            yield upto, int(n_edges * share / GROWTH)
+            before = upto
+        share *= GROWTH
+    yield cap, n_edges // 4
