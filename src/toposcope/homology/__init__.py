@@ -1,11 +1,13 @@
 """The mathematics: filtration -> persistence diagram, diagrams -> numbers. Arrays in, arrays out."""
 
+from toposcope.homology.cycles import Loop, longest_loops
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.distances import bottleneck, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
+from toposcope.homology.loop_births import h1_births
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_dimension
-from toposcope.homology.rips import farthest_points, rips
+from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.similarity import linear_cka, procrustes
 from toposcope.homology.spectral_measures import (
     Moments,
@@ -28,6 +30,7 @@ from toposcope.homology.weight_views import qkv_rows, unrolled
 __all__ = [
     "Diagram",
     "DimensionEstimate",
+    "Loop",
     "Moments",
     "NeuralPersistence",
     "PHDimension",
@@ -40,13 +43,16 @@ __all__ = [
     "cross_barcode",
     "delaunay_edges",
     "farthest_points",
+    "h1_births",
     "landscape",
     "linear_cka",
+    "longest_loops",
     "measures_of_singular_values",
     "nearest_neighbour_edges",
     "neural_persistence",
     "persistence_image",
     "ph_dimension",
+    "points_for_loops",
     "procrustes",
     "qkv_rows",
     "rips",

@@ -29,8 +29,10 @@ class Diagram:
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
         distance 2r of the exact one. nan if the points that were left out are not at hand.
     engine : str
-        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``gudhi``. It does not change
-        the diagram, and is not kept in a study.
+        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``gudhi``. It does
+        not change the diagram, and is not kept in a study.
+    births : ndarray, shape (b,), float64, or None
+        Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
     """
 
     pairs: NDArray[np.float64]
@@ -39,6 +41,7 @@ class Diagram:
     n_truncated: int = 0
     cover_radius: float = 0.0
     engine: str = ""
+    births: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         usual = type(self.pairs) is np.ndarray and self.pairs.dtype == np.float64

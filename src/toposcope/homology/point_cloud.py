@@ -70,6 +70,11 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     return Directions.of(as_float_matrix(points, name).astype(np.float64, copy=False), name)
 
 
+def is_large(shape: tuple[int, ...]) -> bool:
+    """Tell whether Boruvka's rounds are quicker than Prim's algorithm for points in several dimensions."""
+    return shape[0] >= BORUVKA_POINTS and shape[0] * shape[1] >= BORUVKA_COORDINATES and shape[1] > 1
+
+
 def with_distances(points: ArrayLike | Any, metric: Metric = "euclidean", name: str = "points") -> Cloud:
     """Compute the distances of all points once, for several functions that are handed this in place of the points.
 
@@ -123,18 +128,18 @@ class Euclidean:
         """Sort on a line; else Prim's algorithm or Boruvka's, by size."""
         n, d = self.points.shape
         if d == 1:
-            return self._scaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
-        if n < BORUVKA_POINTS or n * d < BORUVKA_COORDINATES:
+            return self.unscaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
+        if not is_large(self.points.shape):
             squares = _prim_squares(self.points)
             squares.sort()
-            return self._scaled(np.sqrt(squares, out=squares)), "prim"
+            return self.unscaled(np.sqrt(squares, out=squares)), "prim"
         from toposcope.kernels.duplicates import first_occurrences
 
         distinct, engine = first_occurrences(self.points), "boruvka"
         found = self._boruvka_squares(distinct)
         if found is None:
             found, engine = _prim_squares(self.points[distinct]), "prim"
-        return self._scaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(found))])), engine
+        return self.unscaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(found))])), engine
 
     def _boruvka_squares(self, distinct: Indices) -> Vector | None:
         from toposcope.kernels.euclidean_tree import boruvka_squares
@@ -145,7 +150,7 @@ class Euclidean:
         """Compute them from coordinate differences."""
         from toposcope.kernels.pairwise import distance_matrix
 
-        return self._scaled(distance_matrix(self.points[chosen]))
+        return self.unscaled(distance_matrix(self.points[chosen]))
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Begin with the point farthest from the centroid."""
@@ -153,7 +158,7 @@ class Euclidean:
 
         first = int(np.argmax(np.linalg.norm(self.points - self.points.mean(axis=0), axis=1)))
         indices, squared_radii = farthest_order(self.points, first, count)
-        return indices, self._scaled(np.sqrt(squared_radii))
+        return indices, self.unscaled(np.sqrt(squared_radii))
 
     def cover_radius(self, chosen: Indices) -> float:
         """Look up the nearest chosen point of each."""
@@ -162,9 +167,10 @@ class Euclidean:
         nearest = np.full(len(self.points), np.inf)
         for landmark in chosen:
             np.minimum(nearest, cdist(self.points, self.points[landmark : landmark + 1])[:, 0], out=nearest)
-        return float(self._scaled(nearest).max())
+        return float(self.unscaled(nearest).max())
 
-    def _scaled(self, lengths: Vector) -> Vector:
+    def unscaled(self, lengths: Vector) -> Vector:
+        """Return lengths in the unit of what was handed in."""
         if self.exponent < SAFE_EXPONENT:
             return scaled(lengths, self.exponent)
         with np.errstate(over="ignore"):

@@ -1,7 +1,7 @@
-"""Vietoris-Rips persistence of a point cloud: H0 exact on all points, H1 and up through GUDHI."""
+"""Vietoris-Rips persistence of a point cloud: H0 and H1 exact on all points, H2 and up through GUDHI."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,11 +9,19 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
-from toposcope.homology.memory import check_fits
-from toposcope.homology.point_cloud import Cloud, Metric, as_cloud
+from toposcope.homology.loop_births import tree_and_births
+from toposcope.homology.loops import check_loops_fit, loop_bytes, loop_diagram
+from toposcope.homology.memory import check_fits, total_memory
+from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, is_large
+
+LANDMARKS = 2000
+"""Landmarks where the number of points is left to us and all are too many."""
+
+SHARE = 0.5
+"""Share of the machine's memory that H1 may take where the number of points is left to us."""
 
 ENGINE_BYTES = 32
-"""For each pair of points: its distance in float64, twice, and the edges the engine makes of it (measured)."""
+"""GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
 
 
 def rips(
@@ -21,7 +29,7 @@ def rips(
     *,
     metric: Metric = "euclidean",
     max_dimension: int = 1,
-    max_points: int = 2000,
+    max_points: int | None = None,
     landmarks: ArrayLike | None = None,
     threshold: float = np.inf,
 ) -> list[Diagram]:
@@ -39,9 +47,11 @@ def rips(
         ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances.
     max_dimension : int
         Highest homology dimension, 0 or more.
-    max_points : int
+    max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
-        diagrams then carry ``cover_radius``. H0 always uses all points.
+        diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points. If left out, H1 uses
+        all points as long as that takes at most half of the machine's memory (25,000 points in 24 GB), and H2 and up
+        use at most 2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
@@ -62,26 +72,57 @@ def rips(
 
     Notes
     -----
-    H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2) memory at least,
-    worst case O(n^6) time; dimensions above it may take more memory than is reckoned with before the run. See METHODS
-    3. Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
+    H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2 d) time for the
+    distances and near O(n^3 / 64) for the rest, which stops at the last death; at most 20 n^2 bytes; see
+    `toposcope.homology.loops`. H2 and up may take more memory than is reckoned with before the run. Bars of length zero
+    are left out from H1 on: how many there are depends on the order of equal distances.
+
+    Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
     """
     max_dimension = as_count(max_dimension, "max_dimension", 0)
-    max_points = as_count(max_points, "max_points", 1)
+    max_points = None if max_points is None else as_count(max_points, "max_points", 1)
     threshold = as_number(threshold, "threshold", 0)
     cloud = as_cloud(points, metric, "points")
     chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
+    n = cloud.shape[0] if chosen is None else len(chosen)
+    for_loops = n if chosen is not None else points_for_loops(n, max_points)
+    for_voids = n if chosen is not None else min(n, max_points or LANDMARKS)
     if max_dimension > 0:
-        n = min(cloud.shape[0], max_points) if chosen is None else len(chosen)
-        check_fits(
-            ENGINE_BYTES * n * n,
-            f"points: dimensions 1 and up of {n} points",
-            "lower max_points for landmarks, or max_dimension to 0 for H0 alone",
-        )
-    diagrams = [_connected_components(cloud, threshold)]
+        check_loops_fit(for_loops, "points", "lower max_points for landmarks, or max_dimension to 0 for H0 alone")
+    if max_dimension > 1:
+        mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
+        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
+    lengths = births = None
+    if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
+        lengths, births = tree_and_births(cloud)
+    diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
-        diagrams += _higher(cloud, max_dimension, max_points, chosen, threshold)
+        diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
+    if max_dimension > 1:
+        diagrams += _voids(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
     return diagrams
+
+
+def points_for_loops(n: int, max_points: int | None = None) -> int:
+    """Return how many of n points `rips` uses for H1: n, or how many landmarks."""
+    if max_points is not None:
+        return min(n, max_points)
+    memory = total_memory()
+    all_fit = memory is None or loop_bytes(n) <= SHARE * memory
+    return n if all_fit else LANDMARKS
+
+
+def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int | None = None) -> float:
+    """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
+
+    Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
+    are not reckoned with: GUDHI's time hangs on the cloud.
+    """
+    if max_dimension == 0:
+        return 2e-11 * n * n * d + 5e-9 * n * n
+    m = points_for_loops(n, max_points)
+    loops = 1.1e-10 * m * m * d + 1e-7 * m * m + 8e-12 * m**3
+    return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
 
 
 def farthest_points(
@@ -120,8 +161,11 @@ def farthest_points(
     return cloud.landmarks(count)
 
 
-def _connected_components(cloud: Cloud, threshold: float) -> Diagram:
-    lengths, engine = cloud.tree()
+def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: float) -> Diagram:
+    """Return H0, from the lengths of the minimum spanning tree where they are known of a large cloud."""
+    engine = "lunes"
+    if lengths is None or not is_large(cloud.shape):
+        lengths, engine = cloud.tree()
     deaths = lengths if threshold == np.inf else lengths[lengths <= threshold]
     pairs = np.zeros((len(deaths), 2))
     pairs[:, 1] = deaths
@@ -134,20 +178,32 @@ def _connected_components(cloud: Cloud, threshold: float) -> Diagram:
     )
 
 
-def _higher(
-    cloud: Cloud, max_dimension: int, max_points: int, chosen: NDArray[np.int64] | None, threshold: float
-) -> list[Diagram]:
+class _Sample(NamedTuple):
+    """Points that stand for a cloud, and how far from them another point can be."""
+
+    indices: NDArray[np.int64]
+    cover_radius: float
+
+
+def _sample(cloud: Cloud, size: int, chosen: NDArray[np.int64] | None) -> _Sample:
+    """Return the chosen points, or all of them, or landmarks."""
+    if chosen is not None:
+        return _Sample(chosen, cloud.cover_radius(chosen))
+    if size == cloud.shape[0]:
+        return _Sample(np.arange(size), 0.0)
+    indices, radii = cloud.landmarks(size)
+    return _Sample(indices, float(radii[-1]))
+
+
+def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: NDArray[np.float64] | None) -> Diagram:
+    diagram = loop_diagram(cloud.distances(sample.indices), threshold)
+    return replace(diagram, cover_radius=sample.cover_radius, births=births)
+
+
+def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
     from gudhi.sklearn import RipsPersistence
 
-    everything = cloud.shape[0]
-    cover_radius = 0.0
-    if chosen is not None:
-        cover_radius = cloud.cover_radius(chosen)
-    elif everything > max_points:
-        chosen, radii = cloud.landmarks(max_points)
-        cover_radius = float(radii[-1])
-    distances = cloud.distances(np.arange(everything) if chosen is None else chosen)
-    dimensions = list(range(1, max_dimension + 1))
+    dimensions = list(range(2, max_dimension + 1))
     engine = RipsPersistence(
         homology_dimensions=dimensions,
         threshold=threshold,
@@ -155,13 +211,16 @@ def _higher(
         homology_coeff_field=2,
         n_jobs=1,
     )
-    found = engine.fit_transform([distances])[0]
+    found = engine.fit_transform([cloud.distances(sample.indices)])[0]
     return [
-        replace(_finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k), cover_radius=cover_radius)
+        _finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k, sample.cover_radius)
         for k, bars in zip(dimensions, found, strict=True)
     ]
 
 
-def _finite_part(bars: NDArray[np.float64], dimension: int) -> Diagram:
+def _finite_part(bars: NDArray[np.float64], dimension: int, cover_radius: float) -> Diagram:
     finite = np.isfinite(bars[:, 1])
-    return Diagram(sorted_pairs(bars[finite]), dimension, n_truncated=int((~finite).sum()), engine="gudhi")
+    n_truncated = int((~finite).sum())
+    return Diagram(
+        sorted_pairs(bars[finite]), dimension, n_truncated=n_truncated, cover_radius=cover_radius, engine="gudhi"
+    )

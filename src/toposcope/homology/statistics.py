@@ -8,7 +8,8 @@ from toposcope.homology.diagram import Diagram, as_diagram
 def statistics(diagram: Diagram) -> dict[str, float]:
     """Return every scalar statistic of a diagram.
 
-    Sums run over finite bars of positive length l_i; zero-length bars are counted in ``n_zero``.
+    Sums run over finite bars of positive length l_i; zero-length bars are counted in ``n_zero``. Of a diagram of
+    landmarks that has the births of all points, ``count`` is their number, and all else is of the landmarks.
 
     Returns
     -------
@@ -35,7 +36,7 @@ def statistics(diagram: Diagram) -> dict[str, float]:
         total_p2 = float((lifetimes**2).sum())
     entropy = float(-(share * np.log(share)).sum()) if count > 1 else 0.0
     return {
-        "count": float(count),
+        "count": float(count if diagram.births is None else len(diagram.births)),
         "total": total,
         "total_p2": total_p2,
         "mean": total / count if count else 0.0,

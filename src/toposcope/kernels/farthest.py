@@ -1,6 +1,9 @@
 """Greedy farthest-point order of a cloud.
 
-Cost: O(n d) for each landmark; O(n) memory.
+The farthest points are taken several at a time on trial: their distances from all points are made in one pass over the
+memory. As long as the next landmark is one of them, as it mostly is where there are many dimensions, no pass is needed.
+
+Cost: O(n d) for each landmark, and for each point that was taken in vain; O(n) memory.
 Source: Gonzalez 1985.
 """
 
@@ -9,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.euclidean_prim import squared_distance
+
+ON_TRIAL = 16
+"""Most points that are taken at a time."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -31,16 +37,57 @@ def farthest_order(
     squared_radii : ndarray, shape (count,), float64
         Largest squared distance of a point from the landmarks up to and with each.
     """
-    nearest = np.full(len(points), np.inf)
-    indices = np.empty(count, np.int64)
-    squared_radii = np.empty(count)
-    farthest = first
+    n = len(points)
+    nearest = np.full(n, np.inf)
+    indices, squared_radii = np.empty(count, np.int64), np.empty(count)
+    trial, squares = np.full(ON_TRIAL, -1), np.empty((ON_TRIAL, n))
+    farthest, size, used = first, 1, 1
+    trial[0] = first
+    _measure(points, trial[:1], squares)
     for k in range(count):
+        place = _place(trial[:size], farthest)
+        if place < 0:
+            size = _farthest(nearest, trial[: min(2 * size, ON_TRIAL) if used == size else used])
+            used, place = 0, 0
+            _measure(points, trial[:size], squares)
+        used += 1
         indices[k] = farthest
-        landmark = points[farthest]
-        for i in range(len(points)):
-            nearest[i] = min(nearest[i], squared_distance(points[i], landmark))
+        for i in range(n):
+            nearest[i] = min(nearest[i], squares[place, i])
         nearest[farthest] = -1.0  # chosen, and never again: not even where all others repeat landmarks
         farthest = int(np.argmax(nearest))
         squared_radii[k] = max(nearest[farthest], 0.0)
     return indices, squared_radii
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+    """Fill in the squared distances of all points from some, a line each."""
+    for i in range(len(points)):
+        for k in range(len(chosen)):
+            squares[k, i] = squared_distance(points[i], points[chosen[k]])
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(chosen: NDArray[np.int64], index: int) -> int:
+    """Return where an index stands among others; -1 if it does not."""
+    for k in range(len(chosen)):
+        if chosen[k] == index:
+            return k
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _farthest(nearest: NDArray[np.float64], chosen: NDArray[np.int64]) -> int:
+    """Fill in the points with the largest values that are not below zero, the largest first; return how many."""
+    count = 0
+    for i in range(len(nearest)):
+        if nearest[i] < 0 or (count == len(chosen) and nearest[i] <= nearest[chosen[-1]]):
+            continue
+        k = min(count, len(chosen) - 1)
+        while k > 0 and nearest[chosen[k - 1]] < nearest[i]:
+            chosen[k] = chosen[k - 1]
+            k -= 1
+        chosen[k] = i
+        count = min(count + 1, len(chosen))
+    return count

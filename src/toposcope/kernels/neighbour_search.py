@@ -58,6 +58,39 @@ def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
     return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
 
 
+def product_factors(
+    points: Points, dtype: type[np.floating[Any]]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    """Return what lower bounds of squared distances are made of: ``(left @ right.T)[i] + own[i]``.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d), float64
+        No coordinate above one.
+    dtype : numpy.float32 or numpy.float64
+        Of both factors.
+
+    Returns
+    -------
+    left, right : ndarray, shape (n, d + 2)
+    own : ndarray, shape (n,), float64
+    """
+    n, d = points.shape
+    relative, absolute = rounding(d, dtype)
+    # Bounds are tightest about the centre; lengths are measured on the points as they are.
+    centred = points - points.mean(axis=0)
+    squared_norms = np.einsum("ij,ij->i", centred, centred)
+    margin = np.sqrt(relative * squared_norms)
+    left, right = np.empty((n, d + 2), dtype), np.empty((n, d + 2), dtype)
+    left[:, :d] = -2 * centred
+    left[:, d] = -2 * margin
+    left[:, d + 1] = 1
+    right[:, :d] = centred
+    right[:, d] = margin
+    right[:, d + 1] = (1 - relative) * squared_norms
+    return left, right, (1 - relative) * squared_norms - absolute
+
+
 class ProductSearch:
     """Search by products in one precision.
 
@@ -69,22 +102,8 @@ class ProductSearch:
     """
 
     def __init__(self, points: Points, dtype: type[np.floating[Any]]) -> None:
-        n, d = points.shape
         self._points = points
-        relative, absolute = rounding(d, dtype)
-        # Bounds are tightest about the centre; lengths are measured on the points as they are.
-        centred = points - points.mean(axis=0)
-        squared_norms = np.einsum("ij,ij->i", centred, centred)
-        margin = np.sqrt(relative * squared_norms)
-        self._left = np.empty((n, d + 2), dtype)
-        self._left[:, :d] = -2 * centred
-        self._left[:, d] = -2 * margin
-        self._left[:, d + 1] = 1
-        self._right = np.empty((n, d + 2), dtype)
-        self._right[:, :d] = centred
-        self._right[:, d] = margin
-        self._right[:, d + 1] = (1 - relative) * squared_norms
-        self._own = (1 - relative) * squared_norms - absolute
+        self._left, self._right, self._own = product_factors(points, dtype)
 
     def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""

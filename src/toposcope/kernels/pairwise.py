@@ -41,6 +41,13 @@ def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances
 
 
+@numba.njit(cache=True, nogil=True)
+def pair_distance(points: NDArray[np.float64], a: int, b: int) -> float:
+    """Return the distance of two points, to the last bit as `distance_matrix` does; made for few."""
+    p, q = points[a], points[b]
+    return float(np.sqrt(_eight_squares(p, p, q, q, q, q)[0]))
+
+
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _eight_squares(
     p: Point, q: Point, a: Point, b: Point, c: Point, d: Point

@@ -1,0 +1,152 @@
+"""When loops are born, and how many there are, of clouds of any size.
+
+A loop of a Vietoris-Rips filtration is born with an edge that no point refutes: none is nearer to both ends than they
+are to each other. Such edges make the relative neighbourhood graph; those that join no components open a loop. So
+births and their number need no n x n distances and no reduction.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.homology.loops import check_loops_fit, loop_diagram
+from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, as_cloud
+
+Vector = NDArray[np.float64]
+"""One number a birth."""
+Edges = NDArray[np.int64]
+
+PIVOTS = 64
+"""Half of them central points, half random ones."""
+BLOCK_BYTES = 1 << 26
+"""Size of the block of bounds held at once."""
+SAMPLE = 64
+"""Points whose nearest neighbours tell which precision the bounds need."""
+PATIENCE = 2000
+"""Points that are tried one by one for each point, 160 in random clouds, before it is given up."""
+
+
+def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vector:
+    """Return the births of all H1 bars of positive length of a cloud of any size, exact.
+
+    Parameters
+    ----------
+    points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
+        One point a row, any floating-point dtype; computed in float64.
+    metric : "euclidean", "cosine" or "precomputed"
+        As of `toposcope.homology.rips`.
+
+    Returns
+    -------
+    ndarray, shape (b,), float64
+        Ascending; b is the number of bars. They are the births in ``rips(points)[1].pairs``, to the last bit.
+
+    Raises
+    ------
+    ToposcopeError
+        As of `toposcope.homology.rips`, memory for n x n distances aside.
+
+    Notes
+    -----
+    O(n^2 d) time, most of it one product by BLAS; O(nd) memory beside the relative neighbourhood graph, which has a few
+    edges a point (up to n^2 / 2 where all distances are equal). With distinct distances b is the number of its edges
+    less n - 1; equal distances are sorted out as in `toposcope.kernels.tied_loops`.
+
+    Source: Koyama, Memoli, Robins and Turner 2023, arXiv:2307.16333; Toussaint 1980 for the graph.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> square = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> h1_births(square)
+    array([1.])
+    """
+    return births_of(as_cloud(points, metric, "points"))
+
+
+def births_of(cloud: Cloud) -> Vector:
+    """Return the same of a cloud."""
+    return tree_and_births(cloud)[1]
+
+
+def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector]:
+    """Return the lengths of the minimum spanning tree, as `Cloud.tree` does but for rounding, and the births.
+
+    Both are lengths of edges of the relative neighbourhood graph, which is made once.
+    """
+    from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, edge_lengths
+    from toposcope.kernels.tied_loops import Graph, joins_and_births
+
+    sphere = cloud.sphere if isinstance(cloud, Directions) else cloud
+    if not isinstance(sphere, Euclidean):  # its n x n distances are at hand
+        return _by_reduction(cloud)
+    kind = EUCLIDEAN if sphere is cloud else COSINE
+    points = _from_centre(sphere)
+    edges = _empty_lunes(points, kind)
+    if edges is None:
+        return _by_reduction(cloud)
+    lengths = edge_lengths(points, edges, kind)
+    codes = edges[:, 0] * len(points) + edges[:, 1]
+    order = np.lexsort((codes, lengths))
+    edges, lengths, codes = edges[order], lengths[order], codes[order]
+    places = np.argsort(codes)
+    joins, births = joins_and_births(Graph(points, kind, edges, lengths, codes[places], places))
+    tree = np.concatenate([np.zeros(cloud.shape[0] - len(points)), lengths[joins]])
+    return sphere.unscaled(tree), sphere.unscaled(np.repeat(lengths, births))
+
+
+def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector]:
+    """Return both from the n x n distances."""
+    n = cloud.shape[0]
+    check_loops_fit(n, "points", "so many distances are equal that births need all of them; leave out max_dimension 1")
+    births: Vector = loop_diagram(cloud.distances(np.arange(n))).pairs[:, 0]
+    return cloud.tree()[0], births
+
+
+def _from_centre(cloud: Euclidean) -> Points:
+    """Return the distinct points, those near the centroid first."""
+    from toposcope.kernels.duplicates import first_occurrences
+
+    points = cloud.points[first_occurrences(cloud.points)]
+    return points[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
+
+
+def _empty_lunes(points: Points, kind: int) -> Edges | None:
+    """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
+    from scipy.spatial.distance import cdist
+
+    from toposcope.kernels.neighbour_search import product_factors
+    from toposcope.kernels.relative_neighbours import DOUBT, empty_lunes
+
+    n = len(points)
+    left, right, own = product_factors(points, _precision(points))
+    drawn = np.random.default_rng(0).choice(n, min(n, PIVOTS // 2), replace=False)
+    pivots = np.union1d(np.arange(min(n, PIVOTS // 2)), drawn)
+    upper = cdist(points[pivots], points, "sqeuclidean") * (1 + DOUBT)
+    upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
+    height = max(1, BLOCK_BYTES // (left.itemsize * n))
+
+    found, patience = [], PATIENCE * n
+    for begin in range(0, n, height):
+        lower = left[begin : begin + height] @ right.T
+        lower += own[begin : begin + height, None]
+        edges, patience = empty_lunes(points, lower.astype(np.float32, copy=False), begin, upper, kind, patience)
+        if patience < 0:
+            return None
+        found.append(edges)
+    return np.concatenate(found)
+
+
+def _precision(points: Points) -> type[np.floating[Any]]:
+    """Return in what precision bounds tell a point's nearest neighbours from others."""
+    from scipy.spatial.distance import cdist
+
+    from toposcope.kernels.neighbour_search import rounding
+
+    some = np.linspace(0, len(points) - 1, min(len(points), SAMPLE)).astype(int)
+    squares = cdist(points[some], points, "sqeuclidean")
+    squares[np.arange(len(some)), some] = np.inf
+    relative, _ = rounding(points.shape[1], np.float32)
+    margins = 4 * relative * ((points[some] - points.mean(axis=0)) ** 2).sum(axis=1)
+    return np.float32 if np.median(squares.min(axis=1)) > 2 * np.median(margins) else np.float64

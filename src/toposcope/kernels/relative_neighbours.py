@@ -1,0 +1,187 @@
+"""The edges no point is nearer to than they are long: the relative neighbourhood graph of a cloud of any size.
+
+A point *refutes* an edge if it is nearer to both of its ends than they are to each other. Points come by their distance
+from the centroid, and an edge is looked at in the row of its outer end v, since few points are nearer to that:
+
+1. one product gives lower bounds of the squared distances of v from all points;
+2. some points whose distances from all others are known, the *pivots*, refute most edges by these bounds;
+3. the nearest points of v refute most of the rest;
+4. every point that may be nearer to v than the other end is tried on what is left.
+
+The last two steps measure distances from coordinate differences, and what these cannot decide is decided as
+`edge_length` rounds it: the result is that of the matrix of distances, to the last bit.
+
+Cost: one product of all points with all, O(n) comparisons with every pivot for each point, and O(d) for each of the few
+points that are tried; O(nd) memory beside the edges found.
+Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.neighbour_search`.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.kernels.pairwise import pair_distance
+
+Points = NDArray[np.float64]
+Bounds = NDArray[np.float32]
+Edges = NDArray[np.int64]
+
+EUCLIDEAN, COSINE = 0, 1
+"""What edges are as long as: the distance of two points, or half its square."""
+
+NEAREST = 8
+"""Points near the outer end that are tried before all others."""
+
+TILE = 4096
+"""Bounds that are compared with every pivot while they are in the cache."""
+
+DOUBT = 1e-9
+"""Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
+
+
+@numba.njit(cache=True, nogil=True)
+def edge_length(points: Points, a: int, b: int, kind: int) -> float:
+    """Return the length of an edge as it enters the filtration."""
+    length = pair_distance(points, a, b)
+    return length**2 / 2 if kind == COSINE else length
+
+
+@numba.njit(cache=True, nogil=True)
+def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
+    """Return the lengths of edges, by their first two numbers; shape (m,)."""
+    lengths = np.empty(len(edges))
+    for e in range(len(edges)):
+        lengths[e] = edge_length(points, edges[e, 0], edges[e, 1], kind)
+    return lengths
+
+
+@numba.njit(cache=True, nogil=True)
+def empty_lunes(
+    points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, patience: int
+) -> tuple[Edges, int]:
+    """Return the edges that nothing refutes, of some points with all that come before them.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d), float64, C-contiguous
+    lower : ndarray, shape (k, n), float32
+        Lower bounds of the squared distances of the points from `begin` on, up to their rounding; overwritten.
+    begin : int
+    pivots : ndarray, shape (p, n), float32
+        Upper bounds of the squared distances of some points from all.
+    kind : EUCLIDEAN or COSINE
+    patience : int
+        Points that are tried one by one before it is given up.
+
+    Returns
+    -------
+    edges : ndarray, shape (m, 3), int64
+        Both ends, and whether some point is no farther from either than they are from each other: 0 or 1.
+    patience : int
+        What is left of it; below zero if it was given up.
+    """
+    n = points.shape[0]
+    refutable, candidates, squares = np.empty(n, np.float32), np.empty(n, np.int64), np.empty(n)
+    edges, found = np.empty((1024, 3), np.int64), 0
+    for r in range(len(lower)):
+        v, row = begin + r, lower[r]
+        row -= np.abs(row) * np.float32(2**-22)
+        row[v] = np.inf
+        _least_refutable(pivots, v, refutable)
+        count = 0
+        for u in range(v):
+            candidates[count] = u
+            count += row[u] <= refutable[u]
+        near = _nearest(row)
+        left, longest = 0, 0.0
+        for u in candidates[:count]:
+            square = squared_distance(points[v], points[u])
+            if not _refuted_by_some(points, near, u, v, square):
+                candidates[left], squares[left] = u, square
+                left += 1
+                longest = max(longest, square)
+        if not left:
+            continue
+        others = np.flatnonzero(row <= longest * (1 + DOUBT))
+        others = others[np.argsort(row[others])]
+        for k in range(left):
+            refuted, tied, tried = _refuted(points, row, others, candidates[k], v, squares[k], kind)
+            patience -= tried
+            if patience < 0:
+                return edges[:found].copy(), patience
+            if not refuted:
+                if found == len(edges):
+                    edges = np.concatenate((edges, np.empty_like(edges)))
+                edges[found, 0], edges[found, 1], edges[found, 2] = candidates[k], v, tied
+                found += 1
+    return edges[:found].copy(), patience
+
+
+@numba.njit(cache=True, nogil=True)
+def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
+    """Fill in, for every point before v, the square above which its edge to v is refuted by a pivot."""
+    for begin in range(0, v, TILE):
+        part = least[begin : min(begin + TILE, v)]
+        part[:] = np.inf
+        for p in range(len(pivots)):
+            from_v, from_others = pivots[p, v], pivots[p, begin : begin + len(part)]
+            for u in range(len(part)):
+                part[u] = min(part[u], max(from_v, from_others[u]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest(row: Bounds) -> NDArray[np.int64]:
+    """Return the points of least bound, ascending."""
+    places, bounds = np.full(NEAREST, -1), np.full(NEAREST, np.float32(np.inf))
+    for w in range(len(row)):
+        if row[w] < bounds[NEAREST - 1]:
+            k = NEAREST - 1
+            while k > 0 and bounds[k - 1] > row[w]:
+                places[k], bounds[k] = places[k - 1], bounds[k - 1]
+                k -= 1
+            places[k], bounds[k] = w, row[w]
+    return places[places >= 0]
+
+
+@numba.njit(cache=True, nogil=True)
+def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, square: float) -> bool:
+    """Tell whether one of some points certainly refutes an edge; they are tried up to u itself."""
+    below = square * (1 - DOUBT)
+    for w in some:
+        if w == u:
+            return False
+        if squared_distance(points[w], points[u]) < below and squared_distance(points[w], points[v]) < below:
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _refuted(
+    points: Points, row: Bounds, others: NDArray[np.int64], u: int, v: int, square: float, kind: int
+) -> tuple[bool, bool, int]:
+    """Tell whether any point refutes an edge, whether one comes as near without being nearer, and how many were tried.
+
+    `others` are by ascending bound of their distance from v.
+    """
+    above, below = square * (1 + DOUBT), square * (1 - DOUBT)
+    tied, tried = False, 0
+    for w in others:
+        if row[w] > above:
+            break
+        tried += 1
+        if w == u:
+            continue
+        to_u = squared_distance(points[w], points[u])
+        if to_u > above:
+            continue
+        to_v = squared_distance(points[w], points[v])
+        if to_u < below and to_v < below:
+            return True, False, tried
+        if to_v <= above:
+            length = edge_length(points, u, v, kind)
+            from_u, from_v = edge_length(points, u, w, kind), edge_length(points, v, w, kind)
+            if from_u < length and from_v < length:
+                return True, False, tried
+            tied |= from_u <= length and from_v <= length
+    return False, tied, tried
