@@ -181,7 +181,7 @@ def test_features_by_their_options(quantity: str, published: bool, expected: str
 
 
 EXACT_STATES = "hidden_states:layers=all,texts=32,scales=[5.0,10.0],keep=500"
-PROJECTED = "hidden_states:points=texts,cut=lines,texts=200,sample=random,pca=50"
+PROJECTED = "hidden_states:points=texts,cut=lines,texts=200,max_points=1000,sample=random,pca=50"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_hidden_states_made_as_published_are_against_the_loss_on_the_text() -> N
     assert spectral == ("published: all texts, the loss on the text; exact: all tokens, the validation loss")
     assert topology == (
         "published: at most 1000 texts, 50 principal components, the loss on the text; "
-        "exact: at most 1000 tokens, landmarks of more, all components, the validation loss"
+        "exact: all tokens, all components, the validation loss"
     )
     step = row(found, "correlation", "step", "pythia-70m")
     assert step["exact"] == pytest.approx(spearmanr(steps, losses["validation_loss"]).statistic, abs=1e-12)

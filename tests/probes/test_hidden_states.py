@@ -219,7 +219,7 @@ def assert_cloud_of_sample(found: Measurement, points: Matrix) -> None:
 
 
 def test_a_sample_of_everything_has_no_noise(checkpoint: Checkpoint) -> None:
-    probe = HiddenStatesProbe(sample="random", draws=3, **SMALL)
+    probe = HiddenStatesProbe(sample="random", max_points=1000, draws=3, **SMALL)
     found = measured(probe, checkpoint, TEXT)["network"]
     assert found.flag == ""
     assert {value for name, value in found.statistics.items() if name.endswith(".noise")} == {0.0}

@@ -9,7 +9,6 @@ import polars as pl
 from toposcope.analysis.findings import BATCH_LOSS, Findings, feature_of
 from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import STATES, Trajectory
-from toposcope.probes.hidden_states import HiddenStatesProbe
 from toposcope.probes.labels import options_of
 from toposcope.probes.probe import NETWORK
 from toposcope.study.published import SPECTRAL, STEP, Published
@@ -28,8 +27,6 @@ BLEND_OF_LOSSES = "combined_without_topology"
 DECIMALS = 3
 """Values that are equal when rounded to so many, or to those published if fewer, are called reproduced."""
 
-_DEFAULT_POINTS = 2000
-"""Most points of a cloud where its label does not say."""
 _RELEASED_POINTS = 200
 """Most points of the clouds whose features were released."""
 _TARGETS = {
@@ -142,8 +139,8 @@ def _ways(findings: Findings, run: str, quantity: str) -> str:
     feature = findings.feature(run, quantity, published=True)
     if quantity.startswith("H") and feature:
         label = feature.rpartition(" ")[0]
-        most = _RELEASED_POINTS if label == "published" else int(options_of(label).get("max_points", _DEFAULT_POINTS))
         rows = n_rows(findings.trajectories[run])
+        most = _RELEASED_POINTS if label == "published" else int(options_of(label).get("max_points", rows))
         cloud = "one cloud of all layers' rows" if rows else f"at most {most} of all layers' rows drawn"
         if rows > most:
             cloud = f"{most} of {rows} rows drawn anew at each checkpoint"
@@ -178,10 +175,11 @@ def _points_of_states(options: Mapping[str, str], quantity: str) -> str:
     points = "texts" if options.get("points") == "texts" else "tokens"
     if quantity in SPECTRAL and quantity != "two_nn":
         return f"all {points}"
-    usual = HiddenStatesProbe()
-    drawn = f"at most {options.get('max_points', usual.max_points)} {points}"
+    everything = f"all {points}"
+    drawn = f"at most {options['max_points']} {points}" if "max_points" in options else everything
     if options.get("sample") != "random":
-        drawn = points if quantity.startswith("H0") else f"{drawn}, landmarks of more"
+        of_all = drawn == everything or quantity.startswith("H0")
+        drawn = everything if of_all else f"{drawn}, landmarks of more"
     projected = options.get("pca", "0")
     return f"{drawn}, {projected} principal components" if projected != "0" else f"{drawn}, all components"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value, each_layer
+from toposcope.probes.probe import Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer
 from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
 from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
 
@@ -35,6 +35,10 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
 
     VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"first", "previous"})
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long the spectra take, and a few passes."""
+        return sum(1.5e-8 * m * n + 6e-11 * m * n * min(m, n) for m, n in shapes.values())
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from toposcope.checkpoints import Layer
-from toposcope.homology import Moments, two_nn
+from toposcope.homology import Moments, points_for_loops, two_nn
 from toposcope.homology.memory import check_fits
 from toposcope.probes.point_clouds import (
     degree_of,
@@ -27,26 +27,26 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     """Spectra and persistence of the rows of the input and the output embedding.
 
     The rows are called ``embedding.input`` and ``embedding.output``; tied ones are alike. Statistics are those of
-    `hidden_states`. H0 is exact on all rows, whatever their number; H1 of more than `max_points` is of farthest-point
-    landmarks, with their cover radius.
+    `hidden_states`. H0 is exact on all rows, whatever their number; H1 of more than `max_points`, or than memory has
+    room for, is of farthest-point landmarks, with their cover radius; ``H1.count`` is exact all the same.
 
     Attributes
     ----------
-    max_dimension, max_points : int
+    max_dimension, max_points
         See `toposcope.homology.rips`.
     metric : "euclidean" or "cosine"
     normalize : bool
         Whether the cloud is divided by its root mean square distance from the centroid.
     seed : int
-        Of the at most `max_points` rows that ``two_nn`` is of.
+        Of the rows that ``two_nn`` is of: as many as H1.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
 
     max_dimension: int = 1
-    max_points: int = 1000
+    max_points: int | None = None
     metric: Literal["euclidean", "cosine"] = "euclidean"
     normalize: bool = False
     seed: int = 42
@@ -96,12 +96,13 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
             max_dimension=self.max_dimension,
             max_points=self.max_points,
         )
-        drawn = draw_points(n, self.max_points, self.seed)
-        dimension = two_nn(points[drawn], metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
+        dimension, size = cloud.dimension, points_for_loops(n, self.max_points)
+        if dimension is None:
+            dimension = two_nn(points[draw_points(n, size, self.seed)], metric=self.metric).dimension
         spectral = spectral_statistics(moments.measures())
         statistics = spectral | cloud.statistics
         if np.isfinite(dimension):
             statistics["two_nn"] = dimension
-        flag = "landmarks" if len(points) > self.max_points and self.max_dimension else ""
+        flag = "landmarks" if size < n and self.max_dimension else ""
         flag = flag if spectral["rms_radius"] else "degenerate"
         return Measurement(layer.name, EMBEDDING, statistics, cloud.diagrams, flag)

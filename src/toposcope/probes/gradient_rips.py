@@ -10,7 +10,7 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
 from toposcope.probes.neural_persistence import over_layers, persistence_statistics
-from toposcope.probes.probe import NOISE, Failure, Measurement, Need, Probe, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import NOISE, Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
 from toposcope.probes.row_draws import with_noise
 
@@ -33,20 +33,24 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         same batches, so that their noise may add up.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
 
     max_dimension: int = 1
-    max_points: int = 2000
+    max_points: int | None = None
     batches: int = 1
 
     def __post_init__(self) -> None:
         check_sizes(self.max_dimension, self.max_points)
         if self.batches < 1:
             raise ValueError(f"batches is {self.batches}; it must be at least 1")
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long the clouds of all batches take."""
+        return self.batches * self._of_rows().expected_seconds(shapes)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
@@ -69,9 +73,11 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         statistics = with_noise([measurement.statistics for measurement in found])
         return Measurement(layer.name, layer.role, statistics, first.diagrams, first.flag)
 
+    def _of_rows(self) -> RipsProbe:
+        return RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)
+
     def _measure_one(self, layer: Layer, gradient: Tensor) -> Measurement:
-        rows = RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)
-        cloud = rows.measure_rows(gradient, layer.name, layer.role)
+        cloud = self._of_rows().measure_rows(gradient, layer.name, layer.role)
         graph = neural_persistence(gradient, name=f"layer {layer.name}")
         norm = {NORM: float(np.linalg.norm(gradient.double().numpy()))}
         return Measurement(

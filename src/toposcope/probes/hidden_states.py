@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.roles import block_of
 from toposcope.errors import ToposcopeError
-from toposcope.homology import two_nn
+from toposcope.homology import points_for_loops, two_nn
+from toposcope.homology.rips import expected_seconds
 from toposcope.models import LanguageModel, Tokenizer, TokenSequence, lines, windows
 from toposcope.probes.gathering import Gathered, gather
 from toposcope.probes.point_clouds import (
@@ -29,6 +30,7 @@ from toposcope.probes.probe import (
     Measurement,
     Need,
     Probe,
+    Shape,
     Subject,
     Value,
     guarded,
@@ -66,7 +68,8 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         See `sample`.
     sample : "farthest" or "random"
         Of more than `max_points` points, which make the cloud. ``farthest``: all of them for H0, and landmarks from H1
-        on, with their cover radius. ``random``: so many in every dimension, the same at every checkpoint.
+        on, with their cover radius; if `max_points` is left out, all points as far as memory goes. ``random``: so many
+        in every dimension, the same at every checkpoint.
     draws, seed : int
         Random samples, of which the first gives statistics and diagrams; of several, each statistic also has
         ``<name>.noise``, the standard deviation over them (ddof 1).
@@ -83,7 +86,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         Points of each layer, at even distances, that are kept for `similarity`.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
@@ -93,7 +96,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     cut: Literal["windows", "lines"] = "windows"
     texts: int = 64
     length: int = 128
-    max_points: int = 1000
+    max_points: int | None = None
     sample: Literal["farthest", "random"] = "farthest"
     draws: int = 1
     seed: int = 42
@@ -109,6 +112,8 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         for name, least in (("texts", 1), ("length", 2), ("draws", 1), ("pca", 0), ("keep", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.sample == "random" and self.max_points is None:
+            raise ValueError('sample = "random" needs max_points, how many points are drawn')
         if self.draws > 1 and self.sample != "random":
             raise ValueError(f'draws is {self.draws}; more than one needs sample = "random"')
         refuse_idle_scale(self.metric, self.normalize)
@@ -124,6 +129,17 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         """Return the pseudo-layers of the chosen hidden states, by the number of blocks that the layers' names tell."""
         n_blocks = count_blocks(layers)
         return [*(hidden(k) for k in self._chosen(n_blocks) if k < n_blocks), NETWORK]
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long the text takes to read, and the clouds of the chosen hidden states."""
+        if not shapes:
+            return 0.0
+        n_tokens, n_parameters = self.texts * self.length, sum(m * n for m, n in shapes.values())
+        n, d = n_tokens if self.points == "tokens" else self.texts, min(min(shape) for shape in shapes.values())
+        size = min(n, self.max_points or n) if self.sample == "random" else n
+        cloud = expected_seconds(size, self.pca or d, max_dimension=self.max_dimension, max_points=self.max_points)
+        clouds = self.draws * len(self._chosen(count_blocks(shapes))) * cloud
+        return clouds + 3e-11 * n_tokens * n_parameters
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
@@ -170,27 +186,31 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     def _needed(self, sequences: Sequence[TokenSequence]) -> Indices | None:
         """Return which points are looked at one by one; None for all. The others are streamed past the spectra."""
         n = self._n_points(sequences)
-        if self.sample == "farthest" or n <= self.max_points:
+        if self.sample == "farthest" or n <= self._size(n):
             return None
         return np.unique(np.concatenate([*self._draws(n), evenly(n, self.keep)]))
 
     def _n_points(self, sequences: Sequence[TokenSequence]) -> int:
         return len(sequences) if self.points == "texts" else sum(len(s.ids) - s.n_prefix for s in sequences)
 
+    def _size(self, n: int) -> int:
+        """Return how many of n points are drawn, or used for H1."""
+        return points_for_loops(n, self.max_points)
+
     def _draws(self, n: int) -> list[Indices]:
         """Return the random samples of n points, of the same tokens at every checkpoint."""
-        return [draw_points(n, self.max_points, self.seed, k) for k in range(self.draws)]
+        return [draw_points(n, self._size(n), self.seed, k) for k in range(self.draws)]
 
     def _measure(self, layer: str, gathered: Gathered, flag: str) -> Measurement:
         spectral = spectral_statistics(gathered.moments.measures())
         n = gathered.moments.n_points
         drawn = self._draws(n)
-        if self.sample == "random" and n > self.max_points:
+        if self.sample == "random" and n > self._size(n):
             clouds = [_without_cover_radius(self._cloud(gathered.at(indices))) for indices in drawn]
             chosen = "random points"
         else:
             clouds = [self._cloud(gathered.points)] * self.draws
-            chosen = "landmarks" if n > self.max_points and self.max_dimension else ""
+            chosen = "landmarks" if n > self._size(n) and self.max_dimension else ""
         dimensions = [
             two_nn(gathered.at(indices), metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
             for cloud, indices in zip(clouds, drawn, strict=True)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
-from toposcope.homology.point_cloud import Metric, with_distances
+from toposcope.homology.point_cloud import Metric
 from toposcope.probes.probe import DEGREES, NOISE, Value, stacked
+from toposcope.probes.rips import with_shared_distances
 from toposcope.seeds import derive_seed
 
 Matrix = NDArray[np.float64]
@@ -43,7 +44,7 @@ def measure_cloud(
     normalize: bool,
     pca: int = 0,
     max_dimension: int = 1,
-    max_points: int = 1000,
+    max_points: int | None = None,
     scales: Sequence[float] = (),
 ) -> Cloud:
     """Measure the persistence of a cloud.
@@ -57,7 +58,7 @@ def measure_cloud(
         are left as they are.
     pca : int
         Components the points are projected to first; 0 for none.
-    max_dimension, max_points : int
+    max_dimension, max_points
         As of `toposcope.homology.rips`.
     scales : sequence of float
         At which Betti curves and first landscapes are told, in the unit of the distances.
@@ -73,8 +74,7 @@ def measure_cloud(
         points, found["pca_variance"] = principal_components(points, pca)
     if normalize:
         points = points / (_radius(points) or 1.0)
-    whole = max_dimension > 0 and len(points) <= max_points
-    cloud = with_distances(points, metric) if whole else points
+    cloud = with_shared_distances(points, metric, max_dimension, max_points)
     diagrams = rips(cloud, metric=metric, max_dimension=max_dimension, max_points=max_points)
     for diagram in diagrams:
         name = f"H{diagram.dimension}"
@@ -88,7 +88,7 @@ def measure_cloud(
                 for curve, values in curves.items()
                 for scale, value in zip(scales, values, strict=True)
             }
-    dimension = two_nn(cloud, metric=metric).dimension if whole and not pca else None
+    dimension = two_nn(cloud, metric=metric).dimension if cloud is not points and not pca else None
     return Cloud(found, {f"H{diagram.dimension}": diagram for diagram in diagrams}, dimension)
 
 

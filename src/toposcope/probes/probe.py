@@ -38,6 +38,8 @@ Need = Literal["first", "previous", "gradients", "diagrams", "states", "model", 
 Diagrams = Mapping[str, Diagram]
 States = Mapping[str, NDArray[np.float32]]
 """Points of hidden states by pseudo-layer, each of shape (n, width)."""
+Shape = tuple[int, int]
+"""Rows and columns of a layer."""
 Value = np.float64 | NDArray[np.float64] | float
 """A statistic at one checkpoint, or at several."""
 
@@ -176,6 +178,18 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def by_layer(self) -> bool:
         """Tell whether each layer can be measured without the others at hand."""
         return not self.NEEDS & {"gradients", "model", "embeddings"}
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long layers of some shapes, by name, take on one processor.
+
+        Work is shared out among processes by it, and announced; the default is a pass or two over the entries.
+        """
+        return 5e-9 * sum(m * n for m, n in shapes.values())
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return about how much memory they take at most; the default is two copies in float64 of what is at hand."""
+        sizes = [16 * m * n for m, n in shapes.values()]
+        return max(sizes, default=0) if self.by_layer() else sum(sizes)
 
     def label(self) -> str:
         """Return name and options that differ from their defaults, as the command line takes them."""

@@ -1,6 +1,6 @@
 """Vietoris-Rips persistence of neurons: the rows of each weight matrix, or of all layers in one cloud (METHODS 3)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, rips, statistics
+from toposcope.homology import Diagram, points_for_loops, rips, statistics
 from toposcope.homology.arrays import as_float_matrix
-from toposcope.homology.point_cloud import as_cloud
+from toposcope.homology.loops import loop_bytes
+from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
+from toposcope.homology.rips import expected_seconds
 from toposcope.probes.probe import (
     NETWORK,
     NOISE,
@@ -19,6 +21,7 @@ from toposcope.probes.probe import (
     Failure,
     Measurement,
     Probe,
+    Shape,
     Subject,
     Value,
     each_layer,
@@ -42,7 +45,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     Attributes
     ----------
     max_dimension, max_points, threshold
-        See `toposcope.homology.rips`.
+        See `toposcope.homology.rips`; ``max_points`` left out means all rows for H1, as far as memory goes.
     pooled : bool
         One cloud of all layers' rows, zero-padded to the widest, as the published study made it.
     sample : "farthest" or "random"
@@ -56,12 +59,12 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         Of the draws.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws"})
 
     max_dimension: int = 1
-    max_points: int = 2000
+    max_points: int | None = None
     threshold: float | None = None
     pooled: bool = False
     sample: Literal["farthest", "random"] = "farthest"
@@ -72,6 +75,8 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         check_sizes(self.max_dimension, self.max_points)
         if self.threshold is not None and not self.threshold >= 0:
             raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
+        if self.sample == "random" and self.max_points is None:
+            raise ValueError('sample = "random" needs max_points, how many rows are drawn')
         if self.draws < 1:
             raise ValueError(f"draws is {self.draws}; it must be at least 1")
         if self.draws > 1 and self.sample != "random":
@@ -84,6 +89,30 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     def by_layer(self) -> bool:
         """Tell whether each layer is a cloud of its own."""
         return not self.pooled
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long the clouds take."""
+        drawn = self.max_points if self.sample == "random" else None
+        return self.draws * sum(
+            expected_seconds(
+                m if drawn is None else min(m, drawn), n, max_dimension=self.max_dimension, max_points=self.max_points
+            )
+            for m, n in self._clouds(shapes)
+        )
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the memory for the largest cloud, its distances and edges."""
+        most = 0
+        for m, n in self._clouds(shapes):
+            points = points_for_loops(m, self.max_points) if self.max_dimension else 0
+            most = max(most, 24 * m * n + loop_bytes(points))
+        return most
+
+    def _clouds(self, shapes: Mapping[str, Shape]) -> Collection[Shape]:
+        """Return the numbers of points and dimensions of every cloud."""
+        if not self.pooled or not shapes:
+            return shapes.values()
+        return [(sum(m for m, _ in shapes.values()), max(n for _, n in shapes.values()))]
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
@@ -102,7 +131,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     def measure_rows(self, rows: Any, layer: str, role: str) -> Measurement:
         """Measure the cloud of a matrix's rows."""
         cloud = as_float_matrix(rows, f"layer {layer}").astype(np.float64, copy=False)
-        if self.sample == "random" and len(cloud) > self.max_points:
+        if self.sample == "random" and self.max_points is not None and len(cloud) > self.max_points:
             chosen = draw_rows(cloud, self.max_points, self.seed, self.draws)
             drawn, flag = [self._diagrams_of_drawn(cloud, indices) for indices in chosen], "random rows"
         else:
@@ -111,8 +140,9 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         diagrams = {f"H{d.dimension}": d for d in drawn[0]}
         return Measurement(layer, role, with_noise([_named(found) for found in drawn]), diagrams, flag)
 
-    def _diagrams(self, cloud: Matrix) -> list[Diagram]:
+    def _diagrams(self, points: Matrix) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
+        cloud = with_shared_distances(points, "euclidean", self.max_dimension, self.max_points)
         return rips(cloud, max_dimension=self.max_dimension, max_points=self.max_points, threshold=cap)
 
     def _diagrams_of_drawn(self, cloud: Matrix, chosen: NDArray[np.int64]) -> list[Diagram]:
@@ -120,15 +150,22 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         return [replace(diagram, cover_radius=radius) for diagram in self._diagrams(cloud[chosen])]
 
 
+def with_shared_distances(points: Matrix, metric: Metric, max_dimension: int, max_points: int | None) -> Matrix | Cloud:
+    """Return a cloud with its distances where H1 needs all of them, for H0 to use them too; else the points."""
+    if max_dimension == 0 or points_for_loops(len(points), max_points) < len(points):
+        return points
+    return with_distances(points, metric)
+
+
 def _named(diagrams: Sequence[Diagram]) -> dict[str, float]:
     return {f"H{d.dimension}.{key}": value for d in diagrams for key, value in statistics(d).items()}
 
 
-def check_sizes(max_dimension: int, max_points: int) -> None:
+def check_sizes(max_dimension: int, max_points: int | None) -> None:
     """Refuse options out of range when they are declared."""
     if max_dimension < 0:
         raise ValueError(f"max_dimension is {max_dimension}; it must be at least 0")
-    if max_points < 1:
+    if max_points is not None and max_points < 1:
         raise ValueError(f"max_points is {max_points}; it must be at least 1")
 
 
@@ -153,9 +190,16 @@ def combine_diagrams(rows: Sequence[Mapping[str, Value]], add_noise: Callable[..
         elif statistic.removesuffix(NOISE) in MEANS:
             result[name] = add_noise(values, axis=0) / len(values)
     for dimension in {name.partition(".")[0] for name in rows[0]} & {f"H{k}" for k in range(10)}:
-        count, total = (np.asarray(result[f"{dimension}.{name}"]) for name in ("count", "total"))
-        result[f"{dimension}.mean"] = (total / np.maximum(count, 1))[()]
+        total = np.asarray(result[f"{dimension}.total"])
+        result[f"{dimension}.mean"] = (total / np.maximum(_n_bars(rows, dimension), 1))[()]
     return dict(sorted(result.items()))
+
+
+def _n_bars(rows: Sequence[Mapping[str, Value]], dimension: str) -> NDArray[np.float64]:
+    """Return how many bars the totals are of: of landmarks fewer than the count, which is exact."""
+    count, total, mean, radius = (stacked(rows, f"{dimension}.{n}") for n in ("count", "total", "mean", "cover_radius"))
+    of_landmarks = np.divide(total, mean, out=np.zeros_like(total), where=mean > 0)
+    return np.asarray(np.where(radius > 0, of_landmarks, count).sum(axis=0))
 
 
 def _pool(layers: Sequence[Layer]) -> Matrix:

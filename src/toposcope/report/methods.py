@@ -22,9 +22,11 @@ QUANTITIES = Terms(
          "|w|; the mean of 1 − a over the edges a of the maximum spanning tree, every weight counted (Rieck et al. "
          "2019, arXiv:1812.09764, Eq. 1). Of the network: the mean over layers."),
         ("H0 and H1", "Vietoris–Rips persistence of the rows of a matrix, Euclidean, in float64. Totals are sums of "
-         "bar lengths, over layers for the network. H0 is exact on all rows. H1 is exact up to the declared number of "
-         "points; above it, on farthest-point landmarks, and the table of features carries their cover radius r: the "
-         "bottleneck error is at most 2r. “Pooled” is one cloud of all layers' rows, padded with zeros to the widest."),
+         "bar lengths, over layers for the network. H0 is exact on all rows. So is H1, unless fewer points are "
+         "declared or memory has no room for them; then its bars are those of farthest-point landmarks, and the table "
+         "of features carries their cover radius r (the bottleneck error is at most 2r), while the number of bars and "
+         "their births are exact all the same. “Pooled” is one cloud of all layers' rows, padded with zeros to the "
+         "widest."),
         ("loss", "the validation loss on a fixed held-out set; where there is none, the training loss averaged over "
          "the last 100 steps, or since the checkpoint before if that is less. The loss of a single batch is shown "
          "beside it, as published."),
@@ -55,8 +57,8 @@ STATE_QUANTITIES = Terms(
     (
         ("hidden states", "of a fixed text, a point a token or a text (the mean over its tokens, padding left out); "
          "the last one, behind the final norm, unless a layer is named. Diagrams are of their Vietoris–Rips "
-         "filtration, of at most as many points and principal components as the declaration says; farthest-point "
-         "landmarks carry a cover radius, random points a spread over draws."),
+         "filtration, of all points and components unless the declaration says fewer; farthest-point landmarks carry "
+         "a cover radius, random points a spread over draws."),
         ("RankMe", "exp of the entropy of σ / Σσ, σ the singular values of the centred states (Garrido et al. 2023)."),
         ("effective rank", "exp of the entropy of λ / Σλ, λ the eigenvalues of their covariance, as the published "
          "study took it. λ goes as σ², so that it is lower than RankMe; the two are not to be mixed up."),
