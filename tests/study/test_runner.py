@@ -173,7 +173,7 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
     after = run_well(capped, directory)
     rips = after.filter(pl.col("probe") == "rips")
     assert rips["options"].unique().to_list() == [
-        '{"max_dimension":1,"max_points":2000,"pooled":false,"threshold":3.0}'
+        '{"max_dimension":1,"max_points":null,"pooled":false,"threshold":3.0}'
     ]
     # Distances now compare other diagrams under options of the same name: they were measured again, not mixed.
     assert (
@@ -699,7 +699,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert list(dict.fromkeys(what for what, _, _ in told)) == ["corpus", "trained", "read", "measure", "compare"]
     assert told[:2] == [("corpus", 0, 1), ("corpus", 1, 1)]
     assert list(dict.fromkeys(done for what, done, _ in told if what == "trained")) == [0, 10, 20, 30]
-    # Reading and measuring are told in bytes, which grow to their sum.
+    # Reading is told in bytes, measuring in milliseconds, which grow to their sum.
     for stage in ("read", "measure"):
         amounts = [(done, total) for what, done, total in told if what == stage]
         assert amounts == sorted(amounts)

@@ -39,8 +39,10 @@ engine_option = click.option(
     metavar="pool|ray|ray://ADDRESS",
     help="Processes here, or a Ray cluster.",
 )
-IN_BYTES = ("read", "measure", "examine")
-"""Stages whose progress is told in bytes."""
+IN_BYTES = ("read", "examine")
+"""Stages whose progress is in bytes."""
+IN_SECONDS = ("measure",)
+"""Stages whose progress is in milliseconds, as expected when they begin."""
 SECONDS_BETWEEN_LINES = 30
 FIRST_ERRORS = 10
 WIDE = 200
@@ -187,18 +189,12 @@ def bad_use() -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show a bar for each thing under way, on standard error; without a terminal, a line as it begins and ends.
+    """Show a bar for each thing under way, on standard error, with the time it still takes.
 
-    Without a terminal what takes long is told of every half minute.
+    Without a terminal: a line as it begins and ends, and every half minute in between.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (
@@ -206,40 +202,78 @@ def progress_bars() -> Iterator[Progress]:
         BarColumn(),
         TextColumn("{task.fields[told]:>17}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-        tasks: dict[str, Any] = {}
-        totals: dict[str, int] = {}
-        begun: set[str] = set()
-        last = monotonic()
+        stages: dict[str, _Stage] = {}
 
         def progress(what: str, done: int, total: int) -> None:
-            nonlocal last
-            if totals.get(what) != total:
+            if what not in stages or stages[what].total != total:
                 # A later stage of the same name (a second wave of measuring) begins anew.
-                if what in tasks:
-                    display.remove_task(tasks[what])
-                tasks[what], totals[what] = display.add_task(what, total=total, told=""), total
-                begun.add(what)
+                if what in stages:
+                    display.remove_task(stages[what].task)
+                stages[what] = _Stage(what, total, display.add_task(what, total=total, told="", left=""))
                 if not console.is_terminal:
-                    click.echo(f"{what}: begun, {_amount(what, total)} to do", err=True)
-            told = f"{_amount(what, done)}/{_amount(what, total)}"
-            display.update(tasks[what], completed=done, told=told)
-            if not console.is_terminal and done < total and monotonic() - last > SECONDS_BETWEEN_LINES:
-                last = monotonic()
-                click.echo(f"{what}: {told}", err=True)
-            if done == total and not console.is_terminal and what in begun:
-                begun.remove(what)
-                click.echo(f"{what}: done", err=True)
+                    click.echo(f"{what}: begun, {stages[what].to_do()}", err=True)
+            stage = stages[what]
+            display.update(stage.task, completed=done, told=stage.told(done), left=stage.left(done))
+            if not console.is_terminal and stage.is_due(done):
+                click.echo(f"{what}: {stage.line(done)}", err=True)
 
         yield progress
 
 
-def _amount(what: str, n: int) -> str:
-    from rich.filesize import decimal
+@dataclass
+class _Stage:
+    """One thing under way, and how its progress is put into words."""
 
-    return decimal(n) if what in IN_BYTES else str(n)
+    what: str
+    total: int
+    task: Any
+    begun: float = field(default_factory=monotonic)
+    last: float = field(default_factory=monotonic)
+    is_done: bool = False
+
+    def to_do(self) -> str:
+        """Return how much there is; of work in seconds, how long it will take."""
+        return (_duration(self.total / 1000) if self.what in IN_SECONDS else self._amount(self.total)) + " to do"
+
+    def told(self, done: int) -> str:
+        """Return how far it is."""
+        if self.what in IN_SECONDS:
+            return f"{100 * done // max(self.total, 1)}%"
+        return f"{self._amount(done)}/{self._amount(self.total)}"
+
+    def left(self, done: int) -> str:
+        """Return the time that is left: as expected until a tenth is done, then at the pace so far."""
+        if done >= self.total:
+            return ""
+        if 10 * done >= self.total:
+            return f"{_duration((monotonic() - self.begun) * (self.total - done) / done)} left"
+        return f"{_duration((self.total - done) / 1000)} left" if self.what in IN_SECONDS else ""
+
+    def is_due(self, done: int) -> bool:
+        """Tell whether it is time for a line: at the end, once, and now and then before."""
+        if done < self.total and monotonic() - self.last <= SECONDS_BETWEEN_LINES:
+            return False
+        was_done, self.last, self.is_done = self.is_done, monotonic(), done >= self.total
+        return not was_done
+
+    def line(self, done: int) -> str:
+        """Return how it stands, for a line."""
+        return "done" if done >= self.total else ", ".join(filter(None, (self.told(done), self.left(done))))
+
+    def _amount(self, n: int) -> str:
+        from rich.filesize import decimal
+
+        return decimal(n) if self.what in IN_BYTES else str(n)
+
+
+def _duration(seconds: float) -> str:
+    """Return about how long something takes, as people say it."""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:

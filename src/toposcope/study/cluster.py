@@ -61,6 +61,13 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
 class Cluster:
     """A Ray cluster that is connected to (see `Engine`)."""
 
+    @property
+    def n_workers(self) -> int:
+        """Processors of the cluster."""
+        import ray
+
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
     def run(
         self,
         function: Callable[[Task], Result],
@@ -77,7 +84,7 @@ class Cluster:
         waiting = iter(tasks)
         running: dict[ray.ObjectRef[Any], Task] = {}
         while True:
-            room = QUEUED * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            room = QUEUED * self.n_workers
             while len(running) < room and (task := next(waiting, None)) is not None:
                 # What a task holds is asked of its node, so that a node is not given more than it has; one that no
                 # node has room for has a node to itself.

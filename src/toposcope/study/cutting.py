@@ -1,13 +1,15 @@
 """How the work on checkpoints is cut: portions that fit on the disk, batches of layers that make a task."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
+from toposcope.probes.probe import Probe, Shape
 
-BATCH = 64 * 10**6
-"""Bytes of layers that make one task; a larger layer is a task of its own."""
+BATCH = 1.0
+"""Expected seconds of layers that make one task; a layer that takes longer is a task of its own."""
 
 Place = tuple[str, int]
 """A run and a step."""
@@ -15,19 +17,24 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of a checkpoint: of all its tensors, and of the analysed layers."""
+    """Bytes of a checkpoint's tensors, and shapes of its analysed layers by name."""
 
     stored: int = 0
-    analysed: int = 0
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
 
-def bytes_of(checkpoint: Checkpoint) -> Size:
-    """Return the bytes of a checkpoint; of one that cannot be opened, which is told when it is read, none."""
+def size_of(checkpoint: Checkpoint) -> Size:
+    """Return the size of a checkpoint; one that cannot be opened, which is reported when it is read, has none."""
     try:
-        analysed = sum(layer.n_bytes for layer in checkpoint.analysed())
-        return Size(sum(entry.n_bytes for entry in checkpoint.entries), analysed)
+        shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in checkpoint.analysed()}
+        return Size(sum(entry.n_bytes for entry in checkpoint.entries), shapes)
     except ToposcopeError:
         return Size()
+
+
+def milliseconds(probe: Probe, shapes: Mapping[str, Shape]) -> int:
+    """Return how long a probe is expected to take on layers of some shapes, by name."""
+    return math.ceil(1000 * probe.expected_seconds(shapes))
 
 
 def portions(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:
@@ -44,15 +51,15 @@ def portions(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | 
         yield portion
 
 
-def batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Group layers to about `BATCH` bytes."""
+def batches(seconds: Mapping[str, float]) -> Iterator[list[str]]:
+    """Group layers, by how long each is expected to take, to about `BATCH`."""
     batch: list[str] = []
-    held = 0
-    for name, n_bytes in sizes.items():
-        if batch and held + n_bytes > BATCH:
+    held = 0.0
+    for name, expected in seconds.items():
+        if batch and held + expected > BATCH:
             yield batch
-            batch, held = [], 0
+            batch, held = [], 0.0
         batch.append(name)
-        held += n_bytes
+        held += expected
     if batch:
         yield batch

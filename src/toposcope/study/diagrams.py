@@ -18,6 +18,8 @@ from toposcope.probes import Probe
 SEPARATOR = "|"
 STATES = "states"
 """Stands in the place of a diagram's name for kept states."""
+BIRTHS = ".births"
+"""Ends the name of the births that a diagram of landmarks has of all points."""
 
 _Rest = tuple[int, int, int, float | None]
 Kept = Mapping[str, NDArray[np.float32]]
@@ -44,8 +46,9 @@ def diagram_bytes(
     """Return a diagram file of a checkpoint's layers, and of those in the file at `path` that are to be kept.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
-    names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Hidden states are called
-    ``layer|states``, shape (n, width), float32.
+    names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Births of all points, where a diagram
+    is of landmarks, are called ``layer|name.births``, shape (b,), float64; hidden states ``layer|states``, shape
+    (n, width), float32.
     """
     before = read_diagrams(path) if keep and is_readable(path) else {}
     everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
@@ -54,6 +57,7 @@ def diagram_bytes(
     rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
     tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
+    tensors |= {key + BIRTHS: d.births for key, d in flat.items() if d.births is not None}
     kept = {name: s for name, s in read_states(path).items() if name in keep} if before else {}
     tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**kept, **(states or {})}.items()}
     # One metadata key: safetensors writes several in no fixed order.
@@ -73,10 +77,14 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
     try:
         with safe_open(path, framework="np") as file:
             described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Rest])
+            names = set(file.keys())
             for key, (dimension, n_essential, n_truncated, radius) in described.items():
                 layer, _, name = key.rpartition(SEPARATOR)
                 cover_radius = math.nan if radius is None else radius
-                diagram = Diagram(file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius)
+                births = file.get_tensor(key + BIRTHS) if key + BIRTHS in names else None
+                diagram = Diagram(
+                    file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius, births=births
+                )
                 found.setdefault(layer, {})[name] = diagram
     except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
         raise ToposcopeError(

@@ -56,6 +56,11 @@ class Failed:
 class Engine(Protocol):
     """What runs tasks: results do not depend on which engine, nor on how many workers it has."""
 
+    @property
+    def n_workers(self) -> int:
+        """Tasks that run at a time."""
+        ...
+
     def run(
         self,
         function: Callable[[Task], Result],
@@ -97,7 +102,7 @@ class Workers(AbstractContextManager["Workers"]):
     """
 
     def __init__(self, count: int, budget: int | None = None) -> None:
-        self.count = count
+        self.n_workers = count
         self.budget = _share_of_memory() if budget is None else budget
         self._executor: ProcessPoolExecutor | None = None
         if count > 1:
@@ -109,7 +114,7 @@ class Workers(AbstractContextManager["Workers"]):
         self._reports: Any = self._context.SimpleQueue()
         # Workers hold the other end and stop when this one is closed, at the latest by our death.
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
-        self._executor = ProcessPoolExecutor(self.count, self._context, _begin_worker, (self._reports, lifeline))
+        self._executor = ProcessPoolExecutor(self.n_workers, self._context, _begin_worker, (self._reports, lifeline))
 
     def run(
         self,
@@ -173,7 +178,7 @@ class Workers(AbstractContextManager["Workers"]):
         upcoming: list[Task] = []
         while True:
             # A short queue: memory stays small, and little is lost when the run is stopped.
-            while len(running) < 2 * self.count:
+            while len(running) < 2 * self.n_workers:
                 upcoming = upcoming or [task for task in [next(waiting, None)] if task is not None]
                 if not upcoming or (running and sum(held.values()) + cost(upcoming[0]) > self.budget):
                     break

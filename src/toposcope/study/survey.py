@@ -14,7 +14,7 @@ from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.cutting import Place, Size, batches, bytes_of, portions
+from toposcope.study.cutting import Place, Size, batches, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
@@ -79,7 +79,8 @@ class Survey:
         stale = self._stale()
         reading = Tally("read", sum(sizes[place].stored for place in stale), self.progress)
         alone = [probe for probe, source in self.sources.items() if source is None]
-        measuring = Tally("measure", len(alone) * sum(size.analysed for size in sizes.values()), self.progress)
+        expected = sum(milliseconds(probe, size.shapes) for probe in alone for size in sizes.values())
+        measuring = Tally("measure", expected, self.progress, self.engine.n_workers)
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for portion in portions(self._places(), fetched, self.keep):
             self._read([place for place in portion if place in stale], sizes, reading)
@@ -115,10 +116,10 @@ class Survey:
         places = self._places()
         found = [self.checkpoints[run][step] for run, step in places]
         if not any(is_remote(checkpoint.location) for checkpoint in found):
-            return dict(zip(places, map(bytes_of, found), strict=True))
+            return dict(zip(places, map(size_of, found), strict=True))
         sizes: dict[Place, Size] = {}
         with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(bytes_of, found), strict=True):
+            for place, size in zip(places, threads.map(size_of, found), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
@@ -158,14 +159,15 @@ class Survey:
             made = list(self._tasks(run, planned))
             pending[place, planned.probe] = _Pending(planned, len(made))
             tasks += made
-        planned_bytes = sum(task.n_bytes for task in tasks)
-        tally.add(len(probes) * sum(sizes[place].analysed for place in portion) - planned_bytes)
+        expected = sum(milliseconds(probe, sizes[place].shapes) for place in portion for probe in probes)
+        tally.add(expected - sum(task.milliseconds for task in tasks))
         here = [task for task in tasks if task.run_directory]
         anywhere = [task for task in tasks if not task.run_directory]
         with Group(self._store) as group:
             for engine, mine in ((self.engine, anywhere), (self.here, here)):
-                for task, result in engine.run(measure_task, mine, cost=lambda task: task.largest, idle=group.flush):
-                    tally.add(task.n_bytes)
+                results = engine.run(measure_task, mine, tally.partly, lambda task: task.n_bytes, group.flush)
+                for task, result in results:
+                    tally.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
     def _compare(self) -> None:
@@ -257,15 +259,20 @@ class Survey:
             yield whole
             return
         # By what was hashed: the header this process has seen may be that of a file that was replaced since.
-        sizes = {layer.layer: layer.n_bytes for layer in self.rows[run][planned.step].layers}
+        shapes = {layer.layer: (layer.n_rows, layer.n_columns) for layer in self.rows[run][planned.step].layers}
         if not probe.by_layer():
-            yield replace(whole, n_bytes=sum(sizes.values()), largest=sum(sizes.values()))
+            yield replace(whole, milliseconds=milliseconds(probe, shapes), n_bytes=probe.expected_bytes(shapes))
             return
-        parts = list(batches({name: sizes[name] for name in planned.wanted if name != NETWORK}))
+        layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
+        parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
-            mine = [sizes.get(name, 0) for name in names]
-            wanted = {name: planned.wanted[name] for name in names}
-            yield replace(whole, wanted=wanted, n_bytes=sum(mine), largest=max(mine))
+            mine = {name: layers[name] for name in names if name in layers}
+            yield replace(
+                whole,
+                wanted={name: planned.wanted[name] for name in names},
+                milliseconds=milliseconds(probe, mine),
+                n_bytes=probe.expected_bytes(mine),
+            )
 
     def _hashed(self, run: str, step: int | None) -> Hashed | None:
         return None if step is None else Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)

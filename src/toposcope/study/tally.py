@@ -1,33 +1,44 @@
-"""Progress in bytes, of work that finishes in any order."""
+"""Progress of work that finishes in any order."""
 
 from dataclasses import dataclass
 
 from toposcope.progress import Progress
-from toposcope.study.tasks import BYTES
+from toposcope.study.tasks import WORK
 
 
 @dataclass
 class Tally:
-    """Bytes done of bytes to do, told as they grow."""
+    """Work done of work to do, in bytes or in milliseconds, reported as it grows.
+
+    Attributes
+    ----------
+    stage : str
+    total : int
+    progress : callable
+    sharers : int
+        Among how many the work is shared out: each one's part is reported.
+    """
 
     stage: str
     total: int
     progress: Progress
+    sharers: int = 1
     done: int = 0
     ahead: int = 0
 
-    def add(self, n_bytes: int) -> None:
-        """Count finished work; what was told of it while it was under way counts once."""
-        self.done += n_bytes
-        self.ahead = max(0, self.ahead - n_bytes)
-        self._tell()
+    def add(self, amount: int) -> None:
+        """Count finished work; what was reported of it while it was under way counts once."""
+        self.done += amount
+        self.ahead = max(0, self.ahead - amount)
+        self._report()
 
-    def partly(self, what: str, n_bytes: int, _: int) -> None:
+    def partly(self, what: str, amount: int, _: int) -> None:
         """Count work under way."""
-        if what == BYTES:
-            self.ahead += n_bytes
-            self._tell()
+        if what == WORK:
+            self.ahead += amount
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.total:
-            self.progress(self.stage, min(self.total, self.done + self.ahead), self.total)
+            done = min(self.total, self.done + self.ahead)
+            self.progress(self.stage, done // self.sharers, self.total // self.sharers)

@@ -18,11 +18,12 @@ from toposcope.family.training import Outcome
 from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.probe import Diagrams, States
+from toposcope.study.cutting import milliseconds
 from toposcope.study.pool import Failed, report
 from toposcope.study.store import CheckpointRow, LayerRow
 
-BYTES = "bytes"
-"""What tasks report as ``report(BYTES, n, 0)``: so many more bytes were read."""
+WORK = "work"
+"""What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
 
 OPENED = 8
 """Checkpoints a process keeps open, as far as their headers."""
@@ -64,7 +65,8 @@ class Hashed(NamedTuple):
 class MeasureTask:
     """Measure wanted layers of one checkpoint with one probe.
 
-    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` and `states` are those the probe compares.
+    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` and `states` are those the probe compares;
+    `milliseconds` and `n_bytes` are what it is expected to take.
     """
 
     run: str
@@ -83,8 +85,8 @@ class MeasureTask:
     run_directory: Path | None = None
     corpus: Path | None = None
     reader: Reader | None = None
+    milliseconds: int = 0
     n_bytes: int = 0
-    largest: int = 0
 
 
 def train_task(task: TrainTask) -> Outcome | Failed:
@@ -100,7 +102,7 @@ def read_task(task: ReadTask) -> Read | Failed:
     checkpoint = task.checkpoint
     try:
         fingerprint = checkpoint.fingerprint()
-        evidence = gather(checkpoint, deep=True, passed=lambda n: report(BYTES, n, 0))
+        evidence = gather(checkpoint, deep=True, passed=lambda n: report(WORK, n, 0))
         if evidence.error:
             return Read(None, evidence)
         layers = tuple(
@@ -125,7 +127,12 @@ def read_task(task: ReadTask) -> Read | Failed:
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
     """Measure one checkpoint with one probe."""
     try:
-        results = [_checked(result) for result in task.probe.measure(_subject(task))]
+        subject, results = _subject(task), []
+        shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
+        for result in task.probe.measure(subject):
+            results.append(_checked(result))
+            if task.probe.by_layer() and result.layer in shapes:
+                report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
         for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
             if seen is not None:
                 _check_unchanged(*seen)
