@@ -38,7 +38,7 @@ class Cloud(Protocol):
         """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
 
     def distances(self, chosen: Indices) -> Points:
-        """Return the distances between chosen points, shape (k, k), a new array."""
+        """Return the distances between chosen points, shape (k, k); not to be changed."""
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Return greedy farthest points and the cover radius up to and with each."""
@@ -285,6 +285,8 @@ class Distances:
 
     def distances(self, chosen: Indices) -> Points:
         """Look them up."""
+        if np.array_equal(chosen, np.arange(len(self.matrix))):
+            return self.matrix
         return self.matrix[np.ix_(chosen, chosen)]
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:

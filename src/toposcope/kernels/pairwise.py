@@ -1,14 +1,14 @@
 """All distances of a cloud from coordinate differences, and the least of them.
 
-Cost: O(n^2 d) time; no memory but the result. Eight sums at once wait less for each other than one, and each point read
-serves several. What a pair of points gets depends on nothing but the two.
+Cost: O(n^2 d) time; no memory but the result. Sixteen sums at once wait less for each other than one, and each point
+read serves four. What a pair of points gets depends on nothing but the two.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_BYTES = 1 << 17
+BLOCK_BYTES = 1 << 18
 """Size of the points that are kept in the cache while all before them pass."""
 
 Point = NDArray[np.float64]
@@ -28,42 +28,57 @@ def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
     width = 4 * max(1, BLOCK_BYTES // (32 * d))
     for begin in range(0, n, width):
         end = min(begin + width, n)
-        for i in range(0, end, 2):
-            # Where no second point or no fourth is left, the last stands in: no pair is summed in another way.
-            k = min(i + 1, n - 1)
-            for j in range(max(begin, i - i % 4), end, 4):
-                to, last = points[j : j + 4], min(4, n - j) - 1
-                squares = _eight_squares(points[i], points[k], to[0], to[min(1, last)], to[min(2, last)], to[last])
-                for t in range(last + 1):
-                    column = j + t
-                    distances[i, column] = distances[column, i] = np.sqrt(squares[t])
-                    distances[k, column] = distances[column, k] = np.sqrt(squares[4 + t])
+        for i in range(0, end, 4):
+            for j in range(max(begin, i), end, 4):
+                squares = _sixteen_squares(*_four(points, i), *_four(points, j))
+                for row in range(min(4, n - i)):
+                    for column in range(min(4, n - j)):
+                        length = np.sqrt(squares[4 * row + column])
+                        distances[i + row, j + column] = distances[j + column, i + row] = length
     return distances
+
+
+@numba.njit(cache=True, nogil=True)
+def _four(points: NDArray[np.float64], begin: int) -> tuple[Point, Point, Point, Point]:
+    """Return four points; where fewer are left, the last again: no pair is summed in another way."""
+    last = len(points) - 1
+    return points[begin], points[min(begin + 1, last)], points[min(begin + 2, last)], points[min(begin + 3, last)]
 
 
 @numba.njit(cache=True, nogil=True)
 def pair_distance(points: NDArray[np.float64], a: int, b: int) -> float:
     """Return the distance of two points, to the last bit as `distance_matrix` does; made for few."""
     p, q = points[a], points[b]
-    return float(np.sqrt(_eight_squares(p, p, q, q, q, q)[0]))
+    return float(np.sqrt(_sixteen_squares(p, p, p, p, q, q, q, q)[0]))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _eight_squares(
-    p: Point, q: Point, a: Point, b: Point, c: Point, d: Point
-) -> tuple[float, float, float, float, float, float, float, float]:
-    """Return the squared distances of two points from four others."""
-    p_a = p_b = p_c = p_d = q_a = q_b = q_c = q_d = 0.0
-    for t in range(len(p)):
-        p_a += (p[t] - a[t]) * (p[t] - a[t])
-        p_b += (p[t] - b[t]) * (p[t] - b[t])
-        p_c += (p[t] - c[t]) * (p[t] - c[t])
-        p_d += (p[t] - d[t]) * (p[t] - d[t])
-        q_a += (q[t] - a[t]) * (q[t] - a[t])
-        q_b += (q[t] - b[t]) * (q[t] - b[t])
-        q_c += (q[t] - c[t]) * (q[t] - c[t])
-        q_d += (q[t] - d[t]) * (q[t] - d[t])
-    return p_a, p_b, p_c, p_d, q_a, q_b, q_c, q_d
+def _sixteen_squares(
+    a: Point, b: Point, c: Point, d: Point, w: Point, x: Point, y: Point, z: Point
+) -> tuple[float, ...]:
+    """Return the squared distances of four points from four others."""
+    aw = ax = ay = az = 0.0
+    bw = bx = by = bz = 0.0
+    cw = cx = cy = cz = 0.0
+    dw = dx = dy = dz = 0.0
+    for t in range(len(a)):
+        aw += (a[t] - w[t]) * (a[t] - w[t])
+        ax += (a[t] - x[t]) * (a[t] - x[t])
+        ay += (a[t] - y[t]) * (a[t] - y[t])
+        az += (a[t] - z[t]) * (a[t] - z[t])
+        bw += (b[t] - w[t]) * (b[t] - w[t])
+        bx += (b[t] - x[t]) * (b[t] - x[t])
+        by += (b[t] - y[t]) * (b[t] - y[t])
+        bz += (b[t] - z[t]) * (b[t] - z[t])
+        cw += (c[t] - w[t]) * (c[t] - w[t])
+        cx += (c[t] - x[t]) * (c[t] - x[t])
+        cy += (c[t] - y[t]) * (c[t] - y[t])
+        cz += (c[t] - z[t]) * (c[t] - z[t])
+        dw += (d[t] - w[t]) * (d[t] - w[t])
+        dx += (d[t] - x[t]) * (d[t] - x[t])
+        dy += (d[t] - y[t]) * (d[t] - y[t])
+        dz += (d[t] - z[t]) * (d[t] - z[t])
+    return aw, ax, ay, az, bw, bx, by, bz, cw, cx, cy, cz, dw, dx, dy, dz
 
 
 @numba.njit(cache=True, nogil=True)
