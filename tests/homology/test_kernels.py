@@ -5,20 +5,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hard_cases import matrices
+from hard_cases import clouds, matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.spatial.distance import cdist
 
 from toposcope import kernels
 from toposcope.kernels import bipartite_tree
 from toposcope.kernels.bipartite_filter import SURVIVORS, heavy_entries
 from toposcope.kernels.bipartite_tree import PRIM_LIMIT, bipartite_tree_keys
+from toposcope.kernels.bit_sets import empty_tree, largest, toggle
+from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.magnitudes import Magnitudes
+from toposcope.kernels.pairwise import distance_matrix, pair_distance
 from toposcope.kernels.union_find import find, join
 
 moderate = settings(max_examples=100, deadline=None)
@@ -279,3 +284,42 @@ def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path, monkeypatch
     assert left() == {".pyc", ".sha256", ".nbi"}
     (tmp_path / "a.py").write_text("changed = True\n", encoding="ascii")
     assert left() == {".pyc", ".sha256"}
+
+
+@moderate
+@given(st.sampled_from([1, 64, 65, 5000, 300_000]), st.data())
+def test_a_bit_tree_is_a_set_with_its_largest_member(size: int, data: st.DataObject) -> None:
+    tree, members = empty_tree(size), set[int]()
+    assert largest(tree) == -1
+    for member in data.draw(st.lists(st.integers(0, size - 1), max_size=30)):
+        toggle(tree, member)
+        members ^= {member}
+        assert largest(tree) == max(members, default=-1)
+
+
+@moderate
+@given(clouds(max_points=20), st.integers(1, 20), st.data())
+def test_farthest_points_taken_on_trial_are_those_taken_one_by_one(
+    points: Any, count: int, data: st.DataObject
+) -> None:
+    count = min(count, len(points))
+    first = data.draw(st.integers(0, len(points) - 1))
+    points = np.ascontiguousarray(points)
+    indices, squares = farthest_order(points, first, count)
+    nearest, farthest = np.full(len(points), np.inf), first
+    for k in range(count):
+        assert indices[k] == farthest
+        nearest = np.minimum(nearest, [squared_distance(point, points[farthest]) for point in points])
+        nearest[farthest] = -1
+        farthest = int(nearest.argmax())
+        assert squares[k] == max(nearest[farthest], 0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("d", [1, 3, 16, 5000])
+def test_a_distance_depends_on_its_two_points_alone(n: int, d: int) -> None:
+    points = np.random.default_rng([n, d]).normal(size=(n, d))
+    matrix = distance_matrix(points)
+    assert_allclose(matrix, cdist(points, points), rtol=1e-13, atol=0)
+    assert_array_equal(matrix, [[pair_distance(points, i, j) for j in range(n)] for i in range(n)])
+    assert_array_equal(distance_matrix(points[::-1].copy()), matrix[::-1, ::-1])

@@ -357,8 +357,8 @@ def test_the_engine_is_named(n: int, d: int, engine: str) -> None:
 
 
 def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
-    assert [d.engine for d in rips(np.eye(5), max_dimension=2)] == ["prim", "gudhi", "gudhi"]
-    assert [d.engine for d in rips(1 - np.eye(5), metric="precomputed")] == ["prim", "gudhi"]
+    assert [d.engine for d in rips(np.eye(5), max_dimension=2)] == ["prim", "lunes", "gudhi"]
+    assert [d.engine for d in rips(1 - np.eye(5), metric="precomputed")] == ["prim", "lunes"]
 
 
 def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
@@ -465,7 +465,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(
     with pytest.raises(ToposcopeError) as refusal:
         rips(points, **options)
     message = str(refusal.value)
-    assert message.startswith(f"points: dimensions 1 and up of {n} points: needs 0.00")
+    assert message.startswith(f"points: H1 of {n} points: needs {20 * n**2 / 1e9:.3g} GB")
     assert "0.001 GB are free" in message
     assert "max_points" in message
     assert "\n" not in message

@@ -1,6 +1,7 @@
 """Vietoris-Rips persistence (METHODS 3) against SciPy's spanning tree, ripser, and GUDHI's simplex tree."""
 
 import math
+from importlib import import_module
 from typing import Any
 
 import gudhi
@@ -17,7 +18,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, farthest_points, rips
+from toposcope.homology import Diagram, farthest_points, rips, statistics
+
+rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 thorough = settings(max_examples=200, deadline=None)
 moderate = settings(max_examples=100, deadline=None)
@@ -416,6 +419,38 @@ def test_enough_room_means_all_points() -> None:
     assert rips(points, max_points=19)[1].cover_radius > 0
 
 
+@moderate
+@given(clouds(max_points=14), st.sampled_from(["euclidean", "cosine", "precomputed"]), st.data())
+def test_landmarks_carry_the_births_of_all_points(points: Array, metric: Any, data: st.DataObject) -> None:
+    assume(len(points) > 2)
+    assume(metric != "cosine" or points.any(axis=1).all())
+    points = distances(points) if metric == "precomputed" else points
+    count = data.draw(st.integers(1, len(points) - 1))
+    h1 = rips(points, metric=metric, max_points=count)[1]
+    births = rips(points, metric=metric)[1].pairs[:, 0]
+    assert_array_equal(h1.births, births)
+    assert statistics(h1)["count"] == len(births)
+
+
+def test_where_the_filtration_is_capped_landmarks_have_no_births() -> None:
+    points = np.random.default_rng(13).normal(size=(20, 2))
+    h1 = rips(points, max_points=10, threshold=2.0)[1]
+    assert h1.births is None
+    assert statistics(h1)["count"] == len(h1.pairs)
+
+
+def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(14).normal(size=(60, 3))
+    monkeypatch.setattr(rips_module, "total_memory", lambda: 40 * 60**2)
+    assert rips(points)[1].cover_radius == 0
+    monkeypatch.setattr(rips_module, "total_memory", lambda: 40 * 60**2 - 1)
+    monkeypatch.setattr(rips_module, "LANDMARKS", 30)
+    found = rips(points)[1]
+    assert_array_equal(found.pairs, rips(points, max_points=30)[1].pairs)
+    assert found.cover_radius > 0
+    assert_array_equal(found.births, rips(points, max_points=60)[1].pairs[:, 0])
+
+
 # Bad input
 
 
@@ -459,7 +494,6 @@ def test_bad_clouds_are_refused_in_one_line(points: Any, quoted: str) -> None:
         ("max_dimension", 1.5),
         ("max_dimension", None),
         ("max_points", 2.5),
-        ("max_points", None),
         ("threshold", None),
         ("threshold", "2"),
     ],

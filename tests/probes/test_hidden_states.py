@@ -242,6 +242,21 @@ def test_landmarks_carry_their_cover_radius(checkpoint: Checkpoint) -> None:
     assert found.statistics["H1.cover_radius"] == pytest.approx(radius)
 
 
+def test_births_of_all_points_are_kept_with_the_landmarks(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    few = measured(HiddenStatesProbe(max_points=20, **SMALL), checkpoint, TEXT)["network"]
+    whole = measured(HiddenStatesProbe(**SMALL), checkpoint, TEXT)["network"]
+    assert few.statistics["H1.count"] == whole.statistics["H1.count"] > len(few.diagrams["H1"].pairs)
+    assert_array_equal(few.diagrams["H1"].births, whole.diagrams["H1"].pairs[:, 0])
+    path = tmp_path / "kept.safetensors"
+    path.write_bytes(diagram_bytes(path, {"few": few.diagrams, "whole": whole.diagrams}, [], {}))
+    again = read_diagrams(path)
+    assert_array_equal(again["few"]["H1"].births, few.diagrams["H1"].births)
+    assert again["whole"]["H1"].births is None
+    # What lies there is kept when other layers are written.
+    path.write_bytes(diagram_bytes(path, {"whole": whole.diagrams}, ["few"], {}))
+    assert_array_equal(read_diagrams(path)["few"]["H1"].births, few.diagrams["H1"].births)
+
+
 @pytest.mark.parametrize(("sample", "chosen"), [("farthest", "landmarks"), ("random", "random points")])
 def test_a_halved_batch_hides_no_choice_of_points(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, sample: Any, chosen: str

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import toposcope as ts
 from toposcope.family import Size, build
 from toposcope.homology import neural_persistence
+from toposcope.probes import Probe
 
 COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
 PROBES: list[dict[str, Any]] = [NEURAL_PERSISTENCE, RIPS]
@@ -205,11 +207,24 @@ def test_a_text_goes_with_the_probes_that_read_it(found: Path, text: Path) -> No
 def test_progress_is_told(found: Path) -> None:
     told: list[tuple[str, int, int]] = []
     ts.measure(found, probes=[CONTROLS], progress=lambda *what: told.append(what))
-    # In bytes, which grow to their sum: every tensor is read, the analysed layers are measured.
-    for stage, sums in (("read", 4 * 1176), ("measure", 4 * 1152)):
-        amounts = [what[1:] for what in told if what[0] == stage]
+    # They grow to their sum: of the bytes of every tensor, and of the milliseconds that measuring should take.
+    expected = {stage: [what[1:] for what in told if what[0] == stage] for stage in ("read", "measure")}
+    assert expected["read"][-1] == (4 * 1176, 4 * 1176)
+    assert len(expected["measure"]) > 1
+    for amounts in expected.values():
         assert amounts == sorted(amounts)
-        assert amounts[-1] == (sums, sums)
+        assert amounts[-1][0] == amounts[-1][1]
+
+
+def test_layers_are_told_as_they_finish(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of several layers counts each, not all of them at its end."""
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(Probe, "expected_seconds", lambda self, shapes: 0.125 * len(shapes))
+    ts.measure(found, probes=[NEURAL_PERSISTENCE], workers=1, progress=lambda *what: told.append(what))
+    layers = len(ts.series(found)[0].analysed())
+    done = [what[1] for what in told if what[0] == "measure"]
+    assert set(np.diff(done)) <= {0, 125}
+    assert done[-1] == 4 * 125 * layers
 
 
 def test_what_failed_is_an_error_that_names_it(found: Path) -> None:

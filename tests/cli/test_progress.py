@@ -1,0 +1,73 @@
+"""What the user is told of how long things take."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from toposcope.cli import shared
+from toposcope.cli.shared import _duration, _Stage, progress_bars
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(shared, "monotonic", lambda: clock.now)
+    return clock
+
+
+def stage(clock: SimpleNamespace, what: str, total: int) -> _Stage:
+    return _Stage(what, total, task=0, begun=clock.now, last=clock.now)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "about 1 s"),
+        (1.4, "about 1 s"),
+        (89.4, "about 89 s"),
+        (90.0, "about 2 min"),
+        (600.0, "about 10 min"),
+        (5399.0, "about 90 min"),
+        (5400.0, "about 1.5 h"),
+        (36000.0, "about 10.0 h"),
+    ],
+)
+def test_durations_as_people_say_them(seconds: float, words: str) -> None:
+    assert _duration(seconds) == words
+
+
+def test_work_is_told_in_seconds_left(clock: SimpleNamespace) -> None:
+    measuring = stage(clock, "measure", 100_000)
+    assert measuring.to_do() == "about 2 min to do"
+    clock.now += 60
+    # Until a tenth is done, what was expected; from then on, the pace so far.
+    assert measuring.left(9_000) == "about 2 min left"
+    assert measuring.left(50_000) == "about 60 s left"
+    assert measuring.told(50_000) == "50%"
+    assert measuring.line(50_000) == "50%, about 60 s left"
+    assert measuring.left(100_000) == ""
+    assert measuring.line(100_000) == "done"
+
+
+def test_bytes_have_their_pace_too(clock: SimpleNamespace) -> None:
+    reading = stage(clock, "read", 1_000_000)
+    assert reading.to_do() == "1.0 MB to do"
+    clock.now += 5
+    assert reading.left(50_000) == ""
+    assert reading.line(250_000) == "250.0 kB/1.0 MB, about 15 s left"
+
+
+def test_a_line_now_and_then_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shared, "SECONDS_BETWEEN_LINES", -1)
+    with progress_bars() as progress:
+        for done in (0, 1_000, 50_000, 100_000, 100_000):
+            progress("measure", done, 100_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "measure: begun, about 2 min to do",
+        "measure: 0%, about 2 min left",
+        "measure: 1%, about 2 min left",
+        "measure: 50%, about 1 s left",
+        "measure: done",
+    ]

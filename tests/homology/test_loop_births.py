@@ -1,0 +1,134 @@
+"""Births of loops of clouds of any size, against the engine that has all distances."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hard_cases import Array, clouds
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial import Delaunay, cKDTree
+from scipy.spatial.distance import cdist
+from test_loops import KINDS, hard_cloud
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import h1_births, loop_births, memory, rips
+from toposcope.homology.loop_births import tree_and_births
+from toposcope.homology.point_cloud import as_cloud
+
+thorough = settings(max_examples=300, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+TRIANGLES = np.array([[i + j / 2, j * np.sqrt(3) / 2] for i in range(5) for j in range(5)])
+"""A lattice whose equal sides differ in the last digit, or do not."""
+
+
+def relative_neighbours(points: Array) -> int:
+    """Count the edges with no point nearer to both ends than they are long."""
+    d = cdist(points, points)
+    return sum(not (np.maximum(d[i], d[j]) < d[i, j]).any() for i in range(len(d)) for j in range(i))
+
+
+@thorough
+@given(st.one_of(clouds(max_points=16), clouds(max_points=16, exact=True)))
+@example(np.zeros((5, 2)))
+@example(TRIANGLES)
+@example(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+def test_births_are_those_of_the_diagram(points: Array) -> None:
+    assert_array_equal(h1_births(points), rips(points)[1].pairs[:, 0])
+    if points.any(axis=1).all():
+        assert_array_equal(h1_births(points, metric="cosine"), rips(points, metric="cosine")[1].pairs[:, 0])
+    matrix = cdist(points, points)
+    matrix = np.maximum(matrix, matrix.T)
+    assert_array_equal(h1_births(matrix, metric="precomputed"), rips(matrix, metric="precomputed")[1].pairs[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "d"), [(60, 1), (300, 2), (400, 10), (300, 300)])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_births_of_larger_clouds(kind: str, n: int, d: int, metric: Any) -> None:
+    points = hard_cloud(kind, n, d)
+    points = points[points.any(axis=1)]
+    assert_array_equal(h1_births(points, metric=metric), rips(points, metric=metric)[1].pairs[:, 0])
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7000])
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_blocks_and_precision_of_bounds_change_nothing(
+    block_bytes: int, precision: type[np.floating], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_births, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(loop_births, "_precision", lambda _: precision)
+    for kind in KINDS:
+        points = hard_cloud(kind, 150, 5)
+        assert_array_equal(h1_births(points), rips(points)[1].pairs[:, 0])
+
+
+def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.eye(40)
+    exact = h1_births(points)
+    monkeypatch.setattr(loop_births, "PATIENCE", 1)
+    assert_array_equal(h1_births(points), exact)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
+    with pytest.raises(ToposcopeError, match=r"points: H1 of 40 points: needs [^\n]* leave out max_dimension 1"):
+        h1_births(points)
+
+
+@pytest.mark.parametrize(("n", "d"), [(500, 2), (500, 3), (300, 50)])
+def test_their_number_is_that_of_the_edges_less_the_tree(n: int, d: int) -> None:
+    points = np.random.default_rng([n, d]).normal(size=(n, d))
+    births = h1_births(points)
+    assert len(births) == relative_neighbours(points) - (n - 1)
+    assert (np.diff(births) >= 0).all()
+
+
+def test_births_of_a_large_cloud_in_the_plane() -> None:
+    # In the plane the graph is a part of the Delaunay triangulation, which tells it in another way.
+    points = np.random.default_rng(0).normal(size=(20_000, 2))
+    triangles = Delaunay(points).simplices
+    edges = np.unique(np.sort(triangles[:, [0, 1, 1, 2, 0, 2]].reshape(-1, 2), axis=1), axis=0)
+    neighbours: list[set[int]] = [set() for _ in points]
+    for a, b in edges.tolist():
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    lengths = np.linalg.norm(points[edges[:, 0]] - points[edges[:, 1]], axis=1)
+    tree = cKDTree(points)
+    count = 0
+    for (a, b), length in zip(edges.tolist(), lengths.tolist(), strict=True):
+        near = set(tree.query_ball_point(points[a], length)) & set(tree.query_ball_point(points[b], length))
+        count += not any(
+            np.linalg.norm(points[w] - points[a]) < length and np.linalg.norm(points[w] - points[b]) < length
+            for w in near - {a, b}
+        )
+    assert len(h1_births(points)) == count - (len(points) - 1)
+
+
+def test_the_tree_comes_with_them() -> None:
+    for kind in KINDS:
+        points = hard_cloud(kind, 200, 6)
+        lengths, births = tree_and_births(as_cloud(points, "euclidean", "points"))
+        assert_allclose(lengths, rips(points, max_dimension=0)[0].pairs[:, 1], rtol=1e-13, atol=0)
+        assert_array_equal(births, h1_births(points))
+
+
+@moderate
+@given(clouds(max_points=14), st.integers(-900, 900))
+def test_a_power_of_two_scales_every_digit(points: Array, exponent: int) -> None:
+    assume(np.abs(points).max() < 2**20)
+    assert_array_equal(h1_births(np.ldexp(points, exponent)), np.ldexp(h1_births(points), exponent))
+
+
+def test_every_kind_of_array_and_bad_ones() -> None:
+    points = np.random.default_rng(1).normal(size=(40, 3)).astype(np.float32)
+    expected = h1_births(points)
+    assert expected.dtype == np.float64
+    assert len(expected)
+    assert_array_equal(h1_births(points.tolist()), h1_births(points.astype(float)))
+    assert_array_equal(h1_births(torch.tensor(points)), expected)
+    assert_array_equal(h1_births(np.asfortranarray(points)), expected)
+    assert_array_equal(h1_births(points[:1]), [])
+    for bad in (np.full((3, 2), np.nan), np.zeros(3), None):
+        with pytest.raises(ToposcopeError, match=r"\Apoints: [^\n]*\Z"):
+            h1_births(bad)

@@ -1,0 +1,299 @@
+"""The engine of H1 against GUDHI's simplex tree and its Rips engine, on clouds and on matrices that are no metric."""
+
+from typing import Any
+
+import gudhi
+import numpy as np
+import pytest
+from gudhi.sklearn import RipsPersistence
+from hard_cases import Array, clouds
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from scipy.spatial.distance import cdist, squareform
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, rips
+from toposcope.homology.cycles import closed_paths
+from toposcope.homology.loops import loop_diagram
+from toposcope.kernels.lunes import odd_branches
+
+thorough = settings(max_examples=400, deadline=None)
+moderate = settings(max_examples=100, deadline=None)
+
+
+def symmetric(upper: list[float]) -> Array:
+    """Return the matrix with these entries above its diagonal."""
+    return np.asarray(squareform(np.array(upper, dtype=float)))
+
+
+def sides(n: int) -> int:
+    return n * (n - 1) // 2
+
+
+matrices = st.integers(2, 11).flatmap(
+    lambda n: st.lists(
+        st.one_of(
+            st.integers(1, 4).map(float),  # ties everywhere, the triangle inequality broken at will
+            st.sampled_from([1.0, np.nextafter(1.0, 2), 1.5, 2.0, np.inf]),
+            st.floats(1e-3, 1e3),
+        ),
+        min_size=sides(n),
+        max_size=sides(n),
+    ).map(symmetric)
+)
+"""Symmetric matrices, most of them of no metric; some distances infinite, some one digit apart."""
+
+integers = st.integers(2, 14).flatmap(
+    lambda n: st.lists(st.integers(0, 3).map(float), min_size=sides(n), max_size=sides(n)).map(symmetric)
+)
+"""Small whole numbers, zeros among them."""
+
+
+def loops_of_simplex_tree(matrix: Array, cap: float = np.inf) -> tuple[Array, int]:
+    """Bars of H1 of positive length over Z/2, sorted, and how many never end."""
+    finite = np.where(np.isfinite(matrix), matrix, 0)
+    tree = gudhi.SimplexTree()
+    n = len(matrix)
+    tree.insert_batch(np.arange(n)[None, :], np.zeros(n))
+    ends = np.array([(i, j) for i in range(n) for j in range(i) if matrix[i, j] <= cap and np.isfinite(matrix[i, j])])
+    if len(ends):
+        tree.insert_batch(ends.T, finite[ends[:, 0], ends[:, 1]])
+    tree.expansion(2)
+    tree.compute_persistence(homology_coeff_field=2, persistence_dim_max=True)
+    bars = tree.persistence_intervals_in_dimension(1).reshape(-1, 2)
+    is_open = np.isinf(bars[:, 1])
+    return in_order(bars[~is_open]), int(is_open.sum())
+
+
+def loops_of_engine(matrix: Array) -> Array:
+    """Bars of H1, by GUDHI's engine for Rips complexes."""
+    engine = RipsPersistence(homology_dimensions=[1], input_type="full distance matrix", homology_coeff_field=2)
+    bars = np.asarray(engine.fit_transform([matrix])[0][0]).reshape(-1, 2)
+    return in_order(bars[bars[:, 1] > bars[:, 0]])
+
+
+def in_order(bars: Array) -> Array:
+    return bars[np.lexsort((bars[:, 1], bars[:, 0]))]
+
+
+# Diagrams
+
+
+@thorough
+@given(st.one_of(matrices, integers))
+@example(symmetric([1.0]))
+@example(np.zeros((6, 6)))
+@example(symmetric([np.inf] * sides(5)))
+def test_loops_are_those_of_the_simplex_tree(matrix: Array) -> None:
+    bars, n_open = loops_of_simplex_tree(matrix)
+    found = loop_diagram(matrix)
+    assert_array_equal(in_order(found.pairs), bars)
+    assert found.n_truncated == n_open
+
+
+@moderate
+@given(st.one_of(matrices, integers), st.data())
+def test_a_cap_leaves_open_what_it_cuts(matrix: Array, data: st.DataObject) -> None:
+    cap = data.draw(st.sampled_from(sorted({0.5, *matrix[np.isfinite(matrix)].tolist()})))
+    bars, n_open = loops_of_simplex_tree(matrix, cap)
+    found = loop_diagram(matrix, cap)
+    assert_array_equal(in_order(found.pairs), bars)
+    assert found.n_truncated == n_open
+
+
+@moderate
+@given(st.one_of(matrices, integers), st.floats(0.01, 0.5), st.floats(1.05, 2.0))
+def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, growth: float) -> None:
+    whole = loop_diagram(matrix)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "SAMPLE", 1)
+        patch.setattr(loops, "FIRST_SHARE", share)
+        patch.setattr(loops, "GROWTH", growth)
+        patch.setattr(loops, "_parts", lambda distances, cap: _many_parts(distances, cap))
+        in_parts = loop_diagram(matrix)
+    assert_array_equal(in_parts.pairs, whole.pairs)
+    assert in_parts.n_truncated == whole.n_truncated
+
+
+def _many_parts(distances: Array, cap: float) -> Any:
+    lengths = np.unique(distances[(distances <= cap) & np.isfinite(distances)])
+    return [(float(length), 1) for length in lengths if length < cap] + [(cap, 1)]
+
+
+@moderate
+@given(st.one_of(matrices, integers), st.randoms(use_true_random=False))
+def test_the_order_of_points_does_not_matter(matrix: Array, random: Any) -> None:
+    order = np.arange(len(matrix))
+    random.shuffle(order)
+    assert_array_equal(loop_diagram(matrix[np.ix_(order, order)]).pairs, loop_diagram(matrix).pairs)
+
+
+def hard_cloud(kind: str, n: int, d: int) -> Array:
+    rng = np.random.default_rng([n, d])
+    points = rng.normal(size=(n, d))
+    if kind == "lattice":
+        points = np.round(1.5 * points)
+    elif kind == "duplicates":
+        points = points[rng.integers(0, n // 2, n)]
+    elif kind == "near ties":
+        points = np.round(points) + 1e-13 * points
+    elif kind == "circles":
+        angles = rng.uniform(0, 2 * np.pi, n)
+        centres = np.zeros((n, max(d, 2)))
+        centres[:, 0] = 4 * rng.integers(0, 3, n)
+        points = centres + 0.05 * rng.normal(size=centres.shape)
+        points[:, 0] += np.cos(angles)
+        points[:, 1] += np.sin(angles)
+    elif kind == "spheres":
+        points /= np.linalg.norm(points, axis=1)[:, None]
+    elif kind == "scales":
+        points *= 10.0 ** rng.uniform(-8, 8, (n, 1))
+    return points
+
+
+KINDS = ("normal", "lattice", "duplicates", "near ties", "circles", "spheres", "scales")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "d"), [(60, 1), (150, 2), (200, 10), (250, 300)])
+def test_loops_of_larger_clouds_are_those_of_the_other_engine(kind: str, n: int, d: int) -> None:
+    points = hard_cloud(kind, n, d)
+    for matrix in (cdist(points, points), cdist(points, points).astype(np.float32).astype(float)):
+        assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
+
+
+@pytest.mark.parametrize(("n", "d", "count"), [(800, 2, 800), (800, 64, 800), (1500, 256, 600)])
+def test_loops_of_clouds_that_enter_in_parts(n: int, d: int, count: int) -> None:
+    points = np.random.default_rng(0).normal(size=(n, d))
+    matrix = cdist(points, points)
+    if count < n:  # landmarks, whose distances are nearly equal
+        landmarks = farthest_points(points, count)[0]
+        matrix = matrix[np.ix_(landmarks, landmarks)]
+    assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
+
+
+def test_torsion_is_that_of_two_elements() -> None:
+    # The projective plane on six points has a loop over Z/2 that Z/11, GUDHI's default, does not see.
+    triangles = [(0, 1, 2), (0, 2, 3), (0, 3, 4), (0, 4, 5), (0, 1, 5), (1, 2, 4), (2, 3, 5), (1, 3, 4), (2, 4, 5)]
+    triangles.append((1, 3, 5))
+    # Of its barycentric subdivision, which a Rips complex can be: vertices, edges and triangles, near if nested.
+    faces = sorted({f for t in triangles for f in (t, *((t[i], t[j]) for i in range(3) for j in range(i + 1, 3)))})
+    cells = [frozenset(f) for f in faces] + [frozenset([v]) for v in range(6)]
+    matrix = np.array([[0.0 if a == b else 1.0 if a < b or b < a else 2.0 for b in cells] for a in cells])
+    assert_array_equal(loop_diagram(matrix).pairs, [[1.0, 2.0]])
+
+
+def test_more_points_than_can_be_numbered_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "MOST_POINTS", 9)
+    points = np.random.default_rng(0).normal(size=(10, 2))
+    with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points, and at most 9 can be taken; lower max_points"):
+        rips(points)
+    monkeypatch.setattr(loops, "MOST_POINTS", 10)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1999)
+    with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points: needs 2e-06 GB"):
+        longest_loops(points)
+
+
+# Cycles
+
+
+def assert_cycle_of(loop: Loop, matrix: Array, bars: Array) -> None:
+    """It is a cycle, the last of its edges was born with it, and it bounds at its death and not before."""
+    steps = [(int(a), int(b)) for path in loop.paths for a, b in zip(path, np.roll(path, -1), strict=True)]
+    edges = {frozenset(step) for step in steps}
+    assert len(edges) == len(steps)
+    assert all(len(path) >= 3 and len(set(path.tolist())) == len(path) for path in loop.paths)
+    assert max(matrix[a, b] for a, b in steps) == loop.birth
+    assert [loop.birth, loop.death] in bars.tolist()
+    assert bounds(edges, matrix, loop.death)
+    shorter = matrix[matrix < loop.death].max()
+    assert not bounds(edges, matrix, shorter)
+
+
+def bounds(edges: set[frozenset[int]], matrix: Array, length: float) -> bool:
+    """Tell whether edges are a sum of boundaries of triangles no longer than this: Gauss over two elements."""
+    n = len(matrix)
+    near = matrix <= length
+    bit = {frozenset((i, j)): 1 << k for k, (i, j) in enumerate((i, j) for i in range(n) for j in range(i))}
+    pivots: dict[int, int] = {}
+
+    def reduced(column: int) -> int:
+        while column and column.bit_length() in pivots:
+            column ^= pivots[column.bit_length()]
+        return column
+
+    for i in range(n):
+        for j in range(i):
+            for k in range(j):
+                if near[i, j] and near[i, k] and near[j, k]:
+                    column = reduced(bit[frozenset((i, j))] ^ bit[frozenset((i, k))] ^ bit[frozenset((j, k))])
+                    if column:
+                        pivots[column.bit_length()] = column
+    return reduced(sum(bit[edge] for edge in edges)) == 0
+
+
+@moderate
+@given(clouds(max_points=14))
+def test_loops_of_clouds_have_cycles(points: Array) -> None:
+    matrix = cdist(points, points)
+    bars = loop_diagram(matrix).pairs
+    found = longest_loops(matrix, 3, metric="precomputed")
+    assert len(found) == min(3, len(bars))
+    lifetimes = [loop.death - loop.birth for loop in found]
+    assert_array_equal(lifetimes, -np.sort(-(bars[:, 1] - bars[:, 0]))[:3])
+    for loop in found:
+        assert_cycle_of(loop, matrix, bars)
+
+
+def test_the_points_of_a_circle_are_found_in_a_crowd() -> None:
+    rng = np.random.default_rng(0)
+    angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+    circle = np.column_stack([np.cos(angles), np.sin(angles), np.zeros((40, 8))])
+    crowd = np.full((60, 10), 9.0) + 0.1 * rng.normal(size=(60, 10))
+    [loop] = longest_loops(np.concatenate([crowd, circle]))
+    assert_array_equal(loop.points, np.arange(60, 100))
+    [path] = loop.paths
+    steps = (path - np.roll(path, 1)) % 40
+    assert set(steps.tolist()) in ({1}, {39})
+
+
+def test_no_loops_and_none_asked_for() -> None:
+    assert longest_loops(np.zeros((1, 2))) == []
+    assert longest_loops(np.eye(5), 3) == []
+    assert longest_loops(np.random.default_rng(0).normal(size=(30, 2)), 0) == []
+    with pytest.raises(ToposcopeError, match="count"):
+        longest_loops(np.eye(5), -1)
+
+
+def test_cosine_loops() -> None:
+    angles = np.arange(12) * np.pi / 6
+    points = np.column_stack([np.cos(angles), np.sin(angles)]) * np.arange(1, 13)[:, None]
+    [loop] = longest_loops(points, metric="cosine")
+    assert len(loop.points) == 12
+    assert loop.birth == pytest.approx(1 - np.cos(np.pi / 6), rel=1e-12)
+
+
+@moderate
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=7, unique=True), min_size=1, max_size=4))
+def test_a_cycle_is_divided_into_closed_paths(circuits: list[list[int]]) -> None:
+    edges: set[frozenset[int]] = set()
+    for circuit in circuits:
+        edges ^= {frozenset(pair) for pair in zip(circuit, circuit[1:] + circuit[:1], strict=True)}
+    paths = closed_paths(np.array([sorted(edge) for edge in edges], dtype=np.int64).reshape(-1, 2))
+    walked = [frozenset((int(a), int(b))) for path in paths for a, b in zip(path, np.roll(path, -1), strict=True)]
+    assert len(walked) == len(set(walked)) == len(edges)
+    assert set(walked) == edges
+    assert all(len(set(path.tolist())) == len(path) >= 3 for path in paths)
+
+
+@moderate
+@given(st.integers(2, 20).flatmap(lambda n: st.tuples(*(st.integers(0, v - 1) for v in range(1, n)))), st.data())
+def test_tree_edges_that_close_chords(parents: tuple[int, ...], data: st.DataObject) -> None:
+    n = len(parents) + 1
+    tree = np.array([sorted((v, p)) for v, p in enumerate(parents, start=1)], dtype=np.int32)
+    ends = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda pair: pair[0] != pair[1])
+    chords = np.array(data.draw(st.lists(ends, min_size=1, max_size=4)), dtype=np.int32)
+    chosen = odd_branches(tree, chords, n)
+    degree = np.bincount(np.concatenate([tree[chosen].ravel(), chords.ravel()]), minlength=n)
+    assert not (degree % 2).any()
