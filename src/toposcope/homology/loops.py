@@ -117,7 +117,8 @@ class LoopFiltration:
         """
         from toposcope.kernels.lunes import JOINS, odd_branches
 
-        members = self._loops.rows[self._loops.starts[loop] : self._loops.stops[loop]]
+        cycles = self._loops.cycles
+        members = cycles.members[cycles.starts[loop] : cycles.stops[loop]]
         chords = self._edges.ends[self._loops.births[members]]
         tree = self._edges.ends[self._edges.apex == JOINS]
         edges = np.concatenate([chords, tree[odd_branches(tree, chords, len(self._order))]])
