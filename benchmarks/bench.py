@@ -8,15 +8,20 @@ import re
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+R = TypeVar("R")
 
 RESULTS = Path(__file__).parent / "results"
 SHORTEST_SAMPLE = 0.05
@@ -96,6 +101,27 @@ def milliseconds(
 def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
     """Divide neighbouring samples."""
     return Spread.of([a / b for a, b in zip(above, below, strict=True)])
+
+
+def alone(run: Callable[..., R], *arguments: object) -> R:
+    """Call a function of a module in a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
+
+
+def with_memory(run: Callable[[], R]) -> tuple[float, float, R]:
+    """Return the seconds a call takes, by how many MB the resident set grows at most, and what it returns; on Linux."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    before = _resident("VmRSS")
+    begin = perf_counter()
+    found = run()
+    return perf_counter() - begin, (_resident("VmHWM") - before) / 1000, found
+
+
+def _resident(field: str) -> float:
+    """Return a line of the process's memory account, in kB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 AGAINST = (

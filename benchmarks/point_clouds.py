@@ -6,15 +6,12 @@ Every contestant must first give the same result as toposcope, within its own pr
 """
 
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 
 import click
 import numpy as np
-from gudhi import CubicalComplex, RipsComplex
+from gudhi import CubicalComplex
 from gudhi.hera import wasserstein_distance
 from gudhi.sklearn import RipsPersistence
 from numpy.typing import NDArray
@@ -23,7 +20,7 @@ from ripser import ripser
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
-from bench import AGAINST, Column, Spread, against, command, milliseconds, ratio, show, write
+from bench import AGAINST, Column, Spread, against, alone, command, milliseconds, ratio, show, with_memory, write
 from toposcope.homology import Diagram, rips, sublevel_grid, wasserstein
 
 Vector = NDArray[np.float64]
@@ -32,7 +29,6 @@ Row = dict[str, object]
 OURS = "toposcope"
 DIMENSION = 50
 BLOCK = 512
-COLLAPSE_LIMIT = 500
 
 LARGE = (
     Column("points", "points"),
@@ -52,7 +48,7 @@ PASS = (
 
 @command("point_clouds", "small clouds, 3 repeats")
 def main(quick: bool, repeats: int, out: Path) -> None:
-    """Measure H0 and H1 of point clouds, sublevel persistence, and the Wasserstein distance.
+    """Measure H0 of point clouds, sublevel persistence, and the Wasserstein distance.
 
     The contestants are sampled in turn. Every ratio is that of neighbouring samples, and in brackets stand the lowest
     and the highest.
@@ -65,7 +61,6 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "H0 of a large cloud": (large_cloud(large), LARGE),
         "H0 against one pass over all distances": (against_a_pass(clouds, min(repeats, 5)), PASS),
         "H0 of small clouds": (small_clouds((200,) if quick else (200, 1000, 2000), repeats), AGAINST),
-        "H1": (loops((100,) if quick else (200, 500, 1000, 2000), min(repeats, 3)), AGAINST),
         "Sublevel persistence": (sublevel(side, min(repeats, 5)), AGAINST),
         "Wasserstein distance": (distances(points, min(repeats, 3)), AGAINST),
     }
@@ -76,7 +71,6 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "large cloud": f"standard normal points in {DIMENSION} dimensions, once each, every contestant in a process of "
         "its own; memory is the growth of its resident set",
         "pass": f"|x|^2 + |y|^2 - 2 x.y of all pairs in float32, {BLOCK} rows at a time, nothing else done with it",
-        "H1": "on the full matrix of distances, field of two elements; ripser computes in float32",
         "sublevel": "against GUDHI's cubical complex built from vertices, which is 4-connected and computes every "
         "dimension",
         "Wasserstein": "order 2, of two H0 diagrams of a cloud before and after a small move; gudhi.hera with its own "
@@ -122,8 +116,7 @@ def large_cloud(n: int) -> list[Row]:
     """Time each contestant once, in a process of its own, and see how its memory grows."""
     found: dict[str, tuple[float, float, Vector]] = {}
     for name in track(CONTESTANTS, description="large cloud"):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            found[name] = pool.submit(measured_alone, name, n).result()
+        found[name] = alone(measured_alone, name, n)
     seconds, megabytes, exact = found[OURS]
     for name, (_, _, deaths) in found.items():
         if not np.allclose(deaths, exact, rtol=1e-5, atol=0):
@@ -145,12 +138,7 @@ def measured_alone(name: str, n: int) -> tuple[float, float, Vector]:
     """Return seconds, growth of the resident set in MB, and the deaths; warmed up on a small cloud."""
     run = CONTESTANTS[name]
     run(cloud(1200, DIMENSION))
-    points = cloud(n, DIMENSION)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-    before = _resident("VmRSS")
-    begin = perf_counter()
-    deaths = run(points)
-    return perf_counter() - begin, (_resident("VmHWM") - before) / 1000, deaths
+    return with_memory(partial(run, cloud(n, DIMENSION)))
 
 
 def against_a_pass(shapes: list[tuple[int, int]], repeats: int) -> list[Row]:
@@ -194,21 +182,6 @@ def small_clouds(sizes: tuple[int, ...], repeats: int) -> list[Row]:
             others,
             repeats,
             (1 - 1e-5, 1 + 1e-5),
-        )
-    return rows
-
-
-def loops(sizes: tuple[int, ...], repeats: int) -> list[Row]:
-    """Time the engine of H1 that toposcope uses beside another."""
-    rows: list[Row] = []
-    for n in track(sizes, description="H1"):
-        points = cloud(n, 10)
-        matrix = squareform(pdist(points))
-        others = {"ripser": partial(_ripser_loops, matrix)}
-        if n <= COLLAPSE_LIMIT:
-            others["GUDHI with edge collapse"] = partial(_collapsed_loops, matrix)
-        rows += against(
-            f"{n} x 10", partial(_our_loops, points), others, repeats if n < 1000 else 1, (1 - 1e-4, 1 + 1e-4)
         )
     return rows
 
@@ -266,31 +239,9 @@ def _cubical_lifetimes(values: Vector) -> Vector:
     return np.asarray(lifetimes[np.isfinite(lifetimes)])
 
 
-def _our_loops(points: Vector) -> float:
-    return float(rips(points)[1].lifetimes.sum())
-
-
-def _ripser_loops(matrix: Vector) -> float:
-    return float(np.diff(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1], axis=1).sum())
-
-
-def _collapsed_loops(matrix: Vector) -> float:
-    tree = RipsComplex(distance_matrix=matrix).create_simplex_tree(max_dimension=1)
-    tree.collapse_edges()
-    tree.expansion(2)
-    tree.compute_persistence(homology_coeff_field=2)
-    return float(np.diff(tree.persistence_intervals_in_dimension(1), axis=1).sum())
-
-
 def _finite(bars: NDArray[np.floating]) -> Vector:
     deaths = np.asarray(bars, dtype=np.float64)[:, 1]
     return np.sort(deaths[np.isfinite(deaths)])
-
-
-def _resident(field: str) -> float:
-    """Return a line of the process's memory account, in kB."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 if __name__ == "__main__":

@@ -114,6 +114,7 @@ def measure(
         if out is not None:
             _write(frame, out)
         _tell(study, frame, out, as_json)
+        _tell_landmarks(frame)
         for note in study.notes():
             click.echo(f"note: {note}", err=True)
         if not errors:
@@ -181,3 +182,18 @@ def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) ->
         click.echo(f"{len(frame)} rows; see them with --out or --json")
         return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
+
+
+def _tell_landmarks(frame: pl.DataFrame) -> None:
+    """Say which layers have too many rows for an exact H1."""
+    import polars as pl
+
+    flagged = frame.filter(pl.col("flag").str.contains("landmarks") & (pl.col("layer") != "network"))
+    names = flagged["layer"].unique(maintain_order=True).to_list()
+    if names:
+        named = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more layers"
+        click.echo(
+            f"note: {named}: H1 is of landmarks, within 2 x cover_radius of that of all rows; H0 is exact, and so are "
+            "births and count of H1 if no threshold is set",
+            err=True,
+        )
