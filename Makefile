@@ -40,6 +40,8 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/neural_persistence.py
 	$(BIN)/python benchmarks/point_clouds.py
+	$(BIN)/python benchmarks/loops.py
+	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/hidden_states.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/study.py

@@ -1,4 +1,4 @@
-"""One cloud of hidden states: everything but H1 beside H1, engines of H1, streamed spectra beside a matrix product.
+"""One cloud of hidden states: everything but H1 beside H1, streamed spectra beside a matrix product.
 
     python benchmarks/hidden_states.py [--quick]
 
@@ -11,13 +11,9 @@ from pathlib import Path
 
 import click
 import numpy as np
-from gudhi import RipsComplex
-from gudhi.sklearn import RipsPersistence
 from numpy.typing import NDArray
-from rich.progress import track
-from ripser import ripser
 from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist, pdist, squareform
+from scipy.spatial.distance import cdist
 
 from bench import (
     AGAINST,
@@ -45,6 +41,7 @@ from toposcope.homology import (
     two_nn,
     wasserstein,
 )
+from toposcope.homology.loops import loop_diagram
 from toposcope.homology.point_cloud import with_distances
 
 Matrix = NDArray[np.float64]
@@ -52,14 +49,13 @@ Row = dict[str, object]
 
 DIMENSION = 512
 BLOCK = 4096
-COLLAPSE_LIMIT = 500
-H1 = "H1 engine (GUDHI)"
+H1 = "H1"
 REST = "all but H1"
 
 PARTS = (
     Column("work", "work"),
     Column("ms", "taken"),
-    Column("time / H1 engine", "ratio"),
+    Column("time / H1", "ratio"),
 )
 STREAM = (
     Column("points", "points"),
@@ -79,12 +75,11 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     and the highest.
     """
     repeats = 3 if quick else repeats
-    sizes, n_streamed = ((200, 500), 50_000) if quick else ((1000, 2000), 1_000_000)
-    rows = [row for move in ("small move", "other texts") for row in all_but_loops(sizes[0], move, repeats)]
+    n_points, n_streamed = (200, 50_000) if quick else (1000, 1_000_000)
+    rows = [row for move in ("small move", "other texts") for row in all_but_loops(n_points, move, repeats)]
     tables: dict[str, tuple[list[Row], tuple[Column, ...]]] = {
         "All but H1, beside H1": (rows, PARTS),
-        "H1": (loops(sizes, min(repeats, 3)), AGAINST),
-        "Wasserstein-2 of H1 diagrams": (matchings(sizes[0], min(repeats, 3)), AGAINST),
+        "Wasserstein-2 of H1 diagrams": (matchings(n_points, min(repeats, 3)), AGAINST),
         "Streamed spectra": (streamed(n_streamed, min(repeats, 3)), STREAM),
         "Comparison of two representations": (comparisons(min(repeats, 3)), INFORMATION),
     }
@@ -93,16 +88,15 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     facts = {
         "samples": f"{repeats} of each contestant in turn; median (lowest-highest); slow ones fewer",
         "cloud": f"normal points in {DIMENSION} dimensions, covariance eigenvalues 1/i, float32",
-        "distances": f"to the diagrams of {sizes[0]} points before: moved by 0.2 of the spread in every direction, or "
+        "distances": f"to the diagrams of {n_points} points before: moved by 0.2 of the spread in every direction, or "
         "drawn anew",
-        "H1": "on the full matrix of distances, field of two elements; toposcope from the points, the distances "
-        "included; ripser computes in float32",
+        "H1": "from the distances; beside other libraries it is in the benchmark of loops",
         "Wasserstein": "SciPy's assignment on the matrix of all costs, which it is not given",
         "spectra": f"float32 blocks of {BLOCK} rows, summed in float64; the product X'X of the same rows at once, in "
         "float64 or float32",
         "comparison": "two clouds of 500 points, RTD of one batch of 200",
     }
-    write("hidden-states", out, facts, tables, ("toposcope", "numpy", "scipy", "numba", "gudhi", "ripser"))
+    write("hidden-states", out, facts, tables, ("toposcope", "numpy", "scipy", "numba"))
 
 
 def cloud(n: int, seed: int = 0) -> NDArray[np.float32]:
@@ -112,7 +106,7 @@ def cloud(n: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def all_but_loops(n: int, move: str, repeats: int) -> list[Row]:
-    """Time every part of measuring a cloud beside the engine of H1 on its distances."""
+    """Time every part of measuring a cloud beside the H1 of its distances."""
     points, other = cloud(n), cloud(n, 1)
     before = rips(points + np.float32(0.2) * other if move == "small move" else other)
     now = rips(points)
@@ -134,27 +128,11 @@ def all_but_loops(n: int, move: str, repeats: int) -> list[Row]:
         for run in parts.values():
             run()
 
-    taken = milliseconds({H1: partial(_engine, distances), REST: rest, **parts}, repeats)
+    taken = milliseconds({H1: partial(loop_diagram, distances), REST: rest, **parts}, repeats)
     return [
         {"work": f"{n} points, {move}: {name}", "taken": Spread.of(values), "ratio": ratio(values, taken[H1])}
         for name, values in taken.items()
     ]
-
-
-def loops(sizes: tuple[int, ...], repeats: int) -> list[Row]:
-    """Time H1 from the points beside each engine on the distances, which it is given."""
-    rows: list[Row] = []
-    for n in track(sizes, description="H1"):
-        points = cloud(n)
-        matrix = squareform(pdist(points))
-        others: dict[str, Callable[[], float]] = {
-            "GUDHI RipsPersistence": partial(_engine_total, matrix),
-            "ripser": partial(_ripser_total, matrix),
-        }
-        if n <= COLLAPSE_LIMIT:
-            others["GUDHI with edge collapse"] = partial(_collapsed, matrix)
-        rows += against(f"{n} points", partial(_our_loops, points), others, repeats, (1 - 1e-4, 1 + 1e-4))
-    return rows
 
 
 def matchings(n: int, repeats: int) -> list[Row]:
@@ -225,25 +203,6 @@ def _blocks(points: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         yield points[begin : begin + BLOCK]
 
 
-def _engine(distances: Matrix) -> Matrix:
-    engine = RipsPersistence(
-        homology_dimensions=[1], input_type="full distance matrix", homology_coeff_field=2, n_jobs=1
-    )
-    return np.asarray(engine.fit_transform([distances])[0][0])
-
-
-def _engine_total(matrix: Matrix) -> float:
-    return _total(_engine(matrix))
-
-
-def _ripser_total(matrix: Matrix) -> float:
-    return _total(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1])
-
-
-def _our_loops(points: NDArray[np.float32]) -> float:
-    return float(rips(points, max_points=len(points))[1].lifetimes.sum())
-
-
 def _assigned(first: Diagram, second: Diagram) -> float:
     """Return the distance by an assignment of all bars and as many places on the diagonal."""
     a, b = first.pairs, second.pairs
@@ -252,18 +211,6 @@ def _assigned(first: Diagram, second: Diagram) -> float:
     costs[: len(a), len(b) :] = (first.lifetimes[:, None] / 2) ** 2
     costs[len(a) :, : len(b)] = (second.lifetimes / 2) ** 2
     return float(np.sqrt(costs[linear_sum_assignment(costs)].sum()))
-
-
-def _collapsed(matrix: Matrix) -> float:
-    tree = RipsComplex(distance_matrix=matrix).create_simplex_tree(max_dimension=1)
-    tree.collapse_edges()
-    tree.expansion(2)
-    tree.compute_persistence(homology_coeff_field=2)
-    return _total(tree.persistence_intervals_in_dimension(1))
-
-
-def _total(bars: Matrix) -> float:
-    return float(np.diff(bars, axis=1).sum())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the measured ratios of neural persistence and point clouds for the documentation.
+"""Draw the measured ratios of neural persistence, point clouds and loops for the documentation.
 
 python benchmarks/plot.py [--results FOLDER] [--out FILE]
 """
@@ -22,8 +22,8 @@ Bar = tuple[str, float, float, float]
 @click.option("--results", type=click.Path(path_type=Path, exists=True), default=RESULTS, help="Folder of the results.")
 @click.option("--out", type=click.Path(path_type=Path), default=PICTURE, help="The picture.")
 def main(results: Path, out: Path) -> None:
-    """Draw the newest results of either benchmark: times a bare pass, and times faster than others."""
-    matrices, clouds = (newest(results, name) for name in ("neural-persistence", "point-clouds"))
+    """Draw the newest results of each benchmark: times a bare pass, and times faster than others."""
+    matrices, clouds, loops = (newest(results, name) for name in ("neural-persistence", "point-clouds", "loops"))
     floor = [
         bar(row["matrix"], row["ratio"])
         for title, rows in matrices["tables"].items()
@@ -42,7 +42,12 @@ def main(results: Path, out: Path) -> None:
         for row in clouds["tables"]["H0 of a large cloud"]
         if row["contestant"] != "toposcope"
     ]
-    for kind in ("H1", "Sublevel persistence", "Wasserstein distance"):
+    others += [
+        bar(f"H1 of {row['cloud']}: {row['contestant']}", row["ratio"])
+        for row in loops["tables"]["H1 of a matrix of distances"]
+        if row["contestant"] != "toposcope"
+    ]
+    for kind in ("Sublevel persistence", "Wasserstein distance"):
         others += [bar(f"{kind}, {row['work']}: {row['contestant']}", row["ratio"]) for row in clouds["tables"][kind]]
     height = 0.23 * (len(floor) + len(others)) + 1.6
     figure, axes = plt.subplots(

@@ -235,6 +235,14 @@ def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Pat
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_layers_whose_loops_are_of_landmarks_are_named(series: Path) -> None:
+    done = inside("measure", series, "--probe", "rips:max_points=5", "--workers", "1")
+    (line,) = complaints(done)
+    assert line.startswith("note: ")
+    assert "more layers: H1 is of landmarks" in line
+    assert complaints(inside("measure", series, "--probe", "rips:max_points=500", "--workers", "1")) == []
+
+
 def test_json_parquet_and_python_agree(series: Path, tmp_path: Path) -> None:
     out = tmp_path / "features.parquet"
     printed = succeed("measure", series, "--out", out, "--json", "--probe", "rips", "--workers", "1")
