@@ -1,5 +1,6 @@
 """Births of loops of clouds of any size, against the engine that has all distances."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial import Delaunay, cKDTree
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, pdist, squareform
 from test_loops import KINDS, hard_cloud
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import h1_births, loop_births, memory, rips
+from toposcope.homology import h1_births, loop_births, rips
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.point_cloud import as_cloud
+from toposcope.homology.point_cloud import as_cloud, with_distances
+
+rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 thorough = settings(max_examples=300, deadline=None)
 moderate = settings(max_examples=100, deadline=None)
@@ -71,9 +74,16 @@ def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch)
     exact = h1_births(points)
     monkeypatch.setattr(loop_births, "PATIENCE", 1)
     assert_array_equal(h1_births(points), exact)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
-    with pytest.raises(ToposcopeError, match=r"points: H1 of 40 points: needs [^\n]* leave out max_dimension 1"):
+    monkeypatch.setattr(loop_births, "free_memory", lambda: 1000)
+    with pytest.raises(ToposcopeError, match=r"\Apoints: so many of their distances are equal [^\n]*\Z"):
         h1_births(points)
+    # Landmarks can be had all the same; of what there are is told.
+    monkeypatch.setattr(rips_module, "check_loops_fit", lambda *_, **__: None)
+    for cloud in (points, np.asarray(squareform(pdist(points)))):
+        metric: Any = "euclidean" if cloud is points else "precomputed"
+        landmarks = rips(cloud, max_points=10, metric=metric)[1]
+        assert landmarks.births is None
+        assert landmarks.cover_radius > 0
 
 
 @pytest.mark.parametrize(("n", "d"), [(500, 2), (500, 3), (300, 50)])
@@ -108,9 +118,27 @@ def test_births_of_a_large_cloud_in_the_plane() -> None:
 def test_the_tree_comes_with_them() -> None:
     for kind in KINDS:
         points = hard_cloud(kind, 200, 6)
-        lengths, births = tree_and_births(as_cloud(points, "euclidean", "points"))
-        assert_allclose(lengths, rips(points, max_dimension=0)[0].pairs[:, 1], rtol=1e-13, atol=0)
-        assert_array_equal(births, h1_births(points))
+        for metric in ("euclidean", "cosine"):
+            cloud = as_cloud(points, metric, "points")
+            found = tree_and_births(cloud)
+            assert found is not None
+            assert_allclose(found[0], cloud.tree()[0], rtol=1e-13, atol=0)
+            assert_array_equal(found[1], h1_births(points, metric=metric))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_components_of_a_large_cloud_do_not_depend_on_the_landmarks(metric: Any) -> None:
+    points = np.random.default_rng(0).normal(size=(1200, 64))
+    alone, shared = rips(points, metric=metric, max_dimension=0)[0], rips(points, metric=metric, max_points=50)[0]
+    assert (alone.engine, shared.engine) == ("boruvka", "lunes")
+    assert_array_equal(shared.pairs, alone.pairs)
+
+
+def test_births_of_points_with_their_distances() -> None:
+    points = hard_cloud("normal", 120, 5)
+    assert_array_equal(h1_births(with_distances(points)), h1_births(points))
+    few = rips(with_distances(points), max_points=20)[1]
+    assert_array_equal(few.births, h1_births(points))
 
 
 @moderate

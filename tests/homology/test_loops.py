@@ -1,5 +1,6 @@
 """The engine of H1 against GUDHI's simplex tree and its Rips engine, on clouds and on matrices that are no metric."""
 
+from importlib import import_module
 from typing import Any
 
 import gudhi
@@ -13,10 +14,14 @@ from numpy.testing import assert_array_equal
 from scipy.spatial.distance import cdist, squareform
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, rips
+from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, points_for_loops, rips, rtd
 from toposcope.homology.cycles import closed_paths
 from toposcope.homology.loops import loop_diagram
+from toposcope.homology.point_cloud import with_distances
+from toposcope.kernels import lunes
 from toposcope.kernels.lunes import odd_branches
+
+rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 thorough = settings(max_examples=400, deadline=None)
 moderate = settings(max_examples=100, deadline=None)
@@ -43,6 +48,13 @@ matrices = st.integers(2, 11).flatmap(
     ).map(symmetric)
 )
 """Symmetric matrices, most of them of no metric; some distances infinite, some one digit apart."""
+
+sparse = st.integers(3, 10).flatmap(
+    lambda n: st.lists(st.sampled_from([1.0, 2.0, np.inf, np.inf, np.inf]), min_size=sides(n), max_size=sides(n)).map(
+        symmetric
+    )
+)
+"""Most distances infinite: several components, and loops that never end."""
 
 integers = st.integers(2, 14).flatmap(
     lambda n: st.lists(st.integers(0, 3).map(float), min_size=sides(n), max_size=sides(n)).map(symmetric)
@@ -81,8 +93,9 @@ def in_order(bars: Array) -> Array:
 
 
 @thorough
-@given(st.one_of(matrices, integers))
+@given(st.one_of(matrices, integers, sparse))
 @example(symmetric([1.0]))
+@example(symmetric([np.inf, np.inf, 1.0, np.inf, 1.0, np.inf]))
 @example(np.zeros((6, 6)))
 @example(symmetric([np.inf] * sides(5)))
 def test_loops_are_those_of_the_simplex_tree(matrix: Array) -> None:
@@ -118,7 +131,7 @@ def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, 
 
 def _many_parts(distances: Array, cap: float) -> Any:
     lengths = np.unique(distances[(distances <= cap) & np.isfinite(distances)])
-    return [(float(length), 1) for length in lengths if length < cap] + [(cap, 1)]
+    return [*(float(length) for length in lengths if length < cap), cap]
 
 
 @moderate
@@ -173,6 +186,33 @@ def test_loops_of_clouds_that_enter_in_parts(n: int, d: int, count: int) -> None
     assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
 
 
+def test_columns_without_number_are_reduced_some_at_a_time() -> None:
+    # Points of three simplices in orthogonal subspaces: nearly every lune falls apart into single points.
+    n = 120
+    corners = np.eye(n // 3) - 3 / n
+    points = np.zeros((n, n))
+    for k in range(3):
+        points[k::3, k::3] = corners
+    matrix = cdist(points, points) + 1e-9 * squareform(np.random.default_rng(0).random(sides(n)))
+    assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
+
+
+@moderate
+@given(st.one_of(matrices, integers))
+def test_where_the_scan_pauses_does_not_matter(matrix: Array) -> None:
+    whole = loop_diagram(matrix)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lunes, "ENOUGH", 1)
+        patch.setattr(lunes, "scan_lunes", scan_with_pauses)
+        paused = loop_diagram(matrix)
+    assert_array_equal(paused.pairs, whole.pairs)
+    assert paused.n_truncated == whole.n_truncated
+
+
+scan_with_pauses = lunes.scan_lunes.py_func
+"""Not compiled, so that what it takes for enough can be set."""
+
+
 def test_torsion_is_that_of_two_elements() -> None:
     # The projective plane on six points has a loop over Z/2 that Z/11, GUDHI's default, does not see.
     triangles = [(0, 1, 2), (0, 2, 3), (0, 3, 4), (0, 4, 5), (0, 1, 5), (1, 2, 4), (2, 3, 5), (1, 3, 4), (2, 4, 5)]
@@ -190,9 +230,24 @@ def test_more_points_than_can_be_numbered_are_refused_in_words(monkeypatch: pyte
     with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points, and at most 9 can be taken; lower max_points"):
         rips(points)
     monkeypatch.setattr(loops, "MOST_POINTS", 10)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1999)
-    with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points: needs 2e-06 GB"):
+    monkeypatch.setattr(memory, "free_memory", lambda: 2399)
+    with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points: needs 2.4e-06 GB"):
         longest_loops(points)
+    # Of distances that are at hand, the rest.
+    monkeypatch.setattr(memory, "free_memory", lambda: 1600)
+    assert len(rips(with_distances(points))) == 2
+    monkeypatch.setattr(memory, "free_memory", lambda: 1599)
+    with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points: needs 1.6e-06 GB"):
+        rips(with_distances(points))
+
+
+def test_more_points_than_can_be_numbered_mean_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rips_module, "MOST_POINTS", 50)
+    monkeypatch.setattr(rips_module, "LANDMARKS", 20)
+    assert [points_for_loops(n) for n in (50, 51)] == [50, 20]
+    monkeypatch.setattr(loops, "MOST_POINTS", 50)
+    with pytest.raises(ToposcopeError, match=r"divergence of 25 points in a batch: H1 of 51 points, and at most 50"):
+        rtd(np.random.default_rng(0).normal(size=(25, 2)), np.random.default_rng(1).normal(size=(25, 2)))
 
 
 # Cycles

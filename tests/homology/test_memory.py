@@ -53,3 +53,23 @@ def test_nothing_is_refused_where_the_system_does_not_tell(
 def test_this_machine_has_memory() -> None:
     free = memory.free_memory()
     assert free is None or free > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
+)
+def test_a_containers_limit_counts(tmp_path: Path, limit: str, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    whole, free = memory.total_memory(), memory.free_memory()
+    assert whole is not None
+    assert free is not None
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).write_text("max\n")
+    assert memory.total_memory() == whole
+    (tmp_path / limit).write_text("5000000\n")
+    (tmp_path / used).write_text("2000000\n")
+    assert memory.total_memory() == 5_000_000
+    assert memory.free_memory() == 3_000_000
+    (tmp_path / limit).write_text(f"{10**18}\n")
+    assert memory.total_memory() == whole

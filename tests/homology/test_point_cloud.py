@@ -465,7 +465,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(
     with pytest.raises(ToposcopeError) as refusal:
         rips(points, **options)
     message = str(refusal.value)
-    assert message.startswith(f"points: H1 of {n} points: needs {20 * n**2 / 1e9:.3g} GB")
+    assert message.startswith(f"points: H1 of {n} points: needs {24 * n**2 / 1e9:.3g} GB")
     assert "0.001 GB are free" in message
     assert "max_points" in message
     assert "\n" not in message

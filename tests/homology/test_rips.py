@@ -441,9 +441,9 @@ def test_where_the_filtration_is_capped_landmarks_have_no_births() -> None:
 
 def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(14).normal(size=(60, 3))
-    monkeypatch.setattr(rips_module, "total_memory", lambda: 40 * 60**2)
+    monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2)
     assert rips(points)[1].cover_radius == 0
-    monkeypatch.setattr(rips_module, "total_memory", lambda: 40 * 60**2 - 1)
+    monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2 - 1)
     monkeypatch.setattr(rips_module, "LANDMARKS", 30)
     found = rips(points)[1]
     assert_array_equal(found.pairs, rips(points, max_points=30)[1].pairs)

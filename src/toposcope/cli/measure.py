@@ -185,15 +185,17 @@ def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) ->
 
 
 def _tell_landmarks(frame: pl.DataFrame) -> None:
-    """Say which layers have too many rows for an exact H1."""
+    """Say which layers have too many points for an exact H1."""
     import polars as pl
 
-    flagged = frame.filter(pl.col("flag").str.contains("landmarks") & (pl.col("layer") != "network"))
-    names = flagged["layer"].unique(maintain_order=True).to_list()
+    bounded = frame.filter((pl.col("statistic") == "H1.cover_radius") & (pl.col("value") > 0))
+    names = bounded.filter(~pl.col("flag").str.contains("random"))["layer"].unique(maintain_order=True).to_list()
+    if len(names) > 1:
+        names = [name for name in names if name != "network"]
     if names:
         named = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more layers"
         click.echo(
-            f"note: {named}: H1 is of landmarks, within 2 x cover_radius of that of all rows; H0 is exact, and so are "
-            "births and count of H1 if no threshold is set",
+            f"note: {named}: H1 is of landmarks, its bars within 2 x cover_radius of those of all points; H0 is exact, "
+            "and so are births and count of H1 if no threshold is set",
             err=True,
         )

@@ -73,7 +73,7 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
     cloud = as_cloud(points, metric, "points")
     n = cloud.shape[0]
     check_loops_fit(n, "points", "take fewer points")
-    filtration = LoopFiltration(cloud.distances(np.arange(n)), np.inf)
+    filtration = LoopFiltration(cloud.distances(np.arange(n)), np.inf, keeps_cycles=True)
     births, deaths = filtration.pairs().T
     by_length = np.lexsort((births, births - deaths))[:count]
     return [

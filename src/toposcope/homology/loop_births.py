@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.homology.loops import check_loops_fit, loop_diagram
-from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, as_cloud
+from toposcope.errors import ToposcopeError
+from toposcope.homology.loops import MOST_POINTS, loop_bytes, loop_diagram
+from toposcope.homology.memory import free_memory
+from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, Whole, as_cloud
 
 Vector = NDArray[np.float64]
 """One number a birth."""
@@ -40,12 +42,13 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     Returns
     -------
     ndarray, shape (b,), float64
-        Ascending; b is the number of bars. They are the births in ``rips(points)[1].pairs``, to the last bit.
+        Ascending; b is the number of bars. They are the births in ``rips(points)[1].pairs``, to the last bit as long
+        as distances have all their digits (above 1e-307).
 
     Raises
     ------
     ToposcopeError
-        As of `toposcope.homology.rips`, memory for n x n distances aside.
+        As of `toposcope.homology.rips`; for want of memory only if so many distances are equal that all are needed.
 
     Notes
     -----
@@ -62,24 +65,28 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     >>> h1_births(square)
     array([1.])
     """
-    return births_of(as_cloud(points, metric, "points"))
+    found = tree_and_births(as_cloud(points, metric, "points"))
+    if found is None:
+        raise ToposcopeError(
+            "points: so many of their distances are equal that births need all of them, for which there is no room in "
+            "memory; take fewer points"
+        )
+    return found[1]
 
 
-def births_of(cloud: Cloud) -> Vector:
-    """Return the same of a cloud."""
-    return tree_and_births(cloud)[1]
+def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
+    """Return the lengths of the minimum spanning tree, as `Cloud.tree` does, and the births.
 
-
-def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector]:
-    """Return the lengths of the minimum spanning tree, as `Cloud.tree` does but for rounding, and the births.
-
-    Both are lengths of edges of the relative neighbourhood graph, which is made once.
+    Both are lengths of edges of the relative neighbourhood graph, which is made once. None if they need all distances,
+    and memory has no room for these.
     """
+    from toposcope.kernels.euclidean_prim import squared_distances
     from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, edge_lengths
     from toposcope.kernels.tied_loops import Graph, joins_and_births
 
+    cloud = cloud.cloud if isinstance(cloud, Whole) else cloud
     sphere = cloud.sphere if isinstance(cloud, Directions) else cloud
-    if not isinstance(sphere, Euclidean):  # its n x n distances are at hand
+    if not isinstance(sphere, Euclidean):
         return _by_reduction(cloud)
     kind = EUCLIDEAN if sphere is cloud else COSINE
     points = _from_centre(sphere)
@@ -92,14 +99,16 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector]:
     edges, lengths, codes = edges[order], lengths[order], codes[order]
     places = np.argsort(codes)
     joins, births = joins_and_births(Graph(points, kind, edges, lengths, codes[places], places))
-    tree = np.concatenate([np.zeros(cloud.shape[0] - len(points)), lengths[joins]])
-    return sphere.unscaled(tree), sphere.unscaled(np.repeat(lengths, births))
+    tree = np.sqrt(np.sort(squared_distances(points, edges[joins])))  # as the tree's own algorithms measure them
+    tree = sphere.unscaled(np.concatenate([np.zeros(cloud.shape[0] - len(points)), tree]))
+    return tree if kind == EUCLIDEAN else tree**2 / 2, sphere.unscaled(np.repeat(lengths, births))
 
 
-def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector]:
-    """Return both from the n x n distances."""
-    n = cloud.shape[0]
-    check_loops_fit(n, "points", "so many distances are equal that births need all of them; leave out max_dimension 1")
+def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
+    """Return both from the n x n distances, if memory has room for them."""
+    n, free = cloud.shape[0], free_memory()
+    if n > MOST_POINTS or (free is not None and loop_bytes(n) - cloud.held > free):
+        return None
     births: Vector = loop_diagram(cloud.distances(np.arange(n))).pairs[:, 0]
     return cloud.tree()[0], births
 

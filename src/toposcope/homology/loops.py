@@ -20,6 +20,9 @@ FIRST_SHARE, GROWTH = 1 / 16, 1.5
 SAMPLE = 20_000
 """Distances that are looked at to judge how long the edges of a part are; fewer edges than that enter at once."""
 
+BYTES = 24
+"""For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
+
 MOST_POINTS = 1 << 16
 """Edges are numbered in 32 bits."""
 
@@ -46,12 +49,14 @@ def loop_diagram(distances: Distances, threshold: float = np.inf) -> Diagram:
 
 
 def loop_bytes(n: int) -> int:
-    """Return the most bytes that the loops of n points take, their distances included."""
-    return 20 * n * n
+    """Return about the most bytes that the loops of n points take, their distances included."""
+    return BYTES * n * n
 
 
-def check_loops_fit(n: int, name: str, mend: str) -> None:
+def check_loops_fit(n: int, name: str, mend: str, *, held: int = 0) -> None:
     """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
+
+    Of what is needed, `held` bytes are there already.
 
     Raises
     ------
@@ -59,48 +64,55 @@ def check_loops_fit(n: int, name: str, mend: str) -> None:
     """
     if n > MOST_POINTS:
         raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MOST_POINTS} can be taken; {mend}")
-    check_fits(loop_bytes(n), f"{name}: H1 of {n} points", mend)
+    check_fits(loop_bytes(n) - held, f"{name}: H1 of {n} points", mend)
 
 
 class LoopFiltration:
-    """The filtration of a cloud, run up to where its last loop is closed."""
+    """The filtration of a cloud, run up to where its last loop is closed; for cycles, they must be kept."""
 
-    def __init__(self, distances: Distances, threshold: float) -> None:
-        from toposcope.kernels.edge_order import edges_between
-        from toposcope.kernels.later_loops import rows_without_later_loops
-        from toposcope.kernels.loop_reduction import ALIVE, close_loops, no_loops, opened
-        from toposcope.kernels.lunes import Edges, scan_lunes
+    def __init__(self, distances: Distances, threshold: float, *, keeps_cycles: bool = False) -> None:
+        from toposcope.kernels.loop_reduction import no_loops
+        from toposcope.kernels.lunes import Edges
 
         n = len(distances)
         self._distances = distances
         # The most central points have the first labels.
-        self._order = np.argsort(distances.sum(axis=1), kind="stable")
+        with np.errstate(over="ignore"):
+            self._order = np.argsort(distances.sum(axis=1), kind="stable")
+        # As large as they can become; what is not written takes no memory.
+        n_edges = n * (n - 1) // 2
+        self._edges = Edges(np.empty(n_edges, np.int32), np.empty((n_edges, 2), np.int32), np.empty(n_edges, np.int32))
+        self._loops = no_loops()
+        self._run(_cap(distances, threshold), keeps_cycles)
+
+    def _run(self, cap: float, keeps_cycles: bool) -> None:
+        from toposcope.kernels.edge_order import edges_between
+        from toposcope.kernels.later_loops import rows_without_later_loops
+        from toposcope.kernels.loop_reduction import ALIVE, close_loops, opened
+        from toposcope.kernels.lunes import scan_lunes
+
+        n = len(self._order)
         label = np.empty(n, np.int32)
         label[self._order] = np.arange(n)
         neighbours = np.zeros((n, -(-n // 64)), np.uint64)
         neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
         parent = np.arange(n, dtype=np.int32)
-        rank = np.empty(n * (n - 1) // 2, np.int32)
-        self._edges = Edges(rank, np.empty((0, 2), np.int32), np.empty(0, np.int32))
-        self._loops = no_loops()
-        # From the least row maximum on, one point sees all others, and the complex is a cone.
-        cap = min(float(distances.max(axis=1).min()), threshold)
-        above, row = -np.inf, 0
-        for upto, expected in _parts(distances, cap):
-            ends = edges_between(distances, label, above, upto, expected)
-            begin = len(self._edges.ends)
-            self._edges = Edges(
-                rank,
-                np.concatenate((self._edges.ends, ends)),
-                np.concatenate((self._edges.apex, np.empty(len(ends), np.int32))),
-            )
-            births, columns = scan_lunes(self._edges, begin, neighbours, parent, len(self._loops.births))
-            self._loops = close_loops(columns, n, self._edges, opened(self._loops, births))
+        above, stop, row = -np.inf, 0, 0
+        for upto in _parts(self._distances, cap):
+            ends = edges_between(self._distances, label, above, upto)
+            end = stop + len(ends)
+            self._edges.ends[stop:end] = ends
+            del ends
+            entering = self._edges._replace(ends=self._edges.ends[:end], apex=self._edges.apex[:end])
+            while stop < end:
+                births, columns, stop = scan_lunes(entering, stop, neighbours, parent, len(self._loops.births))
+                self._loops = close_loops(columns, n, entering, opened(self._loops, births), keeps_cycles)
             if upto < cap and not (self._loops.deaths == ALIVE).any():
-                row = rows_without_later_loops(distances, label, neighbours, upto, cap, row)
+                row = rows_without_later_loops(self._distances, label, neighbours, upto, cap, row)
                 if row == n:
                     break
             above = upto
+        self._edges = self._edges._replace(ends=self._edges.ends[:stop], apex=self._edges.apex[:stop])
 
     def pairs(self) -> NDArray[np.float64]:
         """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
@@ -131,18 +143,26 @@ class LoopFiltration:
         return self._distances[ends[:, 0], ends[:, 1]]
 
 
-def _parts(distances: Distances, cap: float) -> Iterator[tuple[float, int]]:
-    """Yield the longest length of each part of the edges, the last of which is `cap`, and about how many it has."""
+def _cap(distances: Distances, threshold: float) -> float:
+    """Return the longest length that an edge can have and still change a loop; below 0 if there is none."""
+    # From the least row maximum on, one point sees all others, and the complex is a cone.
+    cap = min(float(distances.max(axis=1).min()), threshold)
+    if np.isfinite(cap):
+        return cap
+    return float(distances.max(where=np.isfinite(distances), initial=0))
+
+
+def _parts(distances: Distances, cap: float) -> Iterator[float]:
+    """Yield the longest length of each part of the edges, the last of which is `cap`."""
     n = len(distances)
-    n_edges = n * (n - 1) // 2
-    drawn = np.random.default_rng(0).integers(0, n, (2, SAMPLE)) if n_edges > SAMPLE else np.empty((2, 0), np.int64)
+    drawn = np.random.default_rng(0).integers(0, n, (2, SAMPLE)) if n * (n - 1) // 2 > SAMPLE else np.empty((2, 0), int)
     lengths = distances[*drawn[:, drawn[0] != drawn[1]]]
     lengths = np.sort(lengths[lengths <= cap])
     share, before = FIRST_SHARE, -np.inf
     while share < 1 and len(lengths):
         upto = float(lengths[int(share * len(lengths))])
         if before < upto < cap:
-            yield upto, int(n_edges * share / GROWTH)
+            yield upto
             before = upto
         share *= GROWTH
-    yield cap, n_edges // 4
+    yield cap

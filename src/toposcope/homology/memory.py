@@ -5,6 +5,8 @@ from pathlib import Path
 
 from toposcope.errors import ToposcopeError
 
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
 
 def check_fits(n_bytes: int, name: str, mend: str) -> None:
     """Refuse a computation that needs more memory than there is, before it starts.
@@ -32,9 +34,17 @@ def check_fits(n_bytes: int, name: str, mend: str) -> None:
 def free_memory() -> int | None:
     """Return the bytes that can be allocated without swapping; None where the system does not tell.
 
-    On Linux the kernel's estimate, which counts the file cache as free; elsewhere the free pages, where the system
-    knows them. A limit set on a container or a process is not seen.
+    On Linux the kernel's estimate, which counts the file cache as free, or what is left of a container's limit;
+    elsewhere the free pages, where the system knows them. A limit set on a process is not seen.
     """
+    of_machine, limit = _free_of_machine(), _container("memory.max", "memory/memory.limit_in_bytes")
+    used = _container("memory.current", "memory/memory.usage_in_bytes")
+    if limit is None or used is None:
+        return of_machine
+    return max(0, limit - used) if of_machine is None else max(0, min(of_machine, limit - used))
+
+
+def _free_of_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -47,8 +57,20 @@ def free_memory() -> int | None:
 
 
 def total_memory() -> int | None:
-    """Return the bytes of the machine's memory; None where the system does not tell."""
+    """Return the bytes of the machine's memory, or a container's limit; None where the system does not tell."""
+    limit = _container("memory.max", "memory/memory.limit_in_bytes")
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return None
+        return limit
+    return found if limit is None else min(found, limit)
+
+
+def _container(*names: str) -> int | None:
+    """Return what the first of some files tells of the container, in bytes: of control groups, version 2 and 1."""
+    for name in names:
+        try:
+            return int((CONTROL_GROUPS / name).read_text(encoding="ascii"))
+        except (OSError, ValueError):  # no such file, or "max": no limit
+            continue
+    return None

@@ -34,6 +34,10 @@ class Cloud(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Of the array it came as; first the number of points."""
 
+    @property
+    def held(self) -> int:
+        """Bytes of the distances of all points that are at hand."""
+
     def tree(self) -> tuple[Vector, str]:
         """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
 
@@ -118,6 +122,8 @@ class Euclidean:
     def of(cls, points: ArrayLike | Any, name: str) -> "Euclidean":
         """Check the points, and choose the unit so that no coordinate is above one."""
         return cls(*as_scaled_matrix(points, name), name)
+
+    held: ClassVar[int] = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -238,6 +244,8 @@ class Directions:
         unit = points / largest[:, None]
         return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name))
 
+    held: ClassVar[int] = 0
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Points and dimensions."""
@@ -276,6 +284,11 @@ class Distances:
     def shape(self) -> tuple[int, ...]:
         """Points, twice."""
         return self.matrix.shape
+
+    @property
+    def held(self) -> int:
+        """Bytes of the matrix."""
+        return self.matrix.nbytes
 
     def tree(self) -> tuple[Vector, str]:
         """Prim's algorithm."""
@@ -329,6 +342,11 @@ class Whole:
     def shape(self) -> tuple[int, ...]:
         """That of the points."""
         return self.cloud.shape
+
+    @property
+    def held(self) -> int:
+        """Bytes of the matrix."""
+        return self.matrix.nbytes
 
     def tree(self) -> tuple[Vector, str]:
         """Prim's algorithm on the distances."""

@@ -10,9 +10,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.loops import check_loops_fit, loop_bytes, loop_diagram
+from toposcope.homology.loops import MOST_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, total_memory
-from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, is_large
+from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large
 
 LANDMARKS = 2000
 """Landmarks where the number of points is left to us and all are too many."""
@@ -49,9 +49,10 @@ def rips(
         Highest homology dimension, 0 or more.
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
-        diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points. If left out, H1 uses
-        all points as long as that takes at most half of the machine's memory (25,000 points in 24 GB), and H2 and up
-        use at most 2,000 landmarks. H0 always uses all points.
+        diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless these, for many
+        equal distances, would need all distances and memory has no room for them). If left out, H1 uses all points as
+        long as that takes at most half of the machine's memory (22,000 points in 24 GB), and H2 and up use at most
+        2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
@@ -73,7 +74,7 @@ def rips(
     Notes
     -----
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2 d) time for the
-    distances and near O(n^3 / 64) for the rest, which stops at the last death; at most 20 n^2 bytes; see
+    distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are reckoned with; see
     `toposcope.homology.loops`. H2 and up may take more memory than is reckoned with before the run. Bars of length zero
     are left out from H1 on: how many there are depends on the order of equal distances.
 
@@ -88,13 +89,15 @@ def rips(
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or LANDMARKS)
     if max_dimension > 0:
-        check_loops_fit(for_loops, "points", "lower max_points for landmarks, or max_dimension to 0 for H0 alone")
+        mend = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
+        check_loops_fit(for_loops, "points", mend, held=cloud.held if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
         mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
     lengths = births = None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
-        lengths, births = tree_and_births(cloud)
+        found = tree_and_births(cloud)
+        lengths, births = (None, None) if found is None else found
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
@@ -108,7 +111,7 @@ def points_for_loops(n: int, max_points: int | None = None) -> int:
     if max_points is not None:
         return min(n, max_points)
     memory = total_memory()
-    all_fit = memory is None or loop_bytes(n) <= SHARE * memory
+    all_fit = n <= MOST_POINTS and (memory is None or loop_bytes(n) <= SHARE * memory)
     return n if all_fit else LANDMARKS
 
 
@@ -121,7 +124,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
     m = points_for_loops(n, max_points)
-    loops = 1.1e-10 * m * m * d + 1e-7 * m * m + 8e-12 * m**3
+    loops = 6e-11 * m * m * d + 6e-8 * m * m + 1e-11 * m**3
     return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
 
 
@@ -164,7 +167,7 @@ def farthest_points(
 def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: float) -> Diagram:
     """Return H0, from the lengths of the minimum spanning tree where they are known of a large cloud."""
     engine = "lunes"
-    if lengths is None or not is_large(cloud.shape):
+    if lengths is None or not is_large(cloud.shape) or isinstance(cloud, DeviceEuclidean):
         lengths, engine = cloud.tree()
     deaths = lengths if threshold == np.inf else lengths[lengths <= threshold]
     pairs = np.zeros((len(deaths), 2))

@@ -9,7 +9,8 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     """Return every scalar statistic of a diagram.
 
     Sums run over finite bars of positive length l_i; zero-length bars are counted in ``n_zero``. Of a diagram of
-    landmarks that has the births of all points, ``count`` is their number, and all else is of the landmarks.
+    landmarks that has the births of all points, ``count`` is their number, and all else, means and normalized entropy
+    too, is of the landmarks' own bars.
 
     Returns
     -------

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram
-from toposcope.homology.loops import loop_bytes, loop_diagram
-from toposcope.homology.memory import check_fits
+from toposcope.homology.loops import check_loops_fit, loop_diagram
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, as_distances
 from toposcope.seeds import derive_seed
 
@@ -149,7 +148,7 @@ def cross_barcode(first_distances: ArrayLike | Any, second_distances: ArrayLike 
 
     Notes
     -----
-    The H1 of 2n + 1 vertices by `toposcope.homology.loops`: at most 20 (2n + 1)^2 bytes, near O(n^3 / 8) time, and less
+    The H1 of 2n + 1 vertices by `toposcope.homology.loops`: 24 (2n + 1)^2 bytes, near O(n^3 / 8) time, and less
     where the bars end early.
     """
     w = as_distances(first_distances, "first_distances")
@@ -165,11 +164,7 @@ def _cross_bars(w: Matrix, v: Matrix) -> Diagram:
     R(w) in R(min); the cone point, at 0 from all of A', closes the end that is R(w).
     """
     n = len(w)
-    check_fits(
-        loop_bytes(2 * n + 1),
-        f"divergence of {n} points in a batch",
-        "lower batch_size, or take fewer points",
-    )
+    check_loops_fit(2 * n + 1, f"divergence of {n} points in a batch", "lower batch_size, or take fewer points")
     matrix = np.full((2 * n + 1, 2 * n + 1), np.inf)
     matrix[:n, :n] = w
     matrix[n:-1, n:-1] = np.minimum(w, v)

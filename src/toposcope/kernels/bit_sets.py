@@ -1,7 +1,7 @@
 """Sets of small integers as bits: the lowest and highest member of a word, and a set whose largest member is at hand.
 
 Cost: a `BitTree` of m numbers takes m / 8 bytes and a little more; adding, removing and finding the largest visit four
-words each.
+words each, beyond 64^4 numbers a few more.
 Source: the bit tree of Bauer, Kerber, Reininghaus & Wagner 2017, "PHAT - Persistent Homology Algorithms Toolbox",
 section 4.
 """

@@ -3,7 +3,7 @@
 An edge is a pair of points with its distance. Of edges of one length the one that comes first in the matrix, row by
 row, is the earlier: an order that depends on nothing else, so that what is made of it does not either.
 
-Cost: one pass over the matrix for each part, and O(m log m) for m edges in it.
+Cost: two passes over the matrix for each part, and O(m log m) for m edges in it; at most 32 m bytes.
 """
 
 import numba
@@ -14,7 +14,7 @@ Lengths = NDArray[np.float64]
 Ends = NDArray[np.int32]
 
 
-def edges_between(distances: Lengths, label: NDArray[np.int32], above: float, upto: float, expected: int) -> Ends:
+def edges_between(distances: Lengths, label: NDArray[np.int32], above: float, upto: float) -> Ends:
     """Return the edges with above < length <= upto, earliest first.
 
     Parameters
@@ -24,40 +24,36 @@ def edges_between(distances: Lengths, label: NDArray[np.int32], above: float, up
     label : ndarray, shape (n,), int32
         What each point is called in the result.
     above, upto : float
-    expected : int
-        About how many there are; more are found all the same.
+        Finite, the second.
 
     Returns
     -------
     ndarray, shape (m, 2), int32
         Labels, the smaller first.
     """
-    lengths, ends = _list(distances, label, above, upto, expected)
+    lengths, ends = _list(distances, label, above, upto)
     order = np.argsort(lengths)
     _order_ties(lengths, order)
+    del lengths  # half of what it takes to put the ends in order
     return ends[order]
 
 
 @numba.njit(cache=True, nogil=True)
-def _list(
-    distances: Lengths, label: NDArray[np.int32], above: float, upto: float, expected: int
-) -> tuple[Lengths, Ends]:
+def _list(distances: Lengths, label: NDArray[np.int32], above: float, upto: float) -> tuple[Lengths, Ends]:
     n = len(distances)
-    room = expected + n
-    lengths, ends = np.empty(room), np.empty((room, 2), np.int32)
+    total = 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            total += (distances[i, j] > above) & (distances[i, j] <= upto)
+    lengths, ends = np.empty(total + 1), np.empty((total + 1, 2), np.int32)
     count = 0
     for i in range(n):
-        if count + n > room:
-            room = 2 * room
-            longer, more = np.empty(room), np.empty((room, 2), np.int32)
-            longer[:count], more[:count] = lengths[:count], ends[:count]
-            lengths, ends = longer, more
         for j in range(i + 1, n):
             # Written in any case, kept if it counts: a branch would be mispredicted half the time.
             lengths[count] = distances[i, j]
             ends[count, 0], ends[count, 1] = min(label[i], label[j]), max(label[i], label[j])
             count += (distances[i, j] > above) & (distances[i, j] <= upto)
-    return lengths[:count].copy(), ends[:count].copy()
+    return lengths[:count], ends[:count]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -19,6 +19,15 @@ def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return squared
 
 
+@numba.njit(cache=True, nogil=True)
+def squared_distances(points: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the squared distances of pairs of points, by their first two numbers; shape (m,)."""
+    squares = np.empty(len(pairs))
+    for k in range(len(pairs)):
+        squares[k] = squared_distance(points[pairs[k, 0]], points[pairs[k, 1]])
+    return squares
+
+
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _four_squares(
     a: NDArray[np.float64],

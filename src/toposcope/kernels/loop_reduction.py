@@ -55,7 +55,7 @@ class Loops(NamedTuple):
     births, deaths : ndarray, shape (b,), int32
         Ranks of the edges that opened and closed each; `ALIVE` for those still open.
     cycles : Sums
-        Loops, itself the latest, whose sum was closed when it was; of closed loops alone.
+        Loops, itself the latest, whose sum was closed when it was; of closed loops alone, and empty unless asked for.
     equals : Sums
         Loops, earlier than itself, whose sum a closed loop is.
     """
@@ -90,7 +90,7 @@ def opened(loops: Loops, births: NDArray[np.int32]) -> Loops:
 
 
 @numba.njit(cache=True, nogil=True)
-def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops) -> Loops:
+def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, keeps_cycles: bool) -> Loops:
     """Reduce columns, in the order of their edges, and return the loops with those they close.
 
     Parameters
@@ -102,6 +102,8 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops) 
     edges : Edges
     loops : Loops
         Its deaths are changed in place, and so are the places of its sums; their members may have to move.
+    keeps_cycles : bool
+        Whether ``loops.cycles`` is filled in: it can become larger than all else.
     """
     births, deaths, cycles, equals = loops
     n_loops = len(births)
@@ -125,12 +127,13 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops) 
             continue
         deaths[latest] = e
         n_open -= 1
-        begin = cycles.size
-        cycles = _with(cycles, latest, left)
-        for k in range(begin, cycles.size):
-            if cycles.members[k] != latest:
-                toggle(left, cycles.members[k])
+        toggle(left, latest)
         equals = _with(equals, latest, left)
+        if keeps_cycles:
+            toggle(left, latest)
+            for k in range(equals.starts[latest], equals.stops[latest]):
+                toggle(left, equals.members[k])
+            cycles = _with(cycles, latest, left)
         if used > equals.size + n_loops:
             equals, used = _up_to_date(equals, deaths, column, left), 0
     return Loops(births, deaths, cycles, equals)

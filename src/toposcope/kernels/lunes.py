@@ -27,6 +27,9 @@ from toposcope.kernels.union_find import Parents, join
 JOINS = -1
 """In place of an apex: the edge joined two components. The edge that opened loop k has -2 - k."""
 
+ENOUGH = 1 << 18
+"""Columns after which a scan pauses: they are reduced before there are more, whatever their number."""
+
 CENTRAL = 3
 """Points of a lune from which the others are reached, before the others are looked at one by one (measured)."""
 
@@ -58,7 +61,7 @@ def pair_index(n: int, a: int, b: int) -> int:
 @numba.njit(cache=True, nogil=True)
 def scan_lunes(
     edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
     """Let edges enter, and find what their lunes tell.
 
     Parameters
@@ -66,7 +69,7 @@ def scan_lunes(
     edges : Edges
         Their ranks and apexes are filled in.
     begin : int
-        Rank of the first edge that has not entered; all from it on do.
+        Rank of the first edge that has not entered; those from it on do, until there are `ENOUGH` columns.
     neighbours : ndarray, shape (n, ceil(n / 64)), uint64
         Neighbours of each point so far, itself among them; these edges are added.
     parent : ndarray, shape (n,)
@@ -80,13 +83,17 @@ def scan_lunes(
         Ranks of the edges that open a loop.
     columns : ndarray, shape (c, 3), int32
         Rank of an edge, its apex, and a point of another component of its lune.
+    stop : int
+        Rank of the first edge that has not entered now.
     """
     n, n_words = neighbours.shape
     reached, rest = np.empty(n_words, np.uint64), np.empty(n_words, np.uint64)
     births = np.empty(len(edges.ends) - begin, np.int32)
     columns = np.empty((1024, 3), np.int32)
     n_births = n_columns = 0
-    for e in range(begin, len(edges.ends)):
+    e = begin - 1
+    while e + 1 < len(edges.ends) and n_columns < ENOUGH:
+        e += 1
         u, v = int(edges.ends[e, 0]), int(edges.ends[e, 1])
         edges.rank[pair_index(n, u, v)] = e
         some = ZERO
@@ -118,7 +125,7 @@ def scan_lunes(
             reached[:] = ZERO
             reached[other >> 6] = ONE << np.uint64(other & 63)
             rest[other >> 6] ^= reached[other >> 6]
-    return births[:n_births].copy(), columns[:n_columns].copy()
+    return births[:n_births].copy(), columns[:n_columns].copy(), e + 1
 
 
 @numba.njit(cache=True, nogil=True)

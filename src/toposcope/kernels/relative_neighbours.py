@@ -165,6 +165,7 @@ def _refuted(
     `others` are by ascending bound of their distance from v.
     """
     above, below = square * (1 + DOUBT), square * (1 - DOUBT)
+    length = edge_length(points, u, v, kind)
     tied, tried = False, 0
     for w in others:
         if row[w] > above:
@@ -179,7 +180,6 @@ def _refuted(
         if to_u < below and to_v < below:
             return True, False, tried
         if to_v <= above:
-            length = edge_length(points, u, v, kind)
             from_u, from_v = edge_length(points, u, w, kind), edge_length(points, v, w, kind)
             if from_u < length and from_v < length:
                 return True, False, tried

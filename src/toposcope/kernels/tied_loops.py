@@ -6,7 +6,8 @@ connected component of the points that come with or before an edge at both its e
 differ by tetrahedra. Edges of length t, less the rank of their relations, less the components they join, is the number
 of loops born at t that live longer than that.
 
-Cost: O(nd) for each edge that has ties. Source: the exact sequence of the pair, see ``docs/homology/loops.md``.
+Cost: O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune.
+Source: the exact sequence of the pair, see ``docs/homology/loops.md``.
 """
 
 from typing import NamedTuple

@@ -9,6 +9,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.homology import Moments, points_for_loops, two_nn
 from toposcope.homology.memory import check_fits
+from toposcope.homology.rips import expected_seconds
 from toposcope.probes.point_clouds import (
     degree_of,
     draw_points,
@@ -17,8 +18,8 @@ from toposcope.probes.point_clouds import (
     refuse_idle_scale,
     spectral_statistics,
 )
-from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Subject, Value, guarded
-from toposcope.probes.rips import check_sizes
+from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
 
 PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
 
@@ -58,6 +59,17 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the two embeddings."""
         return list(PSEUDO_LAYERS)
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return about how long two clouds of as many rows as the tallest layer has take: mostly it is one of them."""
+        n, d = max(shapes.values(), default=(0, 0))
+        cloud = expected_seconds(n, d, max_dimension=self.max_dimension, max_points=self.max_points)
+        return 2 * (cloud + 6e-11 * n * d * d)
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the memory for one of them."""
+        n, d = max(shapes.values(), default=(0, 0))
+        return cloud_bytes(n, d, self.max_dimension, self.max_points)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
@@ -103,6 +115,5 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
         statistics = spectral | cloud.statistics
         if np.isfinite(dimension):
             statistics["two_nn"] = dimension
-        flag = "landmarks" if size < n and self.max_dimension else ""
-        flag = flag if spectral["rms_radius"] else "degenerate"
+        flag = landmark_flag(cloud.diagrams.values()) if spectral["rms_radius"] else "degenerate"
         return Measurement(layer.name, EMBEDDING, statistics, cloud.diagrams, flag)

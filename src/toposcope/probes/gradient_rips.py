@@ -52,6 +52,10 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         """Return about how long the clouds of all batches take."""
         return self.batches * self._of_rows().expected_seconds(shapes)
 
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the memory for the gradients, and the largest cloud of one."""
+        return 4 * self.batches * sum(m * n for m, n in shapes.values()) + self._of_rows().expected_bytes(shapes)
+
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
         if subject.gradients is None:

@@ -35,7 +35,7 @@ from toposcope.probes.probe import (
     Value,
     guarded,
 )
-from toposcope.probes.rips import check_sizes
+from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
 from toposcope.probes.row_draws import with_noise
 
 Matrix = NDArray[np.float64]
@@ -135,11 +135,25 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         if not shapes:
             return 0.0
         n_tokens, n_parameters = self.texts * self.length, sum(m * n for m, n in shapes.values())
-        n, d = n_tokens if self.points == "tokens" else self.texts, min(min(shape) for shape in shapes.values())
-        size = min(n, self.max_points or n) if self.sample == "random" else n
-        cloud = expected_seconds(size, self.pca or d, max_dimension=self.max_dimension, max_points=self.max_points)
+        n, d = self._expected_cloud(shapes)
+        cloud = expected_seconds(n, self.pca or d, max_dimension=self.max_dimension, max_points=self.max_points)
         clouds = self.draws * len(self._chosen(count_blocks(shapes))) * cloud
         return clouds + 3e-11 * n_tokens * n_parameters
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the memory for the model, the states that are kept, and the cloud of one."""
+        if not shapes:
+            return 0
+        n, d = self._expected_cloud(shapes)
+        states = 8 * n * d * len(self._chosen(count_blocks(shapes)))
+        model = 4 * sum(m * n for m, n in shapes.values())
+        return model + states + cloud_bytes(n, d, self.max_dimension, self.max_points)
+
+    def _expected_cloud(self, shapes: Mapping[str, Shape]) -> Shape:
+        """Return about how many points a cloud has, and its dimension."""
+        n = self.texts * self.length if self.points == "tokens" else self.texts
+        size = min(n, self.max_points or n) if self.sample == "random" else n
+        return size, min(min(shape) for shape in shapes.values())
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""
@@ -210,7 +224,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
             chosen = "random points"
         else:
             clouds = [self._cloud(gathered.points)] * self.draws
-            chosen = "landmarks" if n > self._size(n) and self.max_dimension else ""
+            chosen = landmark_flag(clouds[0].diagrams.values())
         dimensions = [
             two_nn(gathered.at(indices), metric=self.metric).dimension if cloud.dimension is None else cloud.dimension
             for cloud, indices in zip(clouds, drawn, strict=True)

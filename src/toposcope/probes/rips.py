@@ -1,6 +1,6 @@
 """Vietoris-Rips persistence of neurons: the rows of each weight matrix, or of all layers in one cloud (METHODS 3)."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -102,11 +102,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the memory for the largest cloud, its distances and edges."""
-        most = 0
-        for m, n in self._clouds(shapes):
-            points = points_for_loops(m, self.max_points) if self.max_dimension else 0
-            most = max(most, 24 * m * n + loop_bytes(points))
-        return most
+        return max((cloud_bytes(m, n, self.max_dimension, self.max_points) for m, n in self._clouds(shapes)), default=0)
 
     def _clouds(self, shapes: Mapping[str, Shape]) -> Collection[Shape]:
         """Return the numbers of points and dimensions of every cloud."""
@@ -136,7 +132,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             drawn, flag = [self._diagrams_of_drawn(cloud, indices) for indices in chosen], "random rows"
         else:
             drawn = [self._diagrams(cloud)] * self.draws
-            flag = "landmarks" if drawn[0][-1].cover_radius else ""
+            flag = landmark_flag(drawn[0])
         diagrams = {f"H{d.dimension}": d for d in drawn[0]}
         return Measurement(layer, role, with_noise([_named(found) for found in drawn]), diagrams, flag)
 
@@ -157,8 +153,18 @@ def with_shared_distances(points: Matrix, metric: Metric, max_dimension: int, ma
     return with_distances(points, metric)
 
 
+def landmark_flag(diagrams: Iterable[Diagram]) -> str:
+    """Return how a row is flagged whose diagrams are of landmarks, one of them at least."""
+    return "landmarks" if any(d.cover_radius > 0 or d.births is not None for d in diagrams) else ""
+
+
 def _named(diagrams: Sequence[Diagram]) -> dict[str, float]:
     return {f"H{d.dimension}.{key}": value for d in diagrams for key, value in statistics(d).items()}
+
+
+def cloud_bytes(n: int, d: int, max_dimension: int, max_points: int | None) -> int:
+    """Return about how much memory a cloud of n points takes: the points a few times, distances, and edges."""
+    return 24 * n * d + (loop_bytes(points_for_loops(n, max_points)) if max_dimension else 0)
 
 
 def check_sizes(max_dimension: int, max_points: int | None) -> None:
