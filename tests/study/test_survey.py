@@ -26,10 +26,12 @@ from small_studies import (
     write_weights,
 )
 
+from toposcope.probes.rips import RipsProbe
 from toposcope.study import Declaration, Study, cutting, run_study, survey
-from toposcope.study.cutting import Size, batches, portions
+from toposcope.study.cutting import LONG, Size, batches, longest_task, milliseconds, portions
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, read_task
+from toposcope.study.tally import Tally
+from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, read_task
 
 
 def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +148,24 @@ def test_batches_hold_every_layer_once() -> None:
     found = list(batches(seconds))
     assert [name for batch in found for name in batch] == list(seconds)
     assert found == [["0"], ["1"], ["2", "3"], ["4", "5"]]
+
+
+def test_the_longest_task_is_begun_first_and_is_what_takes_as_long_at_least() -> None:
+    shapes = {"wide": (30_000, 768), "narrow": (768, 768)}
+    probe = RipsProbe(max_points=1000)
+    assert longest_task(probe, shapes) == milliseconds(probe, {"wide": shapes["wide"]}) > LONG
+    pooled = RipsProbe(pooled=True, max_points=1000)
+    assert longest_task(pooled, shapes) == milliseconds(pooled, shapes)
+    assert longest_task(probe, {}) == 0
+
+
+def test_progress_of_work_that_two_share() -> None:
+    told: list[tuple[int, int]] = []
+    tally = Tally("measure", 900, lambda stage, done, total: told.append((done, total)), 1.5)
+    tally.add(300)
+    tally.partly(WORK, 300, 0)
+    tally.add(600)
+    assert told == [(200, 600), (400, 600), (600, 600)]
 
 
 def test_portions_hold_what_may_lie_on_the_disk() -> None:

@@ -11,6 +11,9 @@ from toposcope.probes.probe import Probe, Shape
 BATCH = 1.0
 """Expected seconds of layers that make one task; a layer that takes longer is a task of its own."""
 
+LONG = 10_000
+"""Milliseconds from which on a task is begun before all others, so that the end need not wait for it alone."""
+
 Place = tuple[str, int]
 """A run and a step."""
 
@@ -35,6 +38,13 @@ def size_of(checkpoint: Checkpoint) -> Size:
 def milliseconds(probe: Probe, shapes: Mapping[str, Shape]) -> int:
     """Return how long a probe is expected to take on layers of some shapes, by name."""
     return math.ceil(1000 * probe.expected_seconds(shapes))
+
+
+def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
+    """Return how many milliseconds the longest task of a probe is expected to take."""
+    if not probe.by_layer():
+        return milliseconds(probe, shapes)
+    return max((milliseconds(probe, {name: shape}) for name, shape in shapes.items()), default=0)
 
 
 def portions(places: Sequence[Place], fetched: Mapping[Place, int], keep: int | None) -> Iterator[list[Place]]:

@@ -14,7 +14,7 @@ from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.cutting import Place, Size, batches, milliseconds, portions, size_of
+from toposcope.study.cutting import LONG, Place, Size, batches, longest_task, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
@@ -80,7 +80,8 @@ class Survey:
         reading = Tally("read", sum(sizes[place].stored for place in stale), self.progress)
         alone = [probe for probe, source in self.sources.items() if source is None]
         expected = sum(milliseconds(probe, size.shapes) for probe in alone for size in sizes.values())
-        measuring = Tally("measure", expected, self.progress, self.engine.n_workers)
+        longest = max((longest_task(probe, size.shapes) for probe in alone for size in sizes.values()), default=0)
+        measuring = Tally("measure", expected, self.progress, min(self.engine.n_workers, expected / max(longest, 1)))
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for portion in portions(self._places(), fetched, self.keep):
             self._read([place for place in portion if place in stale], sizes, reading)
@@ -163,6 +164,7 @@ class Survey:
         tally.add(expected - sum(task.milliseconds for task in tasks))
         here = [task for task in tasks if task.run_directory]
         anywhere = [task for task in tasks if not task.run_directory]
+        anywhere.sort(key=lambda task: max(task.milliseconds, LONG), reverse=True)
         with Group(self._store) as group:
             for engine, mine in ((self.engine, anywhere), (self.here, here)):
                 results = engine.run(measure_task, mine, tally.partly, lambda task: task.n_bytes, group.flush)

@@ -15,14 +15,15 @@ class Tally:
     stage : str
     total : int
     progress : callable
-    sharers : int
-        Among how many the work is shared out: each one's part is reported.
+    sharers : float
+        Among how many the work is shared out, on average, where one task may take longer than all others together: each
+        one's part is reported.
     """
 
     stage: str
     total: int
     progress: Progress
-    sharers: int = 1
+    sharers: float = 1.0
     done: int = 0
     ahead: int = 0
 
@@ -41,4 +42,4 @@ class Tally:
     def _report(self) -> None:
         if self.total:
             done = min(self.total, self.done + self.ahead)
-            self.progress(self.stage, done // self.sharers, self.total // self.sharers)
+            self.progress(self.stage, round(done / self.sharers), round(self.total / self.sharers))
