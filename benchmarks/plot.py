@@ -58,8 +58,8 @@ def main(results: Path, out: Path) -> None:
     draw(axes[1], others, "Time of others over time of toposcope (above 1 toposcope is faster)")
     axes[1].set_xscale("log")
     axes[1].axvline(1, color="0.5", linewidth=1)
-    cpu = matrices["machine"]["cpu"]
-    figure.supxlabel(f"{cpu}: median of neighbouring samples, lowest to highest", fontsize=8)
+    machines = sorted({found["machine"]["cpu"] for found in (matrices, clouds, loops)})
+    figure.supxlabel(f"{' and '.join(machines)}: median of neighbouring samples, lowest to highest", fontsize=8)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150, metadata={"Software": None})
     print(out)
