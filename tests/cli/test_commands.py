@@ -238,8 +238,8 @@ def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Pat
 def test_layers_whose_loops_are_of_landmarks_are_named(series: Path) -> None:
     done = inside("measure", series, "--probe", "rips:max_points=5", "--workers", "1")
     (line,) = complaints(done)
-    assert line.startswith("note: ")
-    assert "more layers: H1 is of landmarks" in line
+    assert line.startswith(f"note: {len(SHAPES)} layers (")
+    assert "...): H1 is of landmarks" in line
     assert complaints(inside("measure", series, "--probe", "rips:max_points=500", "--workers", "1")) == []
 
 

@@ -193,7 +193,7 @@ def _tell_landmarks(frame: pl.DataFrame) -> None:
     if len(names) > 1:
         names = [name for name in names if name != "network"]
     if names:
-        named = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more layers"
+        named = names[0] if len(names) == 1 else f"{len(names)} layers ({names[0]}, ...)"
         click.echo(
             f"note: {named}: H1 is of landmarks, its bars within 2 x cover_radius of those of all points; H0 is exact, "
             "and so are births and count of H1 if no threshold is set",

@@ -203,7 +203,10 @@ def combine_diagrams(rows: Sequence[Mapping[str, Value]], add_noise: Callable[..
 
 def _n_bars(rows: Sequence[Mapping[str, Value]], dimension: str) -> NDArray[np.float64]:
     """Return how many bars the totals are of: of landmarks fewer than the count, which is exact."""
-    count, total, mean, radius = (stacked(rows, f"{dimension}.{n}") for n in ("count", "total", "mean", "cover_radius"))
+    count = stacked(rows, f"{dimension}.count")
+    if f"{dimension}.cover_radius" not in rows[0]:
+        return np.asarray(count.sum(axis=0))
+    total, mean, radius = (stacked(rows, f"{dimension}.{name}") for name in ("total", "mean", "cover_radius"))
     of_landmarks = np.divide(total, mean, out=np.zeros_like(total), where=mean > 0)
     return np.asarray(np.where(radius > 0, of_landmarks, count).sum(axis=0))
 
