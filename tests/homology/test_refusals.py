@@ -63,7 +63,9 @@ def test_mistakes_are_named_in_one_line(mistake: Callable[[], object], message: 
 def test_a_divergence_that_would_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: 100_000)
     distances = np.abs(np.subtract.outer(np.arange(100.0), np.arange(100.0)))
-    with pytest.raises(ToposcopeError, match=r"divergence of 100 points in a batch: needs .* GB .*batch_size"):
+    with pytest.raises(
+        ToposcopeError, match=r"divergence of 100 points in a batch: H1 of 201 points: needs .* GB .*batch_size"
+    ):
         cross_barcode(distances, distances)
 
 
