@@ -127,7 +127,7 @@ def test_nineteen_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> Non
     traced = mine.filter(table="trace").filter(pl.col("quantity").str.starts_with("H0.total"))
     assert traced["published"].to_list()[0] == 1015.712178
     cloud = measured.filter(
-        label="hidden_states:points=texts,cut=lines,texts=20,sample=random,pca=50",
+        label="hidden_states:points=texts,cut=lines,texts=20,max_points=1000,sample=random,pca=50",
         layer="network",
         statistic="H0.total",
     )
