@@ -27,7 +27,7 @@ from rich.progress import track
 from ripser import ripser
 from scipy.spatial.distance import cdist
 
-from bench import RESULTS, Column, Spread, alone, ratio, show, with_memory, write
+from bench import RESULTS, Column, Spread, alone, distance_pass, ratio, show, with_memory, write
 from toposcope.homology import farthest_points, h1_births
 from toposcope.homology.loops import loop_diagram
 from toposcope.homology.rips import expected_seconds
@@ -252,19 +252,6 @@ def births(n: int, d: int) -> Row:
         "ratio": f"{seconds / floor:.2f}",
         "megabytes": round(megabytes),
     }
-
-
-def distance_pass(points: Vector, height: int = 512) -> None:
-    """Compute all squared distances, a block of rows at a time, and drop them."""
-    narrow = points.astype(np.float32)
-    norms = np.einsum("ij,ij->i", narrow, narrow)
-    block = np.empty((height, len(narrow)), np.float32)
-    for begin in range(0, len(narrow), height):
-        rows = narrow[begin : begin + height]
-        part = np.matmul(rows, narrow.T, out=block[: len(rows)])
-        part *= -2
-        part += norms
-        part += norms[begin : begin + height, None]
 
 
 def normal(n: int, d: int) -> Vector:

@@ -20,7 +20,20 @@ from ripser import ripser
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
-from bench import AGAINST, Column, Spread, against, alone, command, milliseconds, ratio, show, with_memory, write
+from bench import (
+    AGAINST,
+    Column,
+    Spread,
+    against,
+    alone,
+    command,
+    distance_pass,
+    milliseconds,
+    ratio,
+    show,
+    with_memory,
+    write,
+)
 from toposcope.homology import Diagram, rips, sublevel_grid, wasserstein
 
 Vector = NDArray[np.float64]
@@ -28,7 +41,6 @@ Row = dict[str, object]
 
 OURS = "toposcope"
 DIMENSION = 50
-BLOCK = 512
 
 LARGE = (
     Column("points", "points"),
@@ -70,7 +82,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "samples": f"{repeats} of each contestant in turn; median (lowest-highest); slow ones fewer",
         "large cloud": f"standard normal points in {DIMENSION} dimensions, once each, every contestant in a process of "
         "its own; memory is the growth of its resident set",
-        "pass": f"|x|^2 + |y|^2 - 2 x.y of all pairs in float32, {BLOCK} rows at a time, nothing else done with it",
+        "pass": "|x|^2 + |y|^2 - 2 x.y of all pairs in float32, 512 rows at a time, nothing else done with it",
         "sublevel": "against GUDHI's cubical complex built from vertices, which is 4-connected and computes every "
         "dimension",
         "Wasserstein": "order 2, of two H0 diagrams of a cloud before and after a small move; gudhi.hera with its own "
@@ -155,19 +167,6 @@ def against_a_pass(shapes: list[tuple[int, int]], repeats: int) -> list[Row]:
             }
         )
     return rows
-
-
-def distance_pass(points: Vector) -> None:
-    """Compute all squared distances, a block of rows at a time, and drop them."""
-    narrow = points.astype(np.float32)
-    norms = np.einsum("ij,ij->i", narrow, narrow)
-    block = np.empty((BLOCK, len(narrow)), np.float32)
-    for begin in range(0, len(narrow), BLOCK):
-        rows = narrow[begin : begin + BLOCK]
-        part = np.matmul(rows, narrow.T, out=block[: len(rows)])
-        part *= -2
-        part += norms
-        part += norms[begin : begin + BLOCK, None]
 
 
 def small_clouds(sizes: tuple[int, ...], repeats: int) -> list[Row]:
