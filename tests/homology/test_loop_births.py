@@ -72,7 +72,7 @@ def test_blocks_and_precision_of_bounds_change_nothing(
 def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.eye(40)
     exact = h1_births(points)
-    monkeypatch.setattr(loop_births, "PATIENCE", 1)
+    monkeypatch.setattr(loop_births, "MAX_TRIALS_PER_POINT", 1)
     assert_array_equal(h1_births(points), exact)
     monkeypatch.setattr(loop_births, "free_memory", lambda: 1000)
     with pytest.raises(ToposcopeError, match=r"\Apoints: so many of their distances are equal [^\n]*\Z"):

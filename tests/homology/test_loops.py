@@ -120,8 +120,8 @@ def test_a_cap_leaves_open_what_it_cuts(matrix: Array, data: st.DataObject) -> N
 def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, growth: float) -> None:
     whole = loop_diagram(matrix)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "SAMPLE", 1)
-        patch.setattr(loops, "FIRST_SHARE", share)
+        patch.setattr(loops, "N_SAMPLED_DISTANCES", 1)
+        patch.setattr(loops, "FIRST_EDGE_SHARE", share)
         patch.setattr(loops, "GROWTH", growth)
         patch.setattr(loops, "_parts", lambda distances, cap: _many_parts(distances, cap))
         in_parts = loop_diagram(matrix)
@@ -202,7 +202,7 @@ def test_columns_without_number_are_reduced_some_at_a_time() -> None:
 def test_where_the_scan_pauses_does_not_matter(matrix: Array) -> None:
     whole = loop_diagram(matrix)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lunes, "ENOUGH", 1)
+        patch.setattr(lunes, "MAX_COLUMNS", 1)
         patch.setattr(lunes, "scan_lunes", scan_with_pauses)
         paused = loop_diagram(matrix)
     assert_array_equal(paused.pairs, whole.pairs)
@@ -225,11 +225,11 @@ def test_torsion_is_that_of_two_elements() -> None:
 
 
 def test_more_points_than_can_be_numbered_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "MOST_POINTS", 9)
+    monkeypatch.setattr(loops, "MAX_POINTS", 9)
     points = np.random.default_rng(0).normal(size=(10, 2))
     with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points, and at most 9 can be taken; lower max_points"):
         rips(points)
-    monkeypatch.setattr(loops, "MOST_POINTS", 10)
+    monkeypatch.setattr(loops, "MAX_POINTS", 10)
     monkeypatch.setattr(memory, "free_memory", lambda: 2399)
     with pytest.raises(ToposcopeError, match=r"points: H1 of 10 points: needs 2.4e-06 GB"):
         longest_loops(points)
@@ -242,10 +242,10 @@ def test_more_points_than_can_be_numbered_are_refused_in_words(monkeypatch: pyte
 
 
 def test_more_points_than_can_be_numbered_mean_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rips_module, "MOST_POINTS", 50)
-    monkeypatch.setattr(rips_module, "LANDMARKS", 20)
+    monkeypatch.setattr(rips_module, "MAX_POINTS", 50)
+    monkeypatch.setattr(rips_module, "DEFAULT_LANDMARKS", 20)
     assert [points_for_loops(n) for n in (50, 51)] == [50, 20]
-    monkeypatch.setattr(loops, "MOST_POINTS", 50)
+    monkeypatch.setattr(loops, "MAX_POINTS", 50)
     with pytest.raises(ToposcopeError, match=r"divergence of 25 points in a batch: H1 of 51 points, and at most 50"):
         rtd(np.random.default_rng(0).normal(size=(25, 2)), np.random.default_rng(1).normal(size=(25, 2)))
 

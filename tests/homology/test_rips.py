@@ -444,7 +444,7 @@ def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2)
     assert rips(points)[1].cover_radius == 0
     monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2 - 1)
-    monkeypatch.setattr(rips_module, "LANDMARKS", 30)
+    monkeypatch.setattr(rips_module, "DEFAULT_LANDMARKS", 30)
     found = rips(points)[1]
     assert_array_equal(found.pairs, rips(points, max_points=30)[1].pairs)
     assert found.cover_radius > 0

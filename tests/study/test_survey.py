@@ -28,7 +28,7 @@ from small_studies import (
 
 from toposcope.probes.rips import RipsProbe
 from toposcope.study import Declaration, Study, cutting, run_study, survey
-from toposcope.study.cutting import LONG, Size, batches, longest_task, milliseconds, portions
+from toposcope.study.cutting import LONG_TASK_MS, Size, batches, longest_task, milliseconds, portions
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.tally import Tally
 from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, read_task
@@ -153,7 +153,7 @@ def test_batches_hold_every_layer_once() -> None:
 def test_the_longest_task_is_begun_first_and_is_what_takes_as_long_at_least() -> None:
     shapes = {"wide": (30_000, 768), "narrow": (768, 768)}
     probe = RipsProbe(max_points=1000)
-    assert longest_task(probe, shapes) == milliseconds(probe, {"wide": shapes["wide"]}) > LONG
+    assert longest_task(probe, shapes) == milliseconds(probe, {"wide": shapes["wide"]}) > LONG_TASK_MS
     pooled = RipsProbe(pooled=True, max_points=1000)
     assert longest_task(pooled, shapes) == milliseconds(pooled, shapes)
     assert longest_task(probe, {}) == 0

@@ -114,7 +114,7 @@ def measure(
         if out is not None:
             _write(frame, out)
         _tell(study, frame, out, as_json)
-        _tell_landmarks(frame)
+        _note_landmarks(frame)
         for note in study.notes():
             click.echo(f"note: {note}", err=True)
         if not errors:
@@ -184,7 +184,7 @@ def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) ->
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
 
 
-def _tell_landmarks(frame: pl.DataFrame) -> None:
+def _note_landmarks(frame: pl.DataFrame) -> None:
     """Say which layers have too many points for an exact H1."""
     import polars as pl
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.loops import MOST_POINTS, loop_bytes, loop_diagram
+from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
 from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, Whole, as_cloud
 
@@ -19,13 +19,13 @@ Vector = NDArray[np.float64]
 """One number a birth."""
 Edges = NDArray[np.int64]
 
-PIVOTS = 64
+N_PIVOTS = 64
 """Half of them central points, half random ones."""
 BLOCK_BYTES = 1 << 26
-"""Size of the block of bounds held at once."""
-SAMPLE = 64
+"""Size of the block of bounds distance_bytes at once."""
+N_PRECISION_SAMPLES = 64
 """Points whose nearest neighbours tell which precision the bounds need."""
-PATIENCE = 2000
+MAX_TRIALS_PER_POINT = 2000
 """Points that are tried one by one for each point, 160 in random clouds, before it is given up."""
 
 
@@ -107,7 +107,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
 def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
     """Return both from the n x n distances, if memory has room for them."""
     n, free = cloud.shape[0], free_memory()
-    if n > MOST_POINTS or (free is not None and loop_bytes(n) - cloud.held > free):
+    if n > MAX_POINTS or (free is not None and loop_bytes(n) - cloud.distance_bytes > free):
         return None
     births: Vector = loop_diagram(cloud.distances(np.arange(n))).pairs[:, 0]
     return cloud.tree()[0], births
@@ -126,22 +126,22 @@ def _empty_lunes(points: Points, kind: int) -> Edges | None:
     from scipy.spatial.distance import cdist
 
     from toposcope.kernels.neighbour_search import product_factors
-    from toposcope.kernels.relative_neighbours import DOUBT, empty_lunes
+    from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
 
     n = len(points)
     left, right, own = product_factors(points, _precision(points))
-    drawn = np.random.default_rng(0).choice(n, min(n, PIVOTS // 2), replace=False)
-    pivots = np.union1d(np.arange(min(n, PIVOTS // 2)), drawn)
-    upper = cdist(points[pivots], points, "sqeuclidean") * (1 + DOUBT)
+    drawn = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
+    pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), drawn)
+    upper = cdist(points[pivots], points, "sqeuclidean") * (1 + TIE_TOLERANCE)
     upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
     height = max(1, BLOCK_BYTES // (left.itemsize * n))
 
-    found, patience = [], PATIENCE * n
+    found, trials_left = [], MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
         lower = left[begin : begin + height] @ right.T
         lower += own[begin : begin + height, None]
-        edges, patience = empty_lunes(points, lower.astype(np.float32, copy=False), begin, upper, kind, patience)
-        if patience < 0:
+        edges, trials_left = empty_lunes(points, lower.astype(np.float32, copy=False), begin, upper, kind, trials_left)
+        if trials_left < 0:
             return None
         found.append(edges)
     return np.concatenate(found)
@@ -153,7 +153,7 @@ def _precision(points: Points) -> type[np.floating[Any]]:
 
     from toposcope.kernels.neighbour_search import rounding
 
-    some = np.linspace(0, len(points) - 1, min(len(points), SAMPLE)).astype(int)
+    some = np.linspace(0, len(points) - 1, min(len(points), N_PRECISION_SAMPLES)).astype(int)
     squares = cdist(points[some], points, "sqeuclidean")
     squares[np.arange(len(some)), some] = np.inf
     relative, _ = rounding(points.shape[1], np.float32)

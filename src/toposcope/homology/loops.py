@@ -14,16 +14,16 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 
-FIRST_SHARE, GROWTH = 1 / 16, 1.5
+FIRST_EDGE_SHARE, GROWTH = 1 / 16, 1.5
 """Share of the edges that enters first, and the factor by which each further part increases what has entered."""
 
-SAMPLE = 20_000
+N_SAMPLED_DISTANCES = 20_000
 """Distances that are looked at to judge how long the edges of a part are; fewer edges than that enter at once."""
 
-BYTES = 24
+BYTES_PER_ENTRY = 24
 """For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
 
-MOST_POINTS = 1 << 16
+MAX_POINTS = 1 << 16
 """Edges are numbered in 32 bits."""
 
 Distances = NDArray[np.float64]
@@ -50,21 +50,21 @@ def loop_diagram(distances: Distances, threshold: float = np.inf) -> Diagram:
 
 def loop_bytes(n: int) -> int:
     """Return about the most bytes that the loops of n points take, their distances included."""
-    return BYTES * n * n
+    return BYTES_PER_ENTRY * n * n
 
 
-def check_loops_fit(n: int, name: str, mend: str, *, held: int = 0) -> None:
+def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None:
     """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
 
-    Of what is needed, `held` bytes are there already.
+    Of what is needed, `allocated` bytes are there already.
 
     Raises
     ------
     ToposcopeError
     """
-    if n > MOST_POINTS:
-        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MOST_POINTS} can be taken; {mend}")
-    check_fits(loop_bytes(n) - held, f"{name}: H1 of {n} points", mend)
+    if n > MAX_POINTS:
+        raise ToposcopeError(f"{name}: H1 of {n} points, and at most {MAX_POINTS} can be taken; {mend}")
+    check_fits(loop_bytes(n) - allocated, f"{name}: H1 of {n} points", mend)
 
 
 class LoopFiltration:
@@ -87,7 +87,7 @@ class LoopFiltration:
 
     def _run(self, cap: float, keeps_cycles: bool) -> None:
         from toposcope.kernels.edge_order import edges_between
-        from toposcope.kernels.later_loops import rows_without_later_loops
+        from toposcope.kernels.later_loops import first_row_with_possible_births
         from toposcope.kernels.loop_reduction import ALIVE, close_loops, opened
         from toposcope.kernels.lunes import scan_lunes
 
@@ -108,7 +108,7 @@ class LoopFiltration:
                 births, columns, stop = scan_lunes(entering, stop, neighbours, parent, len(self._loops.births))
                 self._loops = close_loops(columns, n, entering, opened(self._loops, births), keeps_cycles)
             if upto < cap and not (self._loops.deaths == ALIVE).any():
-                row = rows_without_later_loops(self._distances, label, neighbours, upto, cap, row)
+                row = first_row_with_possible_births(self._distances, label, neighbours, upto, cap, row)
                 if row == n:
                     break
             above = upto
@@ -155,10 +155,14 @@ def _cap(distances: Distances, threshold: float) -> float:
 def _parts(distances: Distances, cap: float) -> Iterator[float]:
     """Yield the longest length of each part of the edges, the last of which is `cap`."""
     n = len(distances)
-    drawn = np.random.default_rng(0).integers(0, n, (2, SAMPLE)) if n * (n - 1) // 2 > SAMPLE else np.empty((2, 0), int)
+    drawn = (
+        np.random.default_rng(0).integers(0, n, (2, N_SAMPLED_DISTANCES))
+        if n * (n - 1) // 2 > N_SAMPLED_DISTANCES
+        else np.empty((2, 0), int)
+    )
     lengths = distances[*drawn[:, drawn[0] != drawn[1]]]
     lengths = np.sort(lengths[lengths <= cap])
-    share, before = FIRST_SHARE, -np.inf
+    share, before = FIRST_EDGE_SHARE, -np.inf
     while share < 1 and len(lengths):
         upto = float(lengths[int(share * len(lengths))])
         if before < upto < cap:

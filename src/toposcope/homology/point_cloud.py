@@ -35,7 +35,7 @@ class Cloud(Protocol):
         """Of the array it came as; first the number of points."""
 
     @property
-    def held(self) -> int:
+    def distance_bytes(self) -> int:
         """Bytes of the distances of all points that are at hand."""
 
     def tree(self) -> tuple[Vector, str]:
@@ -123,7 +123,7 @@ class Euclidean:
         """Check the points, and choose the unit so that no coordinate is above one."""
         return cls(*as_scaled_matrix(points, name), name)
 
-    held: ClassVar[int] = 0
+    distance_bytes: ClassVar[int] = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -244,7 +244,7 @@ class Directions:
         unit = points / largest[:, None]
         return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name))
 
-    held: ClassVar[int] = 0
+    distance_bytes: ClassVar[int] = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -286,7 +286,7 @@ class Distances:
         return self.matrix.shape
 
     @property
-    def held(self) -> int:
+    def distance_bytes(self) -> int:
         """Bytes of the matrix."""
         return self.matrix.nbytes
 
@@ -344,7 +344,7 @@ class Whole:
         return self.cloud.shape
 
     @property
-    def held(self) -> int:
+    def distance_bytes(self) -> int:
         """Bytes of the matrix."""
         return self.matrix.nbytes
 

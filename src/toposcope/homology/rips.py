@@ -10,14 +10,14 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.loops import MOST_POINTS, check_loops_fit, loop_bytes, loop_diagram
+from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, total_memory
 from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large
 
-LANDMARKS = 2000
+DEFAULT_LANDMARKS = 2000
 """Landmarks where the number of points is left to us and all are too many."""
 
-SHARE = 0.5
+MAX_MEMORY_SHARE = 0.5
 """Share of the machine's memory that H1 may take where the number of points is left to us."""
 
 ENGINE_BYTES = 32
@@ -87,10 +87,10 @@ def rips(
     chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
     n = cloud.shape[0] if chosen is None else len(chosen)
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
-    for_voids = n if chosen is not None else min(n, max_points or LANDMARKS)
+    for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
     if max_dimension > 0:
         mend = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
-        check_loops_fit(for_loops, "points", mend, held=cloud.held if for_loops == cloud.shape[0] else 0)
+        check_loops_fit(for_loops, "points", mend, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
         mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
@@ -111,8 +111,8 @@ def points_for_loops(n: int, max_points: int | None = None) -> int:
     if max_points is not None:
         return min(n, max_points)
     memory = total_memory()
-    all_fit = n <= MOST_POINTS and (memory is None or loop_bytes(n) <= SHARE * memory)
-    return n if all_fit else LANDMARKS
+    all_fit = n <= MAX_POINTS and (memory is None or loop_bytes(n) <= MAX_MEMORY_SHARE * memory)
+    return n if all_fit else DEFAULT_LANDMARKS
 
 
 def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int | None = None) -> float:

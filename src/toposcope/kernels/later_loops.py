@@ -15,7 +15,7 @@ from toposcope.kernels.bit_sets import Words
 
 
 @numba.njit(cache=True, nogil=True)
-def rows_without_later_loops(
+def first_row_with_possible_births(
     distances: NDArray[np.float64],
     label: NDArray[np.int32],
     neighbours: Words,

@@ -56,14 +56,14 @@ class Loops(NamedTuple):
         Ranks of the edges that opened and closed each; `ALIVE` for those still open.
     cycles : Sums
         Loops, itself the latest, whose sum was closed when it was; of closed loops alone, and empty unless asked for.
-    equals : Sums
+    expressions : Sums
         Loops, earlier than itself, whose sum a closed loop is.
     """
 
     births: NDArray[np.int32]
     deaths: NDArray[np.int32]
     cycles: Sums
-    equals: Sums
+    expressions: Sums
 
 
 def no_loops() -> Loops:
@@ -85,7 +85,7 @@ def opened(loops: Loops, births: NDArray[np.int32]) -> Loops:
         np.concatenate((loops.births, births)),
         np.concatenate((loops.deaths, np.full(len(births), ALIVE, np.int32))),
         longer(loops.cycles),
-        longer(loops.equals),
+        longer(loops.expressions),
     )
 
 
@@ -105,7 +105,7 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, 
     keeps_cycles : bool
         Whether ``loops.cycles`` is filled in: it can become larger than all else.
     """
-    births, deaths, cycles, equals = loops
+    births, deaths, cycles, expressions = loops
     n_loops = len(births)
     chain, column, left = empty_tree(len(edges.ends)), empty_tree(n_loops), empty_tree(n_loops)
     n_open = np.count_nonzero(deaths == ALIVE)
@@ -121,26 +121,26 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, 
             for y in (apex, other):
                 toggle(chain, edges.rank[pair_index(n, min(x, y), max(x, y))])
         _replace(chain, column, n, edges)
-        used += _reduce(column, left, deaths, equals)
+        used += _reduce(column, left, deaths, expressions)
         latest = largest(left)
         if latest < 0:
             continue
         deaths[latest] = e
         n_open -= 1
         toggle(left, latest)
-        equals = _with(equals, latest, left)
+        expressions = stored(expressions, latest, left)
         if keeps_cycles:
             toggle(left, latest)
-            for k in range(equals.starts[latest], equals.stops[latest]):
-                toggle(left, equals.members[k])
-            cycles = _with(cycles, latest, left)
-        if used > equals.size + n_loops:
-            equals, used = _up_to_date(equals, deaths, column, left), 0
-    return Loops(births, deaths, cycles, equals)
+            for k in range(expressions.starts[latest], expressions.stops[latest]):
+                toggle(left, expressions.members[k])
+            cycles = stored(cycles, latest, left)
+        if used > expressions.size + n_loops:
+            expressions, used = _up_to_date(expressions, deaths, column, left), 0
+    return Loops(births, deaths, cycles, expressions)
 
 
 @numba.njit(cache=True, nogil=True)
-def _reduce(column: BitTree, left: BitTree, deaths: NDArray[np.int32], equals: Sums) -> int:
+def _reduce(column: BitTree, left: BitTree, deaths: NDArray[np.int32], expressions: Sums) -> int:
     """Empty a column of loops into one of open loops; return how many members of sums that took."""
     used = 0
     loop = largest(column)
@@ -149,41 +149,43 @@ def _reduce(column: BitTree, left: BitTree, deaths: NDArray[np.int32], equals: S
         if deaths[loop] == ALIVE:
             toggle(left, loop)
         else:
-            for k in range(equals.starts[loop], equals.stops[loop]):
-                toggle(column, equals.members[k])
-            used += equals.stops[loop] - equals.starts[loop]
+            for k in range(expressions.starts[loop], expressions.stops[loop]):
+                toggle(column, expressions.members[k])
+            used += expressions.stops[loop] - expressions.starts[loop]
         loop = largest(column)
     return used
 
 
 @numba.njit(cache=True, nogil=True)
-def _with(sums: Sums, loop: int, members: BitTree) -> Sums:
-    """Empty a set of loops into the sum of one."""
-    starts, stops, stored, size = sums
+def stored(sums: Sums, loop: int, members: BitTree) -> Sums:
+    """Return the sums with that of one loop: the members of a set, which is emptied."""
+    starts, stops, listed, size = sums
     starts[loop] = size
     member = largest(members)
     while member >= 0:
-        if size == len(stored):
-            stored = np.concatenate((stored, np.empty_like(stored)))
-        stored[size] = member
+        if size == len(listed):
+            listed = np.concatenate((listed, np.empty_like(listed)))
+        listed[size] = member
         size += 1
         toggle(members, member)
         member = largest(members)
     stops[loop] = size
-    return Sums(starts, stops, stored, size)
+    return Sums(starts, stops, listed, size)
 
 
 @numba.njit(cache=True, nogil=True)
-def _up_to_date(equals: Sums, deaths: NDArray[np.int32], column: BitTree, left: BitTree) -> Sums:
+def _up_to_date(expressions: Sums, deaths: NDArray[np.int32], column: BitTree, left: BitTree) -> Sums:
     """Return the sums of closed loops in loops that are open; earlier loops first, so that each is replaced once."""
-    found = Sums(np.zeros_like(equals.starts), np.zeros_like(equals.stops), np.empty_like(equals.members), 0)
+    found = Sums(
+        np.zeros_like(expressions.starts), np.zeros_like(expressions.stops), np.empty_like(expressions.members), 0
+    )
     for loop in range(len(deaths)):
         if deaths[loop] == ALIVE:
             continue
-        for k in range(equals.starts[loop], equals.stops[loop]):
-            toggle(column, equals.members[k])
+        for k in range(expressions.starts[loop], expressions.stops[loop]):
+            toggle(column, expressions.members[k])
         _reduce(column, left, deaths, found)
-        found = _with(found, loop, left)
+        found = stored(found, loop, left)
     return found
 
 

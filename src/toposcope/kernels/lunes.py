@@ -27,10 +27,10 @@ from toposcope.kernels.union_find import Parents, join
 JOINS = -1
 """In place of an apex: the edge joined two components. The edge that opened loop k has -2 - k."""
 
-ENOUGH = 1 << 18
+MAX_COLUMNS = 1 << 18
 """Columns after which a scan pauses: they are reduced before there are more, whatever their number."""
 
-CENTRAL = 3
+N_CENTRAL = 3
 """Points of a lune from which the others are reached, before the others are looked at one by one (measured)."""
 
 
@@ -69,7 +69,7 @@ def scan_lunes(
     edges : Edges
         Their ranks and apexes are filled in.
     begin : int
-        Rank of the first edge that has not entered; those from it on do, until there are `ENOUGH` columns.
+        Rank of the first edge that has not entered; those from it on do, until there are `MAX_COLUMNS` columns.
     neighbours : ndarray, shape (n, ceil(n / 64)), uint64
         Neighbours of each point so far, itself among them; these edges are added.
     parent : ndarray, shape (n,)
@@ -92,7 +92,7 @@ def scan_lunes(
     columns = np.empty((1024, 3), np.int32)
     n_births = n_columns = 0
     e = begin - 1
-    while e + 1 < len(edges.ends) and n_columns < ENOUGH:
+    while e + 1 < len(edges.ends) and n_columns < MAX_COLUMNS:
         e += 1
         u, v = int(edges.ends[e, 0]), int(edges.ends[e, 1])
         edges.rank[pair_index(n, u, v)] = e
@@ -139,13 +139,13 @@ def _first(words: Words) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) -> bool:
-    """Take the neighbours of the apex, and of a few more points that were reached, from `rest`; tell if none is left.
+    """Take what the apex and a few more points of the lune see from `rest`; return whether none is left.
 
     A point that comes before another that reached it is passed over: it is not worth a second look.
     """
     i = apex >> 6
     word = lune[i]
-    for _ in range(CENTRAL):
+    for _ in range(N_CENTRAL):
         x = (i << 6) + lowest_bit(word)
         some = ZERO
         for j in range(len(rest)):
@@ -165,7 +165,7 @@ def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) 
 
 @numba.njit(cache=True, nogil=True)
 def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
-    """Move points that see one that was reached from `rest` to `reached`, until there is none; tell if none is left."""
+    """Move points that see one in `reached` from `rest` to it until no more can move; return whether none is left."""
     changed = True
     while changed:
         changed = False
@@ -190,7 +190,7 @@ def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def odd_branches(tree: NDArray[np.int32], chords: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
-    """Tell which edges of a spanning tree, with the chords, make a cycle over two elements.
+    """Return which edges of a spanning tree, with the chords, make a cycle over two elements.
 
     Parameters
     ----------

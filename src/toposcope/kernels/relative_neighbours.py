@@ -30,13 +30,13 @@ Edges = NDArray[np.int64]
 EUCLIDEAN, COSINE = 0, 1
 """What edges are as long as: the distance of two points, or half its square."""
 
-NEAREST = 8
+N_NEAREST = 8
 """Points near the outer end that are tried before all others."""
 
 TILE = 4096
 """Bounds that are compared with every pivot while they are in the cache."""
 
-DOUBT = 1e-9
+TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
 
 
@@ -58,7 +58,7 @@ def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
 
 @numba.njit(cache=True, nogil=True)
 def empty_lunes(
-    points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, patience: int
+    points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
 ) -> tuple[Edges, int]:
     """Return the edges that nothing refutes, of some points with all that come before them.
 
@@ -71,14 +71,14 @@ def empty_lunes(
     pivots : ndarray, shape (p, n), float32
         Upper bounds of the squared distances of some points from all.
     kind : EUCLIDEAN or COSINE
-    patience : int
+    trials_left : int
         Points that are tried one by one before it is given up.
 
     Returns
     -------
     edges : ndarray, shape (m, 3), int64
         Both ends, and whether some point is no farther from either than they are from each other: 0 or 1.
-    patience : int
+    trials_left : int
         What is left of it; below zero if it was given up.
     """
     n = points.shape[0]
@@ -103,19 +103,19 @@ def empty_lunes(
                 longest = max(longest, square)
         if not left:
             continue
-        others = np.flatnonzero(row <= longest * (1 + DOUBT))
+        others = np.flatnonzero(row <= longest * (1 + TIE_TOLERANCE))
         others = others[np.argsort(row[others])]
         for k in range(left):
             refuted, tied, tried = _refuted(points, row, others, candidates[k], v, squares[k], kind)
-            patience -= tried
-            if patience < 0:
-                return edges[:found].copy(), patience
+            trials_left -= tried
+            if trials_left < 0:
+                return edges[:found].copy(), trials_left
             if not refuted:
                 if found == len(edges):
                     edges = np.concatenate((edges, np.empty_like(edges)))
                 edges[found, 0], edges[found, 1], edges[found, 2] = candidates[k], v, tied
                 found += 1
-    return edges[:found].copy(), patience
+    return edges[:found].copy(), trials_left
 
 
 @numba.njit(cache=True, nogil=True)
@@ -133,10 +133,10 @@ def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
 @numba.njit(cache=True, nogil=True)
 def _nearest(row: Bounds) -> NDArray[np.int64]:
     """Return the points of least bound, ascending."""
-    places, bounds = np.full(NEAREST, -1), np.full(NEAREST, np.float32(np.inf))
+    places, bounds = np.full(N_NEAREST, -1), np.full(N_NEAREST, np.float32(np.inf))
     for w in range(len(row)):
-        if row[w] < bounds[NEAREST - 1]:
-            k = NEAREST - 1
+        if row[w] < bounds[N_NEAREST - 1]:
+            k = N_NEAREST - 1
             while k > 0 and bounds[k - 1] > row[w]:
                 places[k], bounds[k] = places[k - 1], bounds[k - 1]
                 k -= 1
@@ -146,8 +146,8 @@ def _nearest(row: Bounds) -> NDArray[np.int64]:
 
 @numba.njit(cache=True, nogil=True)
 def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, square: float) -> bool:
-    """Tell whether one of some points certainly refutes an edge; they are tried up to u itself."""
-    below = square * (1 - DOUBT)
+    """Return whether one of some points certainly refutes an edge; they are tried up to u itself."""
+    below = square * (1 - TIE_TOLERANCE)
     for w in some:
         if w == u:
             return False
@@ -160,11 +160,11 @@ def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, sq
 def _refuted(
     points: Points, row: Bounds, others: NDArray[np.int64], u: int, v: int, square: float, kind: int
 ) -> tuple[bool, bool, int]:
-    """Tell whether any point refutes an edge, whether one comes as near without being nearer, and how many were tried.
+    """Return whether a point refutes an edge, whether one comes as near without being nearer, and how many were tried.
 
     `others` are by ascending bound of their distance from v.
     """
-    above, below = square * (1 + DOUBT), square * (1 - DOUBT)
+    above, below = square * (1 + TIE_TOLERANCE), square * (1 - TIE_TOLERANCE)
     length = edge_length(points, u, v, kind)
     tied, tried = False, 0
     for w in others:

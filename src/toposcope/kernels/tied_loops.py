@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import empty_tree, largest, toggle
 from toposcope.kernels.euclidean_prim import squared_distance
-from toposcope.kernels.relative_neighbours import DOUBT, Points, edge_length
+from toposcope.kernels.loop_reduction import Sums, stored
+from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, Points, edge_length
 from toposcope.kernels.union_find import Parents, find, join
 
 Edges = NDArray[np.int64]
@@ -114,9 +115,9 @@ def _relations(graph: Graph, begin: int, end: int) -> Edges:
 
 @numba.njit(cache=True, nogil=True)
 def _is_far(graph: Graph, e: int, w: int) -> bool:
-    """Tell whether a point is certainly farther from an end of an edge than the edge is long."""
+    """Return whether a point is certainly farther from an end of an edge than the edge is long."""
     u, v = graph.edges[e, 0], graph.edges[e, 1]
-    above = squared_distance(graph.points[u], graph.points[v]) * (1 + DOUBT)
+    above = squared_distance(graph.points[u], graph.points[v]) * (1 + TIE_TOLERANCE)
     return (
         squared_distance(graph.points[u], graph.points[w]) > above
         or squared_distance(graph.points[v], graph.points[w]) > above
@@ -154,29 +155,19 @@ def _components(graph: Graph, lune: Edges, begin: int, e: int) -> Parents:
 def _rank(relations: Edges, n_edges: int) -> int:
     """Return the rank of a matrix over two elements, a row a line of at most five places."""
     column = empty_tree(n_edges)
-    # Where the reduced column whose largest member is each edge begins and ends.
-    starts, stops = np.zeros(n_edges, np.int64), np.zeros(n_edges, np.int64)
-    members, size, rank = np.empty(1024, np.int64), 0, 0
+    # The reduced column whose largest member is each edge.
+    reduced = Sums(np.zeros(n_edges, np.int64), np.zeros(n_edges, np.int64), np.empty(1024, np.int32), 0)
+    rank = 0
     for r in range(len(relations)):
         for k in relations[r]:
             if k != VANISHES:
                 toggle(column, k)
         top = largest(column)
-        while top >= 0 and stops[top]:
-            for k in range(starts[top], stops[top]):
-                toggle(column, members[k])
+        while top >= 0 and reduced.stops[top]:
+            for k in range(reduced.starts[top], reduced.stops[top]):
+                toggle(column, reduced.members[k])
             top = largest(column)
-        if top < 0:
-            continue
-        rank += 1
-        starts[top] = size
-        member = top
-        while member >= 0:
-            if size == len(members):
-                members = np.concatenate((members, np.empty_like(members)))
-            members[size] = member
-            size += 1
-            toggle(column, member)
-            member = largest(column)
-        stops[top] = size
+        if top >= 0:
+            rank += 1
+            reduced = stored(reduced, top, column)
     return rank

@@ -11,7 +11,7 @@ from toposcope.probes.probe import Probe, Shape
 BATCH = 1.0
 """Expected seconds of layers that make one task; a layer that takes longer is a task of its own."""
 
-LONG = 10_000
+LONG_TASK_MS = 10_000
 """Milliseconds from which on a task is begun before all others, so that the end need not wait for it alone."""
 
 Place = tuple[str, int]

@@ -14,7 +14,7 @@ from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.probe import NETWORK, Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.cutting import LONG, Place, Size, batches, longest_task, milliseconds, portions, size_of
+from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_task, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
@@ -164,7 +164,7 @@ class Survey:
         tally.add(expected - sum(task.milliseconds for task in tasks))
         here = [task for task in tasks if task.run_directory]
         anywhere = [task for task in tasks if not task.run_directory]
-        anywhere.sort(key=lambda task: max(task.milliseconds, LONG), reverse=True)
+        anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with Group(self._store) as group:
             for engine, mine in ((self.engine, anywhere), (self.here, here)):
                 results = engine.run(measure_task, mine, tally.partly, lambda task: task.n_bytes, group.flush)

@@ -15,7 +15,7 @@ class Tally:
     stage : str
     total : int
     progress : callable
-    sharers : float
+    parallelism : float
         Among how many the work is shared out, on average, where one task may take longer than all others together: each
         one's part is reported.
     """
@@ -23,7 +23,7 @@ class Tally:
     stage: str
     total: int
     progress: Progress
-    sharers: float = 1.0
+    parallelism: float = 1.0
     done: int = 0
     ahead: int = 0
 
@@ -42,4 +42,4 @@ class Tally:
     def _report(self) -> None:
         if self.total:
             done = min(self.total, self.done + self.ahead)
-            self.progress(self.stage, round(done / self.sharers), round(self.total / self.sharers))
+            self.progress(self.stage, round(done / self.parallelism), round(self.total / self.parallelism))
