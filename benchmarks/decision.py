@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecast.decision.calibration import (
+from toposcope.forecasting.decision.calibration import (
     Bin,
     Calibration,
     brier_score,
@@ -23,8 +23,8 @@ from toposcope.forecast.decision.calibration import (
     log_score,
     reliability,
 )
-from toposcope.forecast.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
-from toposcope.forecast.decision.equal_flop_pairs import (
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
+from toposcope.forecasting.decision.equal_flop_pairs import (
     FOLDS,
     POINTS_OF_RUN,
     Judged,
@@ -37,8 +37,8 @@ from toposcope.forecast.decision.equal_flop_pairs import (
     thinned,
     together,
 )
-from toposcope.forecast.forecast import RefusedError
-from toposcope.forecast.scaling.scaling_law import fit_scaling_law
+from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.scaling.scaling_law import fit_scaling_law
 from toposcope.logs.points import Points, read_points
 from toposcope.report.figures import STYLE
 from toposcope.report.figures.reliability import reliability as draw

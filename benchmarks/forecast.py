@@ -14,14 +14,14 @@ import numpy as np
 import polars as pl
 from scipy.optimize import curve_fit
 
-import toposcope.forecast
+import toposcope.forecasting
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
-from toposcope.forecast.backtest import FRACTIONS, SPLITS, Collected, backtest, complete_runs
-from toposcope.forecast.forecasters.window import LATE
-from toposcope.forecast.intervals import TABLE
-from toposcope.forecast.line_up import line_up
-from toposcope.forecast.schedules.planned import planned
-from toposcope.forecast.scores import scores, skills
+from toposcope.forecasting.backtest import FRACTIONS, SPLITS, Collected, backtest, complete_runs
+from toposcope.forecasting.forecasters.window import LATE
+from toposcope.forecasting.intervals import TABLE
+from toposcope.forecasting.line_up import line_up
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.scores import scores, skills
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -206,7 +206,7 @@ def write_table(runs: Collected, workers: int) -> None:
     known = found.filter(pl.col("foretold").is_not_null(), pl.col("forecaster") != "default").with_columns(
         error=(pl.col("foretold") / pl.col("final")).log().abs()
     )
-    path = Path(next(iter(toposcope.forecast.__path__))) / TABLE
+    path = Path(next(iter(toposcope.forecasting.__path__))) / TABLE
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["forecaster", "fraction", "quantile"])

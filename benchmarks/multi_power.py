@@ -15,11 +15,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench import Column, Spread, command, milliseconds, ratio, show, write
-from toposcope.forecast.forecast import Run
-from toposcope.forecast.forecasters.falls import summed
-from toposcope.forecast.forecasters.multi_power import MultiPowerLaw, fit_multi_power
-from toposcope.forecast.schedules.planned import planned
-from toposcope.forecast.schedules.schedule import Schedule
+from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecasters.falls import summed
+from toposcope.forecasting.forecasters.multi_power import MultiPowerLaw, fit_multi_power
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 Vector = NDArray[np.float64]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from bench import Column, Spread, command, interleaved, ratio, show, write
 from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
-from toposcope.forecast.scaling.planner import Plan, optimal_split, plan
-from toposcope.forecast.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan
+from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points, read_points
 
 Vector = NDArray[np.float64]

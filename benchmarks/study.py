@@ -34,8 +34,8 @@ from toposcope.analysis import analyse
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.engine.pool import Workers
 from toposcope.study.declaration import Declaration, DeclaredSeries
-from toposcope.study.pool import Workers
 from toposcope.study.runner import run_study
 
 Row = dict[str, object]

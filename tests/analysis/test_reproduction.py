@@ -15,7 +15,7 @@ from toposcope.analysis.findings import feature_of
 from toposcope.analysis.reproduction import SCHEMA, n_rows, reproduction
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecast.forecasters.paper import predictions
+from toposcope.forecasting.forecasters.paper import predictions
 from toposcope.probes.labels import options_of
 from toposcope.study.feature_file import read_features
 from toposcope.study.published import Law, Published, Trace

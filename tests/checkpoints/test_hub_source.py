@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.doctor import examine
 from toposcope.checkpoints.sources import fetching, hub, is_remote, patience
 from toposcope.errors import ToposcopeError
+from toposcope.integrity import examine
 
 MB = 1_000_000
 TOKEN = "hf_verysecrettokenofatest"

@@ -14,9 +14,9 @@ from small_checkpoints import ANALYSED, WRITERS, Writer, every_format, family_we
 from small_checkpoints import safetensors_file as write_safetensors
 
 from toposcope.checkpoints import Checkpoint, Series, series
-from toposcope.checkpoints.doctor.evidence import gather, n_parameters
 from toposcope.checkpoints.sources import LocalSource
 from toposcope.errors import ToposcopeError
+from toposcope.integrity.evidence import gather, n_parameters
 
 STEPS = [0, 5, 40, 300, 1000, 20000]
 """Sorted as text, 1000 would come before 300."""

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toposcope.cli import toposcope
-from toposcope.forecast.scaling.planner import optimal_split
-from toposcope.forecast.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.scaling.planner import optimal_split
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 SIZES = (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tiny_models import VOCABULARY, FakeModel, byte_tokenizer, made
 from torch.nn import functional
 
+from toposcope.engine.pool import one_thread
 from toposcope.errors import ToposcopeError
 from toposcope.family import Size
 from toposcope.family.model import build
@@ -21,7 +22,6 @@ from toposcope.models.running import pooled
 from toposcope.models.texts import passage
 from toposcope.models.tokenizers import CharacterTokenizer, FastTokenizer
 from toposcope.probes.gathering import gather
-from toposcope.study.pool import one_thread
 
 CPU = torch.device("cpu")
 SIZE = Size(hidden=16, layers=2, heads=2, context=48)

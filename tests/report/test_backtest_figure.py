@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from matplotlib.text import Text
 
-from toposcope.forecast.scores import SCORES
+from toposcope.forecasting.scores import SCORES
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.backtest import coverage, error
 from toposcope.report.figures.drawn import SMALL, WIDTH

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from read_page import read
 
-from toposcope.forecast.decision.advice import Advice, Wishes, advise
-from toposcope.forecast.decision.calibration import Bin
-from toposcope.forecast.decision.decision import RunInProgress, decide
-from toposcope.forecast.decision.reasons import reasons, short
-from toposcope.forecast.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.decision.advice import Advice, Wishes, advise
+from toposcope.forecasting.decision.calibration import Bin
+from toposcope.forecasting.decision.decision import RunInProgress, decide
+from toposcope.forecasting.decision.reasons import reasons, short
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs.points import Points
 from toposcope.report.decision import lead, write_decision
 from toposcope.report.figures.reliability import reliability

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.text import Text
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecast.stopping.early_stopping import EarlyStopping, early_stopping
+from toposcope.forecasting.stopping.early_stopping import EarlyStopping, early_stopping
 from toposcope.report.figures import NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH
 from toposcope.report.figures.early_stopping import early_stopping as draw

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from toposcope.forecast.ask import Answer, ask, siblings_of
+from toposcope.forecasting.ask import Answer, ask, siblings_of
 from toposcope.logs import Log, Logs
 from toposcope.report.figures import NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH

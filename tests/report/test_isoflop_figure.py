@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from toposcope.forecast.scaling.planner import plan
-from toposcope.forecast.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecasting.scaling.planner import plan
+from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 from toposcope.report.figures import NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc"),
 ]
 
-RUN_DECLARED = Path(__file__).with_name("run_declared.py")
+RUN_DECLARED = Path(__file__).parents[1] / "support" / "run_declared.py"
 PATIENCE = 120.0
 """Seconds after which a test that waits for something gives up; far above what any machine takes."""
 

@@ -393,7 +393,13 @@ def test_equal_states_of_a_model_of_zeros(series: Path, tmp_path: Path) -> None:
 def test_killed_again_and_again_it_ends_the_same(finished: Path, folder: Path, tmp_path: Path) -> None:
     toml, directory = tmp_path / "declared.toml", tmp_path / "study"
     toml.write_text(declared(folder).to_toml(), encoding="utf-8")
-    command: list[str | Path] = [sys.executable, Path(__file__).with_name("run_declared.py"), toml, directory, "1"]
+    command: list[str | Path] = [
+        sys.executable,
+        Path(__file__).parents[1] / "support" / "run_declared.py",
+        toml,
+        directory,
+        "1",
+    ]
     n_files = len(list((finished / "diagrams").rglob("*.safetensors")))
     for some in (1, n_files // 3, 2 * n_files // 3):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)

@@ -39,7 +39,7 @@ def claims(
     runs : polars.DataFrame
         `Study.runs`.
     predictions : polars.DataFrame
-        From `toposcope.forecast.forecasters.paper.predictions`.
+        From `toposcope.forecasting.forecasters.paper.predictions`.
 
     Returns
     -------

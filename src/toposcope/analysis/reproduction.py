@@ -59,7 +59,7 @@ def reproduction(
     runs : polars.DataFrame
         `Study.runs`.
     predictions : polars.DataFrame
-        From `toposcope.forecast.forecasters.paper.predictions`.
+        From `toposcope.forecasting.forecasters.paper.predictions`.
     corpus : str
         What the runs of the family were trained on.
 

@@ -13,8 +13,8 @@ import click
 from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars
 
 if TYPE_CHECKING:
-    from toposcope.forecast.decision.advice import Advice
-    from toposcope.forecast.decision.decision import RunInProgress
+    from toposcope.forecasting.decision.advice import Advice
+    from toposcope.forecasting.decision.decision import RunInProgress
     from toposcope.logs.points import Points
 
 NEAREST = click.Path(exists=True, path_type=Path)
@@ -65,7 +65,7 @@ def decide(
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
     """
-    from toposcope.forecast.decision.advice import Wishes, advise
+    from toposcope.forecasting.decision.advice import Wishes, advise
 
     _check(points, siblings, budget, log, parameters, tokens, extra, cool_down)
     with bad_use():
@@ -161,8 +161,8 @@ def _run(
     unique_tokens: float | None,
 ) -> tuple[RunInProgress, tuple[str, ...]]:
     """Return the run in progress and what was assumed of it."""
-    from toposcope.forecast.decision.advice import beyond_plan, cool_down_of, run_of_log
-    from toposcope.forecast.decision.decision import RunInProgress
+    from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, run_of_log
+    from toposcope.forecasting.decision.decision import RunInProgress
     from toposcope.logs import read_log
 
     read = read_log(log) if log is not None else None
@@ -193,7 +193,7 @@ def _show(advice: Advice) -> None:
 
 
 def _told(advice: Advice) -> dict[str, Any]:
-    from toposcope.forecast.decision.reasons import reasons
+    from toposcope.forecasting.decision.reasons import reasons
 
     fitted, learnt, decision = advice.fitted, advice.learnt, advice.decision
     return {

@@ -9,7 +9,7 @@ import click
 from toposcope.cli.shared import Opening, print_table, progress_bars, series_options
 
 if TYPE_CHECKING:
-    from toposcope.checkpoints.doctor import Evidence, Finding
+    from toposcope.integrity import Evidence, Finding
 
 
 @click.command()
@@ -33,7 +33,7 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
       toposcope doctor 'hf:EleutherAI/pythia-14m@step*'
       toposcope doctor checkpoints/ --deep --json
     """
-    from toposcope.checkpoints.doctor import examined, judge_series
+    from toposcope.integrity import examined, judge_series
 
     series = opening.open(spec)
     with progress_bars() as progress:
@@ -55,7 +55,7 @@ def _show(spec: str, evidence: list[Evidence], found: list[Finding], deep: bool,
         click.echo(msgspec.json.encode({**told, "faults": n_faults, "notes": n_notes, "findings": found}).decode())
         return
     if found:
-        from toposcope.checkpoints.doctor.finding import short_steps
+        from toposcope.integrity.finding import short_steps
 
         rows = [(f.check, f.severity, short_steps(f.steps), f.layer, f.message) for f in found]
         print_table(("check", "severity", "steps", "layer", "message"), rows, spec)

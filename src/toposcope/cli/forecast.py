@@ -15,8 +15,8 @@ from toposcope.cli.shared import BadUse, bad_use, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from toposcope.forecast.ask import Answer
-    from toposcope.forecast.backtest import Collected
+    from toposcope.forecasting.ask import Answer
+    from toposcope.forecasting.backtest import Collected
     from toposcope.logs import Log
 
 KINDS = ("png", "svg", "pdf")
@@ -121,7 +121,7 @@ class _Asking:
     def check(self) -> None:
         """Refuse what no log can mend."""
         from toposcope.errors import ToposcopeError
-        from toposcope.forecast.schedules.declared import read_declared
+        from toposcope.forecasting.schedules.declared import read_declared
         from toposcope.logs import UNITS
         from toposcope.logs.columns import FIELDS
 
@@ -134,7 +134,7 @@ class _Asking:
                 raise ToposcopeError(f"--column {what}=...: choose from {', '.join(FIELDS)}")
 
     def ask(self) -> Answer:
-        from toposcope.forecast.ask import ask
+        from toposcope.forecasting.ask import ask
         from toposcope.logs import read_log
 
         log = read_log(self._path, run=self._run, columns=self._columns, unit=self._unit)
@@ -145,7 +145,7 @@ class _Asking:
 
     def _read_siblings(self, folder: Path, log: Log) -> Collected:
         from toposcope.errors import ToposcopeError
-        from toposcope.forecast.ask import siblings_of
+        from toposcope.forecasting.ask import siblings_of
         from toposcope.logs import read_logs
 
         try:
@@ -195,7 +195,7 @@ def _show_again(answer: Answer, as_json: bool, said: set[str]) -> None:
     """Print a forecast as one line, and what has not been said before."""
     from datetime import datetime
 
-    from toposcope.forecast.ask import headline
+    from toposcope.forecasting.ask import headline
 
     if as_json:
         click.echo(json.dumps(_told(answer), sort_keys=True))
@@ -211,7 +211,7 @@ def _show_again(answer: Answer, as_json: bool, said: set[str]) -> None:
 
 
 def _show(answer: Answer) -> None:
-    from toposcope.forecast.ask import facts, headline
+    from toposcope.forecasting.ask import facts, headline
 
     click.echo(headline(answer))
     for what, fact in facts(answer).items():
@@ -246,8 +246,8 @@ def _draw(answer: Answer, path: Path) -> None:
 
 def _told(answer: Answer) -> dict[str, Any]:
     """Return everything, as JSON has it: null for what is not finite."""
-    from toposcope.forecast.forecast import fraction_seen
-    from toposcope.forecast.intervals import band
+    from toposcope.forecasting.forecast import fraction_seen
+    from toposcope.forecasting.intervals import band
 
     log, schedule, found = answer.log, answer.schedule, answer.found
     last = int(log.steps[-1])

@@ -11,7 +11,7 @@ import click
 from toposcope.cli.shared import print_table
 
 if TYPE_CHECKING:
-    from toposcope.forecast.stopping.early_stopping import EarlyStopping, Gain
+    from toposcope.forecasting.stopping.early_stopping import EarlyStopping, Gain
 
 
 @click.command()
@@ -29,7 +29,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
       toposcope stopping paper --out stopping
     """
     from toposcope.analysis.trajectories import trajectories
-    from toposcope.forecast.stopping.early_stopping import early_stopping
+    from toposcope.forecasting.stopping.early_stopping import early_stopping
     from toposcope.study import Study
 
     study = Study.load(directory)
@@ -53,8 +53,8 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
 def _gain(directory: Path) -> Gain | None:
     """Foretell with a law that knows the schedule; None where nothing was logged."""
     from toposcope.errors import ToposcopeError
-    from toposcope.forecast.forecasters.median import Median
-    from toposcope.forecast.stopping.early_stopping import gain_by
+    from toposcope.forecasting.forecasters.median import Median
+    from toposcope.forecasting.stopping.early_stopping import gain_by
     from toposcope.logs import read_logs
 
     try:

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
-from toposcope.forecast.backtest import Split
-from toposcope.forecast.line_up import DEFAULT
-from toposcope.forecast.scores import scores, skills
+from toposcope.forecasting.backtest import Split
+from toposcope.forecasting.line_up import DEFAULT
+from toposcope.forecasting.scores import scores, skills
 from toposcope.report.document import Document, Picture, Section, csv, say, section
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.backtest import coverage, error
@@ -48,14 +48,14 @@ class Backtested:
     Attributes
     ----------
     rows : polars.DataFrame
-        From `toposcope.forecast.backtest.backtest`.
+        From `toposcope.forecasting.backtest.backtest`.
     split : str
     unit : str
         Of the losses.
     remarks : tuple of str
         Of the runs that were read.
     scores, skills, families : polars.DataFrame
-        `toposcope.forecast.scores`, over all runs; ``families`` has the scores of each family, with ``family``.
+        `toposcope.forecasting.scores`, over all runs; ``families`` has the scores of each family, with ``family``.
     """
 
     rows: pl.DataFrame

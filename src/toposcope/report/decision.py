@@ -7,13 +7,13 @@ import matplotlib as mpl
 import numpy as np
 import polars as pl
 
-from toposcope.forecast.decision.advice import Advice
-from toposcope.forecast.decision.calibration import Calibration, brier_score, log_score
-from toposcope.forecast.decision.calibration import reliability as reliability_of
-from toposcope.forecast.decision.decision import Decision
-from toposcope.forecast.decision.equal_flop_pairs import Learnt
-from toposcope.forecast.decision.reasons import SIGNALS, reasons, short
-from toposcope.forecast.scaling.planner import Interval
+from toposcope.forecasting.decision.advice import Advice
+from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
+from toposcope.forecasting.decision.calibration import reliability as reliability_of
+from toposcope.forecasting.decision.decision import Decision
+from toposcope.forecasting.decision.equal_flop_pairs import Learnt
+from toposcope.forecasting.decision.reasons import SIGNALS, reasons, short
+from toposcope.forecasting.scaling.planner import Interval
 from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.decision import decision as draw_decision

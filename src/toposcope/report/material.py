@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from toposcope.analysis import Analysis
-from toposcope.forecast.forecasters.paper import SCHEMA
+from toposcope.forecasting.forecasters.paper import SCHEMA
 from toposcope.homology import Diagram
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
@@ -23,7 +23,7 @@ class Material:
         From the methods of `Study` of those names.
     declaration : Declaration
     predictions : polars.DataFrame
-        From `toposcope.forecast.forecasters.paper.predictions`; may have no rows.
+        From `toposcope.forecasting.forecasters.paper.predictions`; may have no rows.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
     """

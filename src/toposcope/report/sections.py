@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.analysis.claims import claims
 from toposcope.analysis.reproduction import reproduction
-from toposcope.checkpoints.doctor.finding import short_steps
+from toposcope.integrity.finding import short_steps
 from toposcope.report import evidence, forecasts, states
 from toposcope.report.document import Document, Picture, Section, csv, say, section
 from toposcope.report.evidence import Frames

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from toposcope.forecast.topology.chance import TopologyChance
+from toposcope.forecasting.topology.chance import TopologyChance
 from toposcope.report.document import Section, csv, say, section
 from toposcope.report.tables import Spec, interval_of, number_of, p_value, plain, table, text_of, whole
 

@@ -10,22 +10,22 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
-from toposcope.checkpoints.doctor import judge
-from toposcope.checkpoints.doctor.evidence import n_parameters
 from toposcope.checkpoints.logs import TrainingLog, read_log
+from toposcope.engine.cluster import engine_named
+from toposcope.engine.pool import Engine, Failed, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_bytes, write_text
+from toposcope.integrity import judge
+from toposcope.integrity.evidence import n_parameters
 from toposcope.models import Origin
 from toposcope.models.texts import read_kept, text_key
 from toposcope.probes import Probe
 from toposcope.progress import Progress, silent
-from toposcope.study.cluster import engine_named
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
 from toposcope.study.feature_file import PublishedRun, of_run, read_features
-from toposcope.study.pool import Engine, Failed, Workers
 from toposcope.study.store import PUBLISHED, Store, Unit
 from toposcope.study.survey import Survey
 from toposcope.study.tasks import TrainTask, train_task

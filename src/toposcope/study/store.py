@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.doctor import Evidence, Finding
 from toposcope.checkpoints.formats.entry import itemsize
 from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
+from toposcope.integrity import Evidence, Finding
 from toposcope.probes import Measurement
 
 SCHEMA_VERSION = "2"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
+from toposcope.engine.pool import Engine, Failed
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.models import Origin, Reader
@@ -18,7 +19,6 @@ from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
 from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
-from toposcope.study.pool import Engine, Failed
 from toposcope.study.store import CheckpointRow, Store, Unit
 from toposcope.study.tally import Tally
 from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, read_task

@@ -10,16 +10,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.checkpoints.doctor import Evidence, gather
+from toposcope.engine.pool import Failed, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
+from toposcope.integrity import Evidence, gather
 from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.probe import Diagrams, States
 from toposcope.study.cutting import milliseconds
-from toposcope.study.pool import Failed, report
 from toposcope.study.store import CheckpointRow, LayerRow
 
 WORK = "work"

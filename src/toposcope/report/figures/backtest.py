@@ -7,8 +7,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from toposcope.forecast.intervals import LEVEL
-from toposcope.forecast.line_up import DEFAULT
+from toposcope.forecasting.intervals import LEVEL
+from toposcope.forecasting.line_up import DEFAULT
 from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, SOFT, Drawn, legend, new_figure
 from toposcope.report.ticks import plain_or_power
 
@@ -23,7 +23,7 @@ def error(scores: pl.DataFrame) -> Drawn:
     Parameters
     ----------
     scores : polars.DataFrame
-        From `toposcope.forecast.scores.scores`.
+        From `toposcope.forecasting.scores.scores`.
     """
     figure = new_figure(6.4)
     panels = figure.subplots(2, 1, sharex=True)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from toposcope.forecast.decision.decision import Decision, continued, scaled
-from toposcope.forecast.decision.reasons import reasons
-from toposcope.forecast.scaling.scaling_law import FittedLaw
+from toposcope.forecasting.decision.decision import Decision, continued, scaled
+from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.scaling.scaling_law import FittedLaw
 from toposcope.report.figures.drawn import COLOURS, INK, SOFT, Drawn, legend, new_figure
 from toposcope.report.ticks import power_of_ten
 

@@ -10,8 +10,8 @@ from matplotlib.ticker import NullLocator
 
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
-from toposcope.forecast.stopping.early_stopping import BETTER, NOT_SHOWN, WORSE, EarlyStopping
-from toposcope.forecast.stopping.stopping_rules import FRACTION, GAIN, LAST, LOSS, NEURAL_PERSISTENCE
+from toposcope.forecasting.stopping.early_stopping import BETTER, NOT_SHOWN, WORSE, EarlyStopping
+from toposcope.forecasting.stopping.stopping_rules import FRACTION, GAIN, LAST, LOSS, NEURAL_PERSISTENCE
 from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, Drawn, legend, new_figure, signed
 
 SHORT = {

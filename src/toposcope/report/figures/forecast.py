@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from toposcope.forecast.ask import Answer, headline
-from toposcope.forecast.forecast import Forecast, Run
-from toposcope.forecast.intervals import band
-from toposcope.forecast.line_up import DEFAULT
+from toposcope.forecasting.ask import Answer, headline
+from toposcope.forecasting.forecast import Forecast, Run
+from toposcope.forecasting.intervals import band
+from toposcope.forecasting.line_up import DEFAULT
 from toposcope.logs import Log
 from toposcope.report.figures.drawn import COLOURS, FAINT, INK, SMALL, SOFT, Drawn, legend, new_figure
 from toposcope.report.rendering import PLACES

@@ -5,10 +5,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from toposcope.forecast.scaling.frontier import by_law
-from toposcope.forecast.scaling.isoflop import IsoFlop, budgets_of, isoflops
-from toposcope.forecast.scaling.planner import Interval, Plan
-from toposcope.forecast.scaling.scaling_law import FittedLaw
+from toposcope.forecasting.scaling.frontier import by_law
+from toposcope.forecasting.scaling.isoflop import IsoFlop, budgets_of, isoflops
+from toposcope.forecasting.scaling.planner import Interval, Plan
+from toposcope.forecasting.scaling.scaling_law import FittedLaw
 from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, STYLE, Drawn, legend, new_figure, number
 from toposcope.report.ticks import plain_or_power, power_of_ten
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from toposcope.forecast.decision.calibration import Bin, calibration_error
-from toposcope.forecast.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
+from toposcope.forecasting.decision.calibration import Bin, calibration_error
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.report.figures.drawn import COLOURS, MARKERS, SOFT, Drawn, legend, new_figure
 
 LARGEST = 14.0

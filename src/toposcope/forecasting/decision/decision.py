@@ -1,0 +1,322 @@
+"""Continue or scale: where the next FLOP of a run in progress should go (METHODS 10)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.calibration import SHIPPED, Calibration
+from toposcope.forecasting.scaling.planner import optimal_split
+from toposcope.forecasting.scaling.repeated_data import plan_repeated, repeated_loss
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+
+COOL_DOWN = 0.2
+"""Share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)."""
+TOKENS_PER_PARAMETER = 20.0
+"""Of the rule that Hoffmann et al. 2022 are quoted for."""
+CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8
+"""Probabilities that scaling wins; undecided between them."""
+SEARCHED = (1e-6, 1e9)
+"""Budgets among which a break-even is looked for, in units of the compute spent so far."""
+GRID = 600
+STEP = 1e-3
+"""Of a numeric derivative, as a share of the budget."""
+
+
+@dataclass(frozen=True)
+class RunInProgress:
+    """A run in progress, and the compute that could go into it or into another one.
+
+    Attributes
+    ----------
+    parameters, tokens : float
+        N0 and D0, those trained on so far.
+    budget : float
+        dC, floating-point operations still to be spent.
+    cool_down : float
+        Share of the steps of either arm in which the learning rate falls linearly to zero, where the law is of losses
+        at constant rate. Such steps count half, as in the sum of learning rates S1 (METHODS 9); the drop of the loss
+        at the end of a cool-down is taken to be equal on both arms. 0 where the law is of annealed losses already.
+    unique_tokens : float
+        Of the data; either arm repeats them if it needs more.
+
+    Raises
+    ------
+    ToposcopeError
+        If a number is not finite and positive, or the share is not in [0, 1).
+    """
+
+    parameters: float
+    tokens: float
+    budget: float
+    cool_down: float = 0.0
+    unique_tokens: float = np.inf
+
+    def __post_init__(self) -> None:
+        for name, value in (("parameters", self.parameters), ("tokens", self.tokens), ("budget", self.budget)):
+            if not (np.isfinite(value) and value > 0):
+                raise ToposcopeError(f"{name}: {value:g} given; expected a number above 0")
+        if not self.unique_tokens > 0:
+            raise ToposcopeError(f"unique tokens: {self.unique_tokens:g} given; expected a number above 0")
+        if not 0 <= self.cool_down < 1:
+            told = f"{self.cool_down:g} given; expected a share of the steps, from 0 to below 1"
+            raise ToposcopeError(f"cool-down: {told}")
+
+    @property
+    def spent(self) -> float:
+        """Compute spent so far, 6 N0 D0."""
+        return 6 * self.parameters * self.tokens
+
+    @property
+    def tokens_if_continued(self) -> float:
+        """Tokens of the run if the whole budget goes into it, D0 + dC / 6 N0."""
+        return self.tokens + self.budget / (6 * self.parameters)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to spend the budget.
+
+    Attributes
+    ----------
+    parameters, tokens : float
+        Of the model at the end.
+    loss : float
+        Foretold.
+    marginal : float
+        Nats that the last FLOP of the budget brings.
+    """
+
+    parameters: float
+    tokens: float
+    loss: float
+    marginal: float
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A moment at which one could stop the run.
+
+    Attributes
+    ----------
+    name : str
+        ``score``, ``tokens per parameter`` or ``marginal price``.
+    tokens : float
+        At which it comes; infinite if never.
+    saved : float
+        Share of the whole compute of the run, 6 N0 (D0 + dC / 6 N0), that stopping there would save; 0 if the signal
+        comes later.
+    loss_paid : float
+        Nats by which the loss would end higher for it.
+    """
+
+    name: str
+    tokens: float
+    saved: float
+    loss_paid: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and what speaks for it.
+
+    Attributes
+    ----------
+    answer : str
+        ``continue``, ``scale`` or ``undecided``.
+    probability : float
+        That a fresh run ends lower, recalibrated.
+    share : float
+        The same as the bare share of the bootstrap laws.
+    continued, scaled : Arm
+        The run to the end of the budget, and the best fresh run of the budget.
+    margin : float
+        Nats by which the fresh run ends lower by the law; negative if it ends higher.
+    low, high : float
+        90% interval of the margin over the bootstrap laws.
+    score : float
+        s at (N0, D0): below 0 data-limited, above 0 capacity-limited.
+    floor : float
+        E + A N0^-alpha, which the run never gets below.
+    rule_of_20 : str
+        ``continue`` while D0 / N0 is below 20, else ``scale``.
+    break_even : tuple of float
+        Budgets at which the law's answer flips, ascending; empty if none was found.
+    signals : tuple of Signal
+    """
+
+    run: RunInProgress
+    answer: str
+    probability: float
+    share: float
+    continued: Arm
+    scaled: Arm
+    margin: float
+    low: float
+    high: float
+    score: float
+    floor: float
+    rule_of_20: str
+    break_even: tuple[float, ...]
+    signals: tuple[Signal, ...]
+
+
+def decide(
+    law: ScalingLaw, bootstrap: Sequence[ScalingLaw], run: RunInProgress, calibration: Calibration = SHIPPED
+) -> Decision:
+    """Decide whether a run should go on or a fresh one of another size should begin.
+
+    The compute spent so far is sunk: the run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the
+    minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta (METHODS 10). How sure that is comes from the laws of the
+    bootstrap, recalibrated on pairs of runs that the law had not seen.
+
+    Parameters
+    ----------
+    law : ScalingLaw
+    bootstrap : sequence of ScalingLaw
+        At least 2, of resampled runs.
+    run : RunInProgress
+    calibration : Calibration
+        From the margins of the bootstrap to a probability.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no bootstrap.
+    """
+    _check(law)
+    laws = [each for each in bootstrap if each.A > 0 and each.B > 0]
+    if len(laws) < 2:
+        raise ToposcopeError(f"{len(laws)} laws of resampled runs: how sure a decision is takes at least 2")
+    margins = np.array([_margin(each, run) for each in laws])
+    margin = _margin(law, run)
+    probability = float(calibration.probability(margins))
+    low, high = np.percentile(margins, [5, 95])
+    return Decision(
+        run=run,
+        answer=answer_of(probability),
+        probability=probability,
+        share=float((margins > 0).mean()),
+        continued=continued(law, run),
+        scaled=scaled(law, run),
+        margin=margin,
+        low=float(low),
+        high=float(high),
+        score=float(law.score(run.parameters, run.tokens)),
+        floor=floor(law, run),
+        rule_of_20="continue" if run.tokens < TOKENS_PER_PARAMETER * run.parameters else "scale",
+        break_even=break_even(law, run),
+        signals=signals(law, run),
+    )
+
+
+def answer_of(probability: float) -> str:
+    """Return ``continue``, ``scale`` or, from 20% to 80%, ``undecided``."""
+    if probability < CONTINUE_BELOW:
+        return "continue"
+    return "scale" if probability > SCALE_ABOVE else "undecided"
+
+
+def continued(law: ScalingLaw, run: RunInProgress) -> Arm:
+    """Return where the run ends if the budget goes into it."""
+    marginal = _marginal(lambda budget: _continued_loss(law, run, budget), run.budget)
+    return Arm(run.parameters, run.tokens_if_continued, _continued_loss(law, run, run.budget), marginal)
+
+
+def scaled(law: ScalingLaw, run: RunInProgress) -> Arm:
+    """Return the best fresh run of the budget, min over N of L(N, dC / 6 N)."""
+    N, D, loss = _best(law, run, run.budget)
+    return Arm(N, D, loss, _marginal(lambda budget: _best(law, run, budget)[2], run.budget))
+
+
+def floor(law: ScalingLaw, run: RunInProgress) -> float:
+    """Return E + A N0^-alpha, nats: what the run never gets below; more where its data end."""
+    return _loss(law, run, run.parameters, np.inf)
+
+
+def break_even(law: ScalingLaw, run: RunInProgress) -> tuple[float, ...]:
+    """Return the budgets at which the answer of the law flips, ascending; empty if it never does.
+
+    With nothing to spend the run is ahead of any fresh one; with all the compute there is it is held by its floor. So
+    the answer flips an odd number of times: once as a rule, three times where a smaller fresh run wins first, the run
+    then catches up, and a larger one wins in the end. Flips are looked for from 1e-6 to 1e9 times the compute spent.
+    """
+    from scipy.optimize import brentq
+
+    def margin(log_budget: float) -> float:
+        return _margin(law, replace(run, budget=float(np.exp(log_budget))))
+
+    low, high = np.log(SEARCHED)
+    logs = np.log(run.spent) + np.linspace(low, high, GRID)
+    signs = np.sign([margin(each) for each in logs])
+    flips = np.flatnonzero(signs[1:] * signs[:-1] < 0)
+    return tuple(float(np.exp(brentq(margin, logs[i], logs[i + 1], xtol=1e-12))) for i in flips)
+
+
+def signals(law: ScalingLaw, run: RunInProgress) -> tuple[Signal, ...]:
+    """Return when each signal to stop the run comes, and what stopping there would save and cost.
+
+    The score is 0 where a 1% larger model would bring as much as 1% more tokens. The marginal price is what the last
+    FLOP of the best fresh run of all the compute, 6 N0 D0 + dC, brings: a run that brings less for a FLOP is past it.
+    All of them take tokens to be fresh.
+    """
+    N = run.parameters
+    whole = run.spent + run.budget
+    # By the envelope theorem the least loss falls as fast as that of the best run with more tokens.
+    price = law.beta * law.B * optimal_split(law, whole)[1] ** -law.beta / whole
+    capacity = law.alpha * law.A * N**-law.alpha
+    moments = {
+        "score": float((capacity / (law.beta * law.B)) ** (-1 / law.beta)),
+        "tokens per parameter": TOKENS_PER_PARAMETER * N,
+        "marginal price": float((6 * N * price / (law.beta * law.B)) ** (-1 / (law.beta + 1))),
+    }
+    return tuple(_signal(law, run, name, tokens) for name, tokens in moments.items())
+
+
+def _signal(law: ScalingLaw, run: RunInProgress, name: str, tokens: float) -> Signal:
+    end = run.tokens_if_continued
+    if tokens >= end:
+        return Signal(name, tokens, 0.0, 0.0)
+    paid = _loss(law, run, run.parameters, tokens) - _loss(law, run, run.parameters, end)
+    return Signal(name, tokens, 1 - tokens / end, paid)
+
+
+def _check(law: ScalingLaw) -> None:
+    for what, factor in (("parameters", law.A), ("tokens", law.B)):
+        if not factor > 0:
+            raise ToposcopeError(f"by these points more {what} bring nothing: there is nothing to decide between")
+
+
+def _margin(law: ScalingLaw, run: RunInProgress) -> float:
+    """Return the nats by which the best fresh run ends below the continued one."""
+    return _continued_loss(law, run, run.budget) - _best(law, run, run.budget)[2]
+
+
+def _continued_loss(law: ScalingLaw, run: RunInProgress, budget: float) -> float:
+    """Return the loss of the continued run; a token counts half where the learning rate falls."""
+    new = budget / (6 * run.parameters)
+    cooling = min(new, run.cool_down * (run.tokens + new))
+    return _loss(law, run, run.parameters, run.tokens + new - cooling / 2)
+
+
+def _best(law: ScalingLaw, run: RunInProgress, budget: float) -> tuple[float, float, float]:
+    """Return N, D and loss of the best fresh run of a budget."""
+    # By the law in all of its tokens, of which those of the cool-down count half.
+    cooled = replace(law, B=law.B * (1 - run.cool_down / 2) ** -law.beta)
+    if np.isfinite(run.unique_tokens):
+        plan = plan_repeated(cooled, budget, run.unique_tokens)
+        return plan.N, plan.D, plan.loss
+    N, D = optimal_split(cooled, budget)
+    return N, D, float(cooled.loss(N, D))
+
+
+def _loss(law: ScalingLaw, run: RunInProgress, N: float, D: float) -> float:
+    if np.isfinite(run.unique_tokens):
+        return repeated_loss(law, N, D, run.unique_tokens)
+    return float(law.loss(N, D))
+
+
+def _marginal(loss: Callable[[float], float], budget: float) -> float:
+    """Return the nats that the last FLOP of a budget brings."""
+    return (loss(budget * (1 - STEP)) - loss(budget * (1 + STEP))) / (2 * STEP * budget)

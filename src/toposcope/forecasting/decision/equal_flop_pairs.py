@@ -1,0 +1,353 @@
+"""Pairs of runs that settle which was better, to continue or to scale, at equal compute (METHODS 10)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.calibration import SHIPPED, Calibration, fit_calibration
+from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.logs.points import Points
+from toposcope.seeds import derive_seed
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Places = NDArray[np.int64]
+Labels = NDArray[np.str_]
+Fit = Callable[[Points], FittedLaw]
+
+LARGER = 1.3
+"""Least ratio of the sizes of a pair: between sizes nearer than that there is little to decide."""
+MOST_SUNK = 0.95
+"""Largest share of its tokens that the run had behind it at the decision."""
+PAIRS_OF_RUNS = 40
+"""Most pairs of points drawn from the same two runs, which tell little more than the first few of them."""
+POINTS_OF_RUN = 24
+"""Most points kept of a run: neighbours on a curve tell the same."""
+FOLDS = 4
+FEWEST_RUNS = 8
+"""Below, folds hold no two runs of different size, or leave too few to fit a law to."""
+RESAMPLES = 100
+"""Of the bootstrap of each law that judges pairs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Decisions whose outcome is known.
+
+    A run of N0 parameters ended at D tokens. A run of N1 > N0 ended at D1, for dC = 6 N1 D1, no more than the first
+    took in all. So at D0 = D - dC / 6 N0 tokens the first could have been given up for the second.
+
+    Attributes
+    ----------
+    N0, D, N1, D1 : ndarray, shape (n,), float64
+    continued, scaled : ndarray, shape (n,), float64
+        Losses that the two reached.
+    run, other : ndarray, shape (n,), str
+        Which runs they are.
+    """
+
+    N0: Vector
+    D: Vector
+    N1: Vector
+    D1: Vector
+    continued: Vector
+    scaled: Vector
+    run: Labels
+    other: Labels
+
+    @classmethod
+    def of(cls, points: Points, ends: Places, others: Places) -> Self:
+        """Return pairs of points, by their places."""
+        return cls(
+            *(points.N[ends], points.D[ends], points.N[others], points.D[others]),
+            *(points.loss[ends], points.loss[others], points.run[ends], points.run[others]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.N0)
+
+    @property
+    def budget(self) -> Vector:
+        """The extra compute dC of either arm, shape (n,)."""
+        return 6 * self.N1 * self.D1
+
+    @property
+    def D0(self) -> Vector:  # noqa: N802
+        """Tokens of the run at the decision, shape (n,); 0 where both begin."""
+        return np.maximum(self.D - self.budget / (6 * self.N0), 0.0)
+
+    @property
+    def margin(self) -> Vector:
+        """Nats by which the larger run ended lower, shape (n,)."""
+        return self.continued - self.scaled
+
+    @property
+    def weight(self) -> Vector:
+        """Weight of each pair, shape (n,), by which every two runs count as one."""
+        two = np.stack([self.run, self.other], axis=1)
+        _, group, count = np.unique(two, axis=0, return_inverse=True, return_counts=True)
+        weight: Vector = 1.0 / count[group.ravel()]
+        return weight
+
+    def foretold(self, law: ScalingLaw) -> Vector:
+        """Return the margin by a law, shape (n,)."""
+        return law.loss(self.N0, self.D) - law.loss(self.N1, self.D1)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Pairs":
+        """Return some of the pairs."""
+        return Pairs(*(getattr(self, each.name)[kept] for each in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Pairs, with what a law says of them that has not seen their runs.
+
+    Attributes
+    ----------
+    pairs : Pairs
+    margin : ndarray, shape (n,)
+        Nats by which the larger run ends lower, by the law.
+    margins : ndarray, shape (n, k)
+        The same by each law of the bootstrap.
+    """
+
+    pairs: Pairs
+    margin: Vector
+    margins: Matrix
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def won(self) -> NDArray[np.bool_]:
+        """Whether scaling was better, shape (n,)."""
+        return self.pairs.margin > 0
+
+    @property
+    def n_runs(self) -> int:
+        """Different runs among the pairs."""
+        return len({*self.pairs.run.tolist(), *self.pairs.other.tolist()})
+
+    def where(self, kept: NDArray[np.bool_]) -> "Judged":
+        """Return some of them."""
+        return Judged(self.pairs.where(kept), self.margin[kept], self.margins[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """A calibration, and how probabilities fared on the pairs that it was learnt from.
+
+    Attributes
+    ----------
+    calibration : Calibration
+    judged : Judged or None
+        None where the points do not tell, and the shipped calibration is taken.
+    probability : ndarray, shape (n,)
+        Of each pair, by what was learnt without its runs.
+    remark : str
+    """
+
+    calibration: Calibration
+    judged: Judged | None
+    probability: Vector
+    remark: str
+
+
+def learn_calibration(points: Points, seed: int = 0) -> Learnt:
+    """Learn from a collection of runs how sure its scaling law may be.
+
+    Where its runs are too few, or tell no law when some are held out, the shipped calibration is taken, and said so.
+    """
+    few = _too_few(points)
+    if not few:
+        points = thinned(points)
+        fit = remembered(partial(fit_scaling_law, resamples=RESAMPLES, seed=seed))
+        try:
+            judged, probability = recalibrated_out_of_fold(points, folds_of(points, FOLDS, seed), fit, seed)
+        except RefusedError as error:
+            few = f"with runs held out they tell no law ({error})"
+        else:
+            if len(judged):
+                learnt = calibration_of(judged)
+                remark = (
+                    f"probabilities are recalibrated on {len(judged):,} pairs of {judged.n_runs} of these runs, held "
+                    f"out from law and calibration: two runs differ by {learnt.blur:.3f} nats beyond what N and D tell"
+                )
+                return Learnt(learnt, judged, probability, remark)
+            few = "no two of them of different size can be set to equal compute"
+    remark = (
+        f"these runs cannot tell how sure their law may be: {few}; probabilities are recalibrated as on other runs, "
+        f"which differ by {SHIPPED.blur:.3f} nats beyond what N and D tell"
+    )
+    return Learnt(SHIPPED, None, np.empty(0), remark)
+
+
+def _too_few(points: Points) -> str:
+    n_runs = len(np.unique(points.run))
+    return f"there are {n_runs}, and at least {FEWEST_RUNS} are needed" if n_runs < FEWEST_RUNS else ""
+
+
+def remembered(fit: Fit) -> Fit:
+    """Return a fit that is not done again for runs it was given before: any two folds are held out in two orders."""
+    known: dict[bytes, FittedLaw] = {}
+
+    def recall(points: Points) -> FittedLaw:
+        runs = points.run.tobytes()
+        if runs not in known:
+            known[runs] = fit(points)
+        return known[runs]
+
+    return recall
+
+
+def thinned(points: Points, most: int = POINTS_OF_RUN) -> Points:
+    """Return at most so many points of each run, the first and the last among them, evenly spaced in log order."""
+    kept = np.zeros(len(points), dtype=bool)
+    for name in np.unique(points.run):
+        places = np.flatnonzero(points.run == name)
+        places = places[np.argsort(points.D[places], kind="stable")]
+        kept[places[np.unique(np.geomspace(1, len(places), most).round().astype(int) - 1)]] = True
+    return points.where(kept)
+
+
+def equal_flop_pairs(points: Points, seed: int = 0, most: int = PAIRS_OF_RUNS) -> Pairs:
+    """Draw pairs in which a larger run took no more compute than the run it is compared with.
+
+    Parameters
+    ----------
+    points : Points
+        Each point of a run is taken as an end of it.
+    seed : int
+    most : int
+        Pairs from the same two runs, drawn without replacement from all there are.
+
+    Returns
+    -------
+    Pairs
+        Perhaps none.
+    """
+    of_run = [np.flatnonzero(points.run == name) for name in np.unique(points.run)]
+    drawn = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for first in of_run:
+        for second in of_run:
+            if points.N[second[0]] < LARGER * points.N[first[0]]:
+                continue
+            ends, others = _possible(points, first, second)
+            if len(ends) > most:
+                names = points.run[first[0]], points.run[second[0]]
+                draw = np.random.default_rng(derive_seed(seed, "pairs", *map(str, names)))
+                kept = np.sort(draw.choice(len(ends), most, replace=False))
+                ends, others = ends[kept], others[kept]
+            drawn.append((ends, others))
+    ends, others = (np.concatenate(column) for column in zip(*drawn, strict=True))
+    return Pairs.of(points, ends, others)
+
+
+def _possible(points: Points, first: Places, second: Places) -> tuple[Places, Places]:
+    """Return all pairs of a point of one run and a point of another in which the other fits into what the one took."""
+    ends, others = (axis.ravel() for axis in np.meshgrid(first, second, indexing="ij"))
+    sunk = 1 - points.C[others] / points.C[ends]
+    # Of a run with several points the decision lies where it is known: not before the first of them.
+    began = points.D[first].min() if len(first) > 1 else 0.0
+    possible = (sunk >= 0) & (sunk <= MOST_SUNK) & (sunk * points.D[ends] >= began)
+    return ends[possible], others[possible]
+
+
+def folds_of(points: Points, n_folds: int, seed: int = 0) -> Places:
+    """Return the fold of each point, shape (n,): whole runs, and in every fold runs of all sizes.
+
+    Runs are dealt out in the order of their size, `n_folds` of them at a time, in random order.
+    """
+    names, first = np.unique(points.run, return_index=True)
+    draw = np.random.default_rng(derive_seed(seed, "folds", n_folds))
+    by_size = names[np.lexsort((draw.random(len(names)), points.N[first]))]
+    dealt = np.concatenate([draw.permutation(n_folds) for _ in range(-(-len(names) // n_folds))])
+    fold = dict(zip(by_size.tolist(), dealt.tolist(), strict=False))
+    return np.array([fold[name] for name in points.run.tolist()], dtype=np.int64)
+
+
+def judge(pairs: Pairs, fitted: FittedLaw) -> Judged:
+    """Let a law say what it holds of pairs.
+
+    Raises
+    ------
+    ToposcopeError
+        If it has seen a run of theirs.
+    """
+    seen = {*fitted.points.run.tolist()} & {*pairs.run.tolist(), *pairs.other.tolist()}
+    if seen:
+        raise ToposcopeError(f"run {min(seen)}: the law that should judge it was fitted to it")
+    margins = np.stack([pairs.foretold(law) for law in fitted.bootstrap], axis=1)
+    return Judged(pairs, pairs.foretold(fitted.law), margins)
+
+
+def judged_out_of_fold(points: Points, folds: Places, fit: Fit, seed: int = 0) -> Judged:
+    """Judge the pairs inside each fold by a law of the other folds.
+
+    Parameters
+    ----------
+    points : Points
+    folds : ndarray, shape (n,), int64
+        Whole runs; see `folds_of`.
+    fit : callable
+        Fits a law to points.
+    seed : int
+        Of the draw of pairs.
+
+    Raises
+    ------
+    RefusedError
+        If the points of the other folds tell no law.
+    """
+    return together([_judged_inside(points, folds == number, fit, seed) for number in np.unique(folds)])
+
+
+def recalibrated_out_of_fold(
+    points: Points, folds: Places, fit: Fit, seed: int = 0, prior: Calibration | None = SHIPPED
+) -> tuple[Judged, Vector]:
+    """Judge the pairs inside each fold, and give each a probability by what is learnt from the other folds alone.
+
+    Neither the law nor the calibration has seen a run of the pair, nor has any law that the calibration was learnt
+    from: inside the other folds it is learnt fold by fold again.
+
+    Returns
+    -------
+    judged : Judged
+    probability : ndarray, shape (n,)
+        That scaling wins.
+    """
+    judged, probabilities = [], []
+    for number in np.unique(folds):
+        rest = folds != number
+        outer = _judged_inside(points, ~rest, fit, seed)
+        inner = judged_out_of_fold(points.where(rest), folds[rest], fit, seed)
+        judged.append(outer)
+        probabilities.append(calibration_of(inner, prior).probability(outer.margins))
+    return together(judged), np.concatenate(probabilities)
+
+
+def calibration_of(judged: Judged, prior: Calibration | None = SHIPPED) -> Calibration:
+    """Learn a calibration from judged pairs; without any it is the prior, or, without that, the shipped one."""
+    if not len(judged):
+        return prior or SHIPPED
+    return fit_calibration(judged.margins, judged.won, judged.pairs.weight, judged.n_runs, prior)
+
+
+def together(judged: Sequence[Judged]) -> Judged:
+    """Return several sets of judged pairs as one; laws that some bootstraps have more of than others are left out."""
+    k = min(each.margins.shape[1] for each in judged)
+    return Judged(
+        Pairs(*(np.concatenate([getattr(each.pairs, f.name) for each in judged]) for f in fields(Pairs))),
+        np.concatenate([each.margin for each in judged]),
+        np.concatenate([each.margins[:, :k] for each in judged]),
+    )
+
+
+def _judged_inside(points: Points, inside: NDArray[np.bool_], fit: Fit, seed: int) -> Judged:
+    return judge(equal_flop_pairs(points.where(inside), seed), fit(points.where(~inside)))

@@ -1,0 +1,107 @@
+"""A forecaster that fits a law of the steps: its end, its curve, and its errors on siblings."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecasting.forecast import Forecast, RefusedError, Run, curve_steps, end_steps, fraction_seen
+from toposcope.forecasting.forecasters.siblings import kin, of_other_sizes
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+
+Vector = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedLaw:
+    """A law, fitted.
+
+    Attributes
+    ----------
+    loss : callable
+        Steps -> the loss there, in the log's unit.
+    schedule : Schedule
+    diagnostics, remarks
+        As in `Forecast`.
+    """
+
+    loss: Callable[[Steps], Vector]
+    schedule: Schedule
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def _final(self) -> float:
+        return float(self.loss(end_steps(self.schedule)).mean())
+
+    def final(self) -> float:
+        """Return the final loss.
+
+        Raises
+        ------
+        RefusedError
+            If it is not finite and positive.
+        """
+        if not (np.isfinite(self._final) and self._final > 0):
+            raise RefusedError("the law that fits ends at a loss that is not positive; more of the run has to be seen")
+        return self._final
+
+
+class LawForecaster(ABC):
+    """What fits a law."""
+
+    name: str
+
+    @abstractmethod
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> FittedLaw:
+        """Fit the law to what was seen; arguments and errors as those of `fit`."""
+
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> Forecast:
+        """Forecast, and foretell the siblings from the same fraction, each without the runs of its size.
+
+        Raises
+        ------
+        RefusedError
+            If the forecaster cannot say anything honest here.
+        """
+        fitted = self.law(log, schedule, siblings)
+        errors, relatives = self.errors(log, schedule, siblings)
+        steps = curve_steps(log, schedule)
+        return Forecast(
+            forecaster=self.name,
+            loss=fitted.final(),
+            steps=steps,
+            curve=fitted.loss(steps),
+            errors=errors,
+            relatives=relatives,
+            diagnostics=fitted.diagnostics,
+            remarks=fitted.remarks,
+        )
+
+    def errors(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> tuple[Vector, NDArray[np.bool_]]:
+        """Return log(foretold / final) of the siblings that can be foretold, and which are of the log's family."""
+        runs = tuple(kin(log, siblings))
+        found = sibling_errors(self, runs, fraction_seen(log, schedule))
+        told = np.isfinite(found)
+        relatives = np.array([run.log.family == log.family for run in runs], dtype=bool)
+        return found[told], relatives[told]
+
+
+@lru_cache(maxsize=512)
+def sibling_errors(forecaster: LawForecaster, runs: tuple[Run, ...], fraction: float) -> Vector:
+    """Return log(foretold / final) of each run, each foretold without the runs of its size; NaN if it cannot be."""
+    found = np.full(len(runs), np.nan)
+    for i, run in enumerate(runs):
+        seen = run.seen(fraction)
+        if seen is None:
+            continue
+        try:
+            found[i] = np.log(forecaster.law(seen, run.schedule, of_other_sizes(run, runs)).final() / run.final())
+        except RefusedError:
+            continue
+    return found

@@ -1,0 +1,115 @@
+"""How sure a forecast is: conformal over sibling runs, or from a shipped table of errors (METHODS 9)."""
+
+import csv
+from dataclasses import replace
+from functools import lru_cache
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecasting.forecast import Forecast, fraction_seen
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+
+Vector = NDArray[np.float64]
+
+LEVEL = 0.9
+FEWEST = 8
+"""Errors that an interval is made of."""
+PARTS, LEAST_ROWS = 20, 5
+RISEN = 1.1
+"""The last loss over the lowest; by so much noise does not rise."""
+STILL = 1e-6
+"""Range of the losses over the first; a loss that changes by less stands still."""
+TABLE = "errors.csv"
+FALLBACK = "last"
+"""Widest of all; it counts for what the table does not name."""
+
+
+def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
+    """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and where it is from.
+
+    Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
+    errors of n siblings of the family, at least 8, each foretold at the same fraction without the runs of its size.
+    Runs of one size are alike, so that the guarantee is not exact; what is covered is measured. With fewer siblings
+    the shipped table tells, by fraction; or the largest error of the few, or siblings of other families, if wider.
+    """
+    relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
+    fraction = fraction_seen(log, schedule)
+    if len(relatives) >= FEWEST:
+        width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
+        if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
+            source += ", too few for 90%: the largest of them"
+    else:
+        width = shipped(forecast.forecaster, fraction)
+        source = f"interval: errors at {fraction:.0%} of other families' runs; siblings of this one would tell better"
+        if len(strangers) >= FEWEST:
+            width = max(width, quantile(strangers))
+        if len(relatives):
+            width = max(width, float(relatives.max()))
+            source += f", of which {len(relatives)} count where they are wider"
+    low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
+    lowest, now = risen(log)
+    if now > RISEN * lowest:
+        high = max(high, now)
+        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: no law of a run that learns holds; {source}"
+    return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+
+
+def risen(log: Log) -> tuple[float, float]:
+    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least."""
+    medians = _medians(log)
+    return min(medians), medians[-1]
+
+
+def learns(log: Log) -> bool:
+    """Tell whether the loss changes at all, and has not risen half of the way back from its lowest."""
+    medians = _medians(log)
+    first, lowest, last = medians[0], min(medians), medians[-1]
+    diverges = last > RISEN * lowest and last - lowest > (first - lowest) / 2
+    stands = len(log.loss) >= LEAST_ROWS and float(np.ptp(log.loss)) <= STILL * first
+    return not diverges and not stands
+
+
+def _medians(log: Log) -> list[float]:
+    parts = np.array_split(log.loss, min(PARTS, max(1, len(log.loss) // LEAST_ROWS)))
+    return [float(np.median(part)) for part in parts]
+
+
+def quantile(errors: Vector, level: float = LEVEL) -> float:
+    """Return the ceil((n + 1) level)-th smallest of n absolute errors, or the largest."""
+    k = min(int(np.ceil((len(errors) + 1) * level)), len(errors))
+    return float(np.sort(errors)[k - 1])
+
+
+def band(forecast: Forecast) -> tuple[Vector, Vector]:
+    """Return the ends of the interval along the curve, shape (m,) each.
+
+    Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps foretold.
+    """
+    width = np.log(forecast.high / forecast.loss)
+    steps = forecast.steps.astype(np.float64)
+    grown = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
+    return forecast.curve * np.exp(-width * grown), forecast.curve * np.exp(width * grown)
+
+
+def shipped(forecaster: str, fraction: float) -> float:
+    """Return the 90% quantile of |log(foretold / final)| over three published families, interpolated in its logarithm.
+
+    Beyond the fractions of the table the nearest counts.
+    """
+    table = _table()
+    known = table.get(forecaster, table[FALLBACK])
+    fractions, widths = (np.log(column) for column in zip(*sorted(known.items()), strict=True))
+    return float(np.exp(np.interp(np.log(fraction), fractions, widths)))
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[float, float]]:
+    """Read the shipped table: forecaster -> fraction -> quantile. It is made by ``benchmarks/forecast.py``."""
+    found: dict[str, dict[float, float]] = {}
+    text = (files("toposcope.forecasting") / TABLE).read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        found.setdefault(row["forecaster"], {})[float(row["fraction"])] = float(row["quantile"])
+    return found

@@ -1,0 +1,236 @@
+"""How compute-optimal parameters and tokens grow with compute, N* ~ C^a and D* ~ C^b, three ways.
+
+The approaches of Hoffmann et al. 2022: the lower envelope of training curves (section 3.1), parabolas through points of
+equal compute (3.2), and the law of N and D (3.3). The first two know nothing of the law and check it. As C = 6 N D, the
+two exponents add up to 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split, over_bootstrap
+from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw
+from toposcope.logs.points import Points
+from toposcope.seeds import derive_seed
+
+Vector = NDArray[np.float64]
+
+BUDGETS = 200
+"""Budgets at which training curves are compared."""
+CHECKED = 200
+"""Resamples of the approaches that the law is only checked by."""
+FEWEST_BUDGETS = 3
+FEWEST_ON_PARABOLA = 5
+"""Points of equal compute; a parabola takes three, and their unequal compute one."""
+EQUAL_COMPUTE = 1.2
+"""Points are of equal compute if the most is at most this factor above the least."""
+FEWEST_RESAMPLES = 0.5
+"""Share of the resamples that has to tell the exponent, for an interval."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """The compute-optimal models as one approach finds them.
+
+    Attributes
+    ----------
+    approach : str
+        ``envelope``, ``parabolas`` or ``law``.
+    a, b : Interval
+        Exponents of N* and D* in C, with their intervals over resampled runs (95%).
+    C, N : ndarray, shape (k,)
+        Budgets, and N* at each.
+    remarks : tuple of str
+    """
+
+    approach: str
+    a: Interval
+    b: Interval
+    C: Vector
+    N: Vector
+    remarks: tuple[str, ...] = ()
+
+    def optimal_parameters(self, budget_flops: float) -> float:
+        """Return N* of a budget on the power law through what was found."""
+        at = np.log(self.N).mean() + self.a.value * (np.log(budget_flops) - np.log(self.C).mean())
+        return float(np.exp(at))
+
+
+def approaches(fitted: FittedLaw, *, seed: int = 0) -> tuple[list[Frontier], dict[str, str]]:
+    """Return what each approach that can be taken finds, and why the others cannot, by name."""
+    found, refused = [by_law(fitted)], {}
+    for name, approach in (("envelope", by_envelope), ("parabolas", by_parabolas)):
+        try:
+            found.append(approach(fitted.points, resamples=CHECKED, seed=seed))
+        except RefusedError as error:
+            refused[name] = str(error)
+    return found, refused
+
+
+def by_law(fitted: FittedLaw) -> Frontier:
+    """Return approach 3: a = beta / (alpha + beta) and b = alpha / (alpha + beta)."""
+    a, b = over_bootstrap(
+        fitted, lambda law: (law.beta / (law.alpha + law.beta), law.alpha / (law.alpha + law.beta)), LEVEL
+    )
+    ends = np.array([fitted.points.C.min(), fitted.points.C.max()])
+    return Frontier("law", a, b, ends, np.array([optimal_split(fitted.law, float(c))[0] for c in ends]))
+
+
+def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -> Frontier:
+    """Return approach 1: at many budgets, the size whose training curve is lowest there.
+
+    Curves are linear in ln C between their points. A budget counts where both a smaller and a larger model than the
+    best one were seen at it.
+
+    Parameters
+    ----------
+    points : Points
+        Training curves: several points of each run.
+    resamples : int
+        Of whole runs.
+    seed : int
+
+    Raises
+    ------
+    RefusedError
+        If fewer than 3 sizes are best at any budget.
+
+    Notes
+    -----
+    A curve of a run whose learning rate has not fallen lies above what that budget could reach (Hoffmann et al. 2022,
+    appendix B).
+    """
+    N, budgets, losses = _curves(points)
+
+    def found(kept: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+        seen = np.where(kept[:, None], losses, np.inf)
+        here = np.isfinite(seen)
+        best = N[seen.argmin(axis=0)]
+        low = np.where(here, N[:, None], np.inf).min(axis=0)
+        high = np.where(here, N[:, None], -np.inf).max(axis=0)
+        inner = (low < best) & (best < high)
+        return budgets[inner], best[inner]
+
+    C, best = found(np.ones(len(N), dtype=bool))
+    if len(np.unique(best)) < FEWEST_BUDGETS:
+        raise RefusedError(
+            f"envelope: {len(np.unique(best))} sizes are best at some budget between smaller and larger ones; "
+            f"at least {FEWEST_BUDGETS} are needed, with training curves that overlap in compute"
+        )
+    random = np.random.default_rng(derive_seed(seed, "frontier", "envelope"))
+    slopes = []
+    for _ in range(resamples):
+        there, others = found(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
+        if len(np.unique(others)) >= FEWEST_BUDGETS:
+            slopes.append(_slope(there, others))
+    return _frontier("envelope", C, best, slopes, resamples)
+
+
+def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -> Frontier:
+    """Return approach 2: at each of a few budgets, the vertex of a parabola of the loss in ln N.
+
+    Points are of one budget if their compute is within a factor of 1.2; a term in ln C takes up what is left of the
+    difference. A budget counts if it has 5 points of 4 sizes, and a lowest place between them.
+
+    Parameters
+    ----------
+    points : Points
+    resamples : int
+        Of whole runs.
+    seed : int
+
+    Raises
+    ------
+    RefusedError
+        If fewer than 3 budgets have a parabola.
+    """
+    log_n, log_c = np.log(points.N), np.log(points.C)
+    groups = _of_equal_compute(log_c)
+    centres = np.array([np.exp(log_c[g].mean()) for g in groups])
+    _, runs = np.unique(points.run, return_inverse=True)
+    n_runs = int(runs.max()) + 1
+
+    def found(weights: Vector) -> tuple[Vector, Vector]:
+        vertices = np.array([_vertex(log_n[g], log_c[g], points.loss[g], weights[g]) for g in groups])
+        told = np.isfinite(vertices)
+        return centres[told], np.exp(vertices[told])
+
+    C, best = found(np.ones(len(points)))
+    if len(C) < FEWEST_BUDGETS:
+        raise RefusedError(
+            f"parabolas: {len(C)} budgets have points of equal compute on both sides of the best size; "
+            f"at least {FEWEST_BUDGETS} are needed"
+        )
+    random = np.random.default_rng(derive_seed(seed, "frontier", "parabolas"))
+    slopes = []
+    for _ in range(resamples):
+        counts = np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs).astype(np.float64)
+        there, others = found(counts[runs])
+        if len(there) >= FEWEST_BUDGETS:
+            slopes.append(_slope(there, others))
+    return _frontier("parabolas", C, best, slopes, resamples)
+
+
+def _curves(points: Points) -> tuple[Vector, Vector, NDArray[np.float64]]:
+    """Return sizes (r,), budgets (k,), and the loss of each run at each budget (r, k), infinite where not seen."""
+    log_c = np.log(points.C)
+    budgets = np.linspace(log_c.min(), log_c.max(), BUDGETS)
+    sizes, losses = [], []
+    for run in np.unique(points.run):
+        of = np.flatnonzero(points.run == run)
+        of = of[np.argsort(log_c[of])]
+        if len(of) > 1:
+            sizes.append(float(points.N[of[0]]))
+            losses.append(np.interp(budgets, log_c[of], points.loss[of], left=np.inf, right=np.inf))
+    if not sizes:
+        raise RefusedError("envelope: no run has more than one point; training curves are needed")
+    return np.array(sizes), np.exp(budgets), np.array(losses)
+
+
+def _of_equal_compute(log_c: Vector) -> list[NDArray[np.int64]]:
+    """Return groups of points, those of the most points first taken, in ascending order of compute."""
+    order = np.argsort(log_c)
+    free, groups = np.ones(len(order), dtype=bool), []
+    while free.any():
+        left = order[free]
+        ends = np.searchsorted(log_c[left], log_c[left] + np.log(EQUAL_COMPUTE), side="right")
+        first = int(np.argmax(ends - np.arange(len(left))))
+        if ends[first] - first < FEWEST_ON_PARABOLA:
+            break
+        groups.append(left[first : ends[first]])
+        free[np.isin(order, groups[-1])] = False
+    return sorted(groups, key=lambda g: float(log_c[g].mean()))
+
+
+def _vertex(x: Vector, log_c: Vector, loss: Vector, weights: Vector) -> float:
+    """Return ln N of the lowest place of a parabola; NaN if it has none between the points."""
+    drawn = weights > 0
+    if drawn.sum() < FEWEST_ON_PARABOLA or len(np.unique(x[drawn])) < FEWEST_ON_PARABOLA - 1:
+        return np.nan
+    centre, root = x[drawn].mean(), np.sqrt(weights)
+    of = x - centre
+    columns = np.stack([np.ones_like(x), of, of**2, log_c - log_c.mean()], axis=1)
+    _, slope, bend, _ = np.linalg.lstsq(columns * root[:, None], loss * root, rcond=1e-9)[0]
+    if bend <= 0:
+        return np.nan
+    at = float(centre - slope / (2 * bend))
+    return at if x[drawn].min() < at < x[drawn].max() else np.nan
+
+
+def _slope(C: Vector, N: Vector) -> float:
+    return float(np.polyfit(np.log(C), np.log(N), 1)[0])
+
+
+def _frontier(approach: str, C: Vector, N: Vector, slopes: list[float], resamples: int) -> Frontier:
+    value, remarks = _slope(C, N), []
+    low = high = np.nan
+    if len(slopes) > FEWEST_RESAMPLES * resamples:
+        low, high = (float(end) for end in np.percentile(slopes, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]))
+        if len(slopes) < resamples:
+            remarks.append(f"{resamples - len(slopes)} of {resamples} resamples tell no exponent: left out")
+    elif resamples:
+        remarks.append("most resamples tell no exponent: there is no interval")
+    return Frontier(approach, Interval(value, low, high), Interval(1 - value, 1 - high, 1 - low), C, N, tuple(remarks))

@@ -1,0 +1,268 @@
+"""The law of loss in parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta (METHODS 10)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, optima
+from toposcope.logs.points import Points
+from toposcope.progress import Progress, silent
+from toposcope.seeds import derive_seed
+
+Vector = NDArray[np.float64]
+
+NAMES = ("E", "A", "B", "alpha", "beta")
+RESAMPLES = 1000
+AT_ONCE = 100
+"""Resamples between two calls of `progress`."""
+FEWEST_POINTS, FEWEST_LEVELS = 5, 3
+EXPONENTS = (0.01, 3.0)
+"""Least and largest exponent that is believed."""
+COLLINEAR = 0.01
+"""Share of the spread of ln D that has to be left beside ln N."""
+FEW_RUNS, FEW_CURVES = 10, 30
+"""Below these, intervals cover less than they say: with 22 training curves, of those of 95% about 89% held the loss."""
+ILL_TOLD = 0.5
+"""Standard errors beyond this share of an exponent are remarked on."""
+APART, ALIKE = 0.1, 0.02
+"""Exponents this much apart, at an objective this little higher: a rival optimum."""
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, equation 2).
+
+    Attributes
+    ----------
+    E : float
+        Nats: what no model gets below on these data.
+    A, alpha : float
+        What too few parameters cost.
+    B, beta : float
+        What too few tokens cost.
+    """
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+
+    def loss(self, N: ArrayLike, D: ArrayLike) -> Vector:
+        """Return the loss in nats, of the shape that N and D broadcast to."""
+        N, D = np.asarray(N, dtype=np.float64), np.asarray(D, dtype=np.float64)
+        found: Vector = self.E + self.A * N**-self.alpha + self.B * D**-self.beta
+        return found
+
+    def score(self, N: ArrayLike, D: ArrayLike) -> Vector:
+        """Return s = ln(alpha A N^-alpha) - ln(beta B D^-beta), of the shape that N and D broadcast to.
+
+        It compares what a 1% larger model and 1% more tokens bring, which cost the same: below 0 more tokens bring
+        more (data-limited), above 0 a larger model (capacity-limited); 0 is compute-optimal.
+        """
+        N, D = np.asarray(N, dtype=np.float64), np.asarray(D, dtype=np.float64)
+        found: Vector = (
+            np.log(self.alpha * self.A) - self.alpha * np.log(N) - np.log(self.beta * self.B) + self.beta * np.log(D)
+        )
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class FittedLaw:
+    """A scaling law and how well the points tell it.
+
+    Attributes
+    ----------
+    law : ScalingLaw
+    bootstrap : tuple of ScalingLaw
+        Laws of resampled runs; empty where none was asked for, or half of them or more tell no law.
+    standard_errors : dict of float
+        Of ``E``, ``A``, ``B``, ``alpha`` and ``beta``: standard deviations over the bootstrap; NaN without one.
+    objective : float
+        Mean Huber loss of ln L at the optimum, in units of delta^2.
+    points : Points
+        What was fitted.
+    remarks : tuple of str
+        What the points tell badly or not at all, a sentence each.
+    """
+
+    law: ScalingLaw
+    bootstrap: tuple[ScalingLaw, ...]
+    standard_errors: dict[str, float]
+    objective: float
+    points: Points
+    remarks: tuple[str, ...] = ()
+
+
+def fit_scaling_law(
+    points: Points, *, resamples: int = RESAMPLES, seed: int = 0, progress: Progress = silent
+) -> FittedLaw:
+    """Fit the law to points: the sum of the Huber loss (delta 1e-3) of ln L, over a full grid of starts.
+
+    Parameters
+    ----------
+    points : Points
+        Of one family. Order is immaterial.
+    resamples : int
+        Of the bootstrap. Whole runs are drawn, with all their points.
+    seed : int
+    progress : callable
+
+    Raises
+    ------
+    RefusedError
+        If the points cannot tell the five parameters: fewer than 5 different ones, fewer than 3 sizes or 3 numbers of
+        tokens, tokens in a fixed relation to parameters (every D / N equal), a loss that does not fall with both, or
+        an exponent outside 0.01 to 3.
+
+    Notes
+    -----
+    Hoffmann et al. 2022, approach 3, with the corrections of Besiroglu et al. 2024: the objective is a mean, and is
+    followed until less than 1e-13 of it is left to gain.
+    """
+    families = np.unique(points.family)
+    if len(families) > 1:
+        raise RefusedError(
+            f"scaling law: points of {len(families)} families ({', '.join(families)}); fit one at a time"
+        )
+    order = np.lexsort((points.loss, points.D, points.N))
+    N, D, loss, run = points.N[order], points.D[order], points.loss[order], points.run[order]
+    if told := _not_told(N, D):
+        raise RefusedError(f"scaling law: {told}")
+    if not np.ptp(loss) > 0:
+        raise RefusedError("scaling law: the loss is the same at every point")
+    problem = Problem.of(N, D, loss)
+    found = optima(problem, np.ones(len(N)))
+    best = problem.coefficients(found.theta[:1])[0]
+    if not found.converged[0]:
+        raise RefusedError("scaling law: the points lead to no optimum; give more sizes and more numbers of tokens")
+    _check_exponents(best)
+    runs = _numbered(run)
+    theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
+    if 2 * left_out >= resamples:
+        theta = theta[:0]  # what is left of them would seem sure
+    errors = theta.std(axis=0, ddof=1) if len(theta) > 1 else np.full(5, np.nan)
+    standard_errors = dict(zip(NAMES, errors.tolist(), strict=True))
+    law = ScalingLaw(*best.tolist())
+    remarks = [*_remarks(points, law, standard_errors, int(runs.max()) + 1)]
+    if left_out:
+        then = "intervals are too narrow" if len(theta) else "there are no standard errors and no intervals"
+        remarks.append(f"{left_out} of {resamples} resamples could not be fitted: {then}")
+    if rival := _rival(problem, found):
+        remarks.append(rival)
+    return FittedLaw(
+        law=law,
+        bootstrap=tuple(ScalingLaw(*row) for row in theta.tolist()),
+        standard_errors=standard_errors,
+        objective=float(found.objective[0]),
+        points=points,
+        remarks=tuple(remarks),
+    )
+
+
+def _not_told(N: Vector, D: Vector) -> str:
+    """Say why points at such N and D cannot tell the law; empty if they can."""
+    n, sizes, tokens = len(np.unique(N + 1j * D)), len(np.unique(N)), len(np.unique(D))
+    if n < FEWEST_POINTS:
+        return f"{_many(n, 'different point')} for five parameters; at least {FEWEST_POINTS} are needed"
+    if sizes < FEWEST_LEVELS:
+        return f"{_many(sizes, 'size')}: A, alpha and E cannot be told apart; at least {FEWEST_LEVELS} are needed"
+    if tokens < FEWEST_LEVELS:
+        few = _many(tokens, "number")
+        return f"{few} of tokens: B, beta and E cannot be told apart; at least {FEWEST_LEVELS} are needed"
+    x, y = np.log(N) - np.log(N).mean(), np.log(D) - np.log(D).mean()
+    slope = float(x @ y) / float(x @ x)
+    # Against a falling D the two terms go opposite ways and are told apart, if badly.
+    if slope > 0 and float(np.std(y - slope * x)) < COLLINEAR * float(np.std(y)):
+        return (
+            f"tokens grow as N^{slope:.2f} at every point (D / N from {float((D / N).min()):.3g} to "
+            f"{float((D / N).max()):.3g}): what parameters and what tokens bring cannot be told apart; add points with "
+            "another D at the same N"
+        )
+    return ""
+
+
+def _many(n: int, what: str) -> str:
+    return f"only {n} {what}{'' if n == 1 else 's'}"
+
+
+def _check_exponents(found: Vector) -> None:
+    for name, symbol, value in (("parameters", "alpha", found[3]), ("tokens", "beta", found[4])):
+        low, high = EXPONENTS
+        if value < low:
+            raise RefusedError(
+                f"scaling law: loss does not fall as a power of {name} ({symbol} {value:.3g}, under {low}); "
+                "leave out diverged runs, or give a wider range"
+            )
+        if value > high:
+            raise RefusedError(
+                f"scaling law: loss falls with {name} at the least ones only ({symbol} {value:.3g}, over {high}); "
+                "leave these out, or give more points near them"
+            )
+
+
+def _numbered(run: NDArray[np.str_]) -> NDArray[np.int64]:
+    """Return a number for each run, in the order of first points: names and order of the points are immaterial."""
+    _, first, inverse = np.unique(run, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _bootstrap(
+    problem: Problem,
+    at: tuple[Vector, Vector],
+    runs: NDArray[np.int64],
+    start: Vector,
+    resamples: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[Vector, int]:
+    """Return the coefficients of resampled runs, shape (k, 5), and how many resamples tell no law."""
+    n_runs = int(runs.max()) + 1
+    random = np.random.default_rng(derive_seed(seed, "scaling law", "bootstrap"))
+    found, left_out = [np.empty((0, 5))], 0
+    for begin in range(0, resamples, AT_ONCE):
+        drawn = random.integers(0, n_runs, (min(AT_ONCE, resamples - begin), n_runs))
+        weights = np.stack([np.bincount(row, minlength=n_runs) for row in drawn])[:, runs].astype(np.float64)
+        told = np.array([not _not_told(at[0][row > 0], at[1][row > 0]) for row in weights])
+        left_out += int((~told).sum())
+        if told.any():
+            descent = descend(problem, np.repeat(start[None], int(told.sum()), axis=0), weights[told])
+            theta = problem.coefficients(descent.theta)
+            within = (theta[:, 3:] >= EXPONENTS[0]).all(axis=1) & (theta[:, 3:] <= EXPONENTS[1]).all(axis=1)
+            kept = descent.converged & within
+            found.append(theta[kept])
+            left_out += int((~kept).sum())
+        progress("bootstrap of the scaling law", begin + len(drawn), resamples)
+    return np.concatenate(found), left_out
+
+
+def _remarks(points: Points, law: ScalingLaw, errors: dict[str, float], n_runs: int) -> Iterator[str]:
+    if len(points) == FEWEST_POINTS:
+        yield "five points for five parameters: none is left over to check the law by"
+    along = len(points) > n_runs
+    if n_runs < (FEW_CURVES if along else FEW_RUNS):
+        yield f"only {n_runs} runs{' to resample whole' if along else ''}: intervals from so few are too narrow"
+    if along:
+        yield (
+            "points lie along runs: unless the learning rate had fallen before each of them, the law tells losses "
+            "without a cool-down"
+        )
+    if law.E == 0:
+        yield "E is 0: the points do not show a floor under the loss; do not extrapolate"
+    for name, value in (("alpha", law.alpha), ("beta", law.beta)):
+        if errors[name] > ILL_TOLD * value:
+            yield f"{name} is hardly told by these points: {value:.2g}, standard error {errors[name]:.2g}"
+
+
+def _rival(problem: Problem, found: Descent) -> str:
+    """Say whether another optimum fits nearly as well."""
+    laws = problem.coefficients(found.theta)
+    apart = np.abs(laws[:, 3:] / laws[0, 3:] - 1).max(axis=1) > APART
+    close = found.converged & apart & (found.objective <= (1 + ALIKE) * found.objective[0])
+    if not close.any():
+        return ""
+    alpha, beta = laws[int(np.argmax(close)), 3:]
+    return f"another optimum fits almost as well (alpha {alpha:.3g}, beta {beta:.3g}): the points do not choose"

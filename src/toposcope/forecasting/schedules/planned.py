@@ -1,0 +1,267 @@
+"""Where a schedule comes from: the log's learning rate, and beyond what was logged a declared or recognised plan."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
+from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, recognise, warm_up_end
+from toposcope.forecasting.schedules.schedule import AT_PEAK, Schedule
+from toposcope.logs import Log
+
+Vector = NDArray[np.float64]
+
+ROUNDING = 1e-6
+"""Share of the peak; a learning rate that much below 0 is 0."""
+TO_THE_END = 0.02
+"""Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
+LATE = 0.05
+"""Share of the run before its first logged rate that is worth a remark."""
+LONGEST = 2 * 10**7
+"""Steps of a run: a schedule holds the rate of every one."""
+SPIKE = 1.2
+"""Times the median around it; a rate above that is a slip if it is one of few."""
+FEW_ROWS, FEW, MOST_ROWS = 2, 0.002, 50
+"""Rows of a spike at least and at most that are taken for one, and as a share of all."""
+APART = 0.01
+"""Share of the peak by which a plan may differ from the log without a remark."""
+
+
+class _Logged(NamedTuple):
+    steps: Vector
+    rates: Vector
+
+    @property
+    def peak(self) -> float:
+        return float(self.rates.max())
+
+
+def planned(log: Log, declared: str = "", last_step: int | None = None) -> Schedule:
+    """Return the schedule of a run.
+
+    What was logged is followed, in lines between logged steps. It is continued by what is declared; or, where nothing
+    is, by the shape that it follows so far. A log to the end of its run needs neither. What was assumed is in the
+    schedule's remarks.
+
+    Parameters
+    ----------
+    log : Log
+        Of the whole run or its beginning.
+    declared : str
+        For example ``cosine:steps=20000,warmup=500,final=0.1``; what is left out is taken from the log.
+    last_step : int, optional
+        Of the planned training; else as declared, else the log's.
+
+    Raises
+    ------
+    ToposcopeError
+        If the declared schedule is none, or ends before the log does; if a rate is negative; if nothing tells where
+        the run ends.
+    """
+    logged = _logged(log)
+    slips = 0 if logged is None else int(np.isfinite(log.learning_rate).sum()) - len(logged.steps)
+    schedule = _planned(log, logged, declared, last_step)
+    if not slips:
+        return schedule
+    schedule.remarks += (f"{slips} logged learning rate{'s'[: slips != 1]} above those around: a slip, ignored",)
+    return schedule
+
+
+def _planned(log: Log, logged: _Logged | None, declared: str, last_step: int | None) -> Schedule:
+    if declared:
+        return _as_declared(log, logged, read_declared(declared), last_step)
+    end = log.last_step if last_step is None else last_step
+    if end is not None:
+        _check_end(log, end)
+    if logged is None:
+        if end is None:
+            raise _no_end(log)
+        return Schedule(
+            np.ones(end + 1),
+            [
+                "no learning rate was logged: a constant one is assumed, so that no decay"
+                " of it is foreseen; declare the schedule"
+            ],
+        )
+    if end is not None and _complete(logged, end):
+        return _joined(log, logged, end, None, [])
+    return _continued(log, logged, end)
+
+
+def _logged(log: Log) -> _Logged | None:
+    """Return the rates that were logged; None if none was, or none above 0."""
+    known = np.isfinite(log.learning_rate)
+    rates = log.learning_rate[known]
+    if not len(rates) or not rates.max() > 0:
+        if len(rates) and rates.min() < 0:
+            raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][0]}")
+        return None
+    wrong = rates < -ROUNDING * rates.max()
+    if wrong.any():
+        raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][np.argmax(wrong)]}")
+    alone = _alone(np.maximum(rates, 0))
+    return _Logged(log.steps[known][~alone].astype(np.float64), np.maximum(rates, 0)[~alone])
+
+
+def _alone(rates: Vector) -> NDArray[np.bool_]:
+    """Tell which logged rates stand above their neighbours, a few rows of them."""
+    few = max(FEW_ROWS, round(FEW * len(rates)))
+    if len(rates) < 4 * few or rates.max() <= SPIKE * np.sort(rates)[-few - 1]:
+        return np.zeros(len(rates), dtype=bool)
+    width = 2 * min(few, MOST_ROWS) + 1
+    around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
+    return np.asarray(rates > SPIKE * around)
+
+
+def _check_end(log: Log, end: int) -> None:
+    if end < log.steps[-1]:
+        raise ToposcopeError(
+            f"{log.name}: the schedule ends at step {end:,}, before the log does at step {log.steps[-1]:,};"
+            " give the last step that is planned"
+        )
+    if end > LONGEST:
+        raise ToposcopeError(
+            f"{log.name}: {end:,} steps are more than {LONGEST:,}; count steps of the optimiser, not tokens or samples"
+        )
+
+
+def _no_end(log: Log) -> ToposcopeError:
+    return ToposcopeError(
+        f"{log.name}: nothing tells how many steps are planned; give them, as in --steps 20000, or declare"
+        " the schedule, as in --schedule cosine:steps=20000"
+    )
+
+
+def _complete(logged: _Logged, end: int) -> bool:
+    gap = float(np.median(np.diff(logged.steps))) if len(logged.steps) > 1 else 0.0
+    return bool(end - logged.steps[-1] <= max(2 * gap, TO_THE_END * end))
+
+
+def _continued(log: Log, logged: _Logged, end: int | None) -> Schedule:
+    """Continue what was logged along the shape that it follows."""
+    shape = recognise(logged.steps, logged.rates, end)
+    if end is None:
+        if shape is None or not np.isfinite(shape.last_step):
+            raise _no_end(log)
+        end = max(round(shape.last_step), int(log.steps[-1]))
+        words = f"{shape.words}, an end that is estimated: declare the steps planned if you know them"
+        return _joined(log, logged, end, shape.rates, [words])
+    if shape is not None:
+        beyond = end - shape.last_step > APART * end
+        words = f"{shape.words}; held from there to step {end:,}: declare what follows" if beyond else shape.words
+        return _joined(log, logged, end, shape.rates, [words])
+    return _joined(log, logged, end, None, [_held(logged)])
+
+
+def _held(logged: _Logged) -> str:
+    """Say what is not known of a rate that is held at its last value."""
+    rates = logged.rates
+    if len(rates) > 1 and np.argmax(rates >= AT_PEAK * logged.peak) == len(rates) - 1:
+        return "learning rate still rises: its peak and what follows are not known, it is held; declare the schedule"
+    if rates[-1] >= logged.peak * (1 - CONSTANT):
+        return "learning rate is constant so far; a cool-down is not known: declare it"
+    return (
+        f"learning rate follows no known shape: it is held at its last value, {rates[-1]:.3g},"
+        f" from step {int(logged.steps[-1]):,} on; declare the schedule"
+    )
+
+
+def _joined(
+    log: Log, logged: _Logged, end: int, plan: Plan | None, remarks: list[str], before: bool = False
+) -> Schedule:
+    """Make the schedule of what was logged and the plan after it, and before it where that is declared."""
+    first, last = int(logged.steps[0]), min(int(logged.steps[-1]), end)
+    rates = np.full(end + 1, logged.rates[-1])
+    rates[: last + 1] = np.interp(np.arange(last + 1), logged.steps, logged.rates)
+    if plan is not None:
+        rates[last + 1 :] = plan(np.arange(last + 1, end + 1))
+    if plan is not None and before:
+        rates[:first] = plan(np.arange(first))
+    elif first > LATE * end:
+        remarks = [*remarks, f"no learning rate was logged before step {first:,}: that of step {first:,} is assumed"]
+    return Schedule(rates, remarks)
+
+
+def _as_declared(log: Log, logged: _Logged | None, declared: Declared, last_step: int | None) -> Schedule:
+    """Continue what was logged as declared."""
+    length = declared.steps
+    if length is None:
+        length = log.last_step if last_step is None else last_step
+    remarks: list[str] = []
+    if length is None:
+        shape = None if logged is None else recognise(logged.steps, logged.rates, None)
+        if shape is None or shape.kind != declared.kind or declared.numbers.get("cycles", 1) > 1:
+            raise _no_end(log)
+        length = max(round(shape.last_step), int(log.steps[-1]))
+        remarks.append(f"{shape.words}, an end that is estimated")
+    end = length if last_step is None else last_step
+    _check_end(log, end)
+    if declared.knots:
+        steps, rates = (np.array(column, dtype=np.float64) for column in zip(*declared.knots, strict=True))
+        plan: Plan = lambda t: np.interp(t.astype(np.float64), steps, rates)  # noqa: E731
+    else:
+        plan = _recognised(logged, declared, length, remarks) or _plan(logged, declared, length, remarks)
+    if logged is None:
+        return Schedule(plan(np.arange(end + 1)), remarks)
+    remarks += _apart(logged, plan)
+    return _joined(log, logged, end, plan, remarks, before=True)
+
+
+def _recognised(logged: _Logged | None, declared: Declared, length: int, remarks: list[str]) -> Plan | None:
+    """Return the cool-down that is logged already, of one of which nothing more is declared."""
+    if logged is None or declared.kind != "wsd" or set(declared.numbers) > {"steps"}:
+        return None
+    shape = recognise(logged.steps, logged.rates, length)
+    if shape is None or shape.kind != "wsd":
+        return None
+    remarks.append(shape.words)
+    return shape.rates
+
+
+def _plan(logged: _Logged | None, declared: Declared, length: int, remarks: list[str]) -> Plan:
+    """Complete a declaration from the log; remarks are added of what was assumed."""
+    numbers = declared.numbers
+    peak = numbers.get("peak", logged.peak if logged is not None else 1.0)
+    warm_up = numbers.get("warmup")
+    if warm_up is None:
+        warm_up = warm_up_end(*logged) if logged is not None else 0
+        if logged is not None and len(logged.rates) > 1 and np.argmax(logged.rates) == len(logged.rates) - 1:
+            remarks.append("learning rate still rises: its peak is taken to be reached; declare peak and warmup")
+    elif warm_up < 1:
+        warm_up *= length
+    final = numbers.get("final")
+    if final is None:
+        final = _final(logged, declared, length, peak, warm_up, remarks)
+    if declared.kind == "wsd" and "decay" not in numbers:
+        remarks.append(f"the cool-down is taken to be the last {DEFAULT_DECAY:.0%} of {length:,} steps")
+    return lambda t: peak * multiples(declared, np.asarray(t), length, round(warm_up), final)
+
+
+def _final(
+    logged: _Logged | None, declared: Declared, length: int, peak: float, warm_up: float, remarks: list[str]
+) -> float:
+    """Return the final share of the peak by the fall that was logged; 0 if it does not tell."""
+    if declared.kind not in ("cosine", "linear", "wsd"):
+        return 0.0
+    if logged is not None:
+        fallen = 1 - multiples(declared, logged.steps.astype(np.int64), length, round(warm_up), 0.0)
+        after = logged.steps > warm_up
+        fallen, seen = fallen[after], 1 - logged.rates[after] / peak
+        if len(fallen) and fallen.max() > APART:
+            share = float(fallen @ seen / (fallen @ fallen))
+            if -APART < 1 - share < 1 and np.abs(fallen * share - seen).max() <= APART * share * fallen.max():
+                return float(np.clip(1 - share, 0, 1))
+    remarks.append("the learning rate is taken to end at 0; declare final")
+    return 0.0
+
+
+def _apart(logged: _Logged, plan: Plan) -> list[str]:
+    """Tell a plan that differs from what was logged last."""
+    step, rate = int(logged.steps[-1]), float(logged.rates[-1])
+    there = float(plan(np.array([step]))[0])
+    if abs(there - rate) <= APART * logged.peak:
+        return []
+    return [f"at step {step:,} the declared schedule has a learning rate of {there:.3g}, the log {rate:.3g}"]

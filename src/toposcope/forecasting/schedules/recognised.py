@@ -1,0 +1,255 @@
+"""Which shape a learning rate follows, by what was logged of it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecasting.schedules.declared import falling
+from toposcope.forecasting.schedules.schedule import AT_PEAK
+
+Vector = NDArray[np.float64]
+Plan = Callable[[NDArray[np.number[Any]]], Vector]
+
+SHAPES = ("cosine", "linear", "sqrt")
+CONSTANT = 1e-4
+"""Share of the peak; a rate that fell less is constant so far."""
+TOLERANCE = 0.01
+"""Share of the fall seen; how far a shape may be off anywhere."""
+FEW_DIGITS = (3, 4)
+"""Significant digits that a rate may have been logged with."""
+SAME = 1e-6
+"""Of the last digit."""
+EXACT = 1e-6
+"""Share of the peak; what is off by no more needs no other shape."""
+FEWEST = 4
+"""Falling rates from which a shape is told."""
+MOST = 200
+"""Logged rates that a shape is fitted to, evenly chosen."""
+ONSETS = 49
+LENGTHS = 97
+LONGEST = 20
+"""How many times what was seen a schedule may be long, where its end has to be estimated."""
+EXACTLY = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
+SHORTEST = 0.3
+EARLIER = 0.1
+"""Share of the squared error of shapes to the last step that a cosine of another end may leave."""
+END_ERROR = 0.05
+"""An end is known if moving it by this share of itself shows."""
+
+
+class Recognised(NamedTuple):
+    """A shape that the logged learning rate follows.
+
+    Attributes
+    ----------
+    kind : str
+        ``cosine``, ``linear``, ``inverse_sqrt``; after a stable phase ``wsd``.
+    rates : callable
+        The rate at any steps from the peak on.
+    last_step : float
+        Where it ends; NaN if it has no end.
+    words : str
+        What it is, for people.
+    """
+
+    kind: str
+    rates: Plan
+    last_step: float
+    words: str
+
+
+class _Fit(NamedTuple):
+    shape: str
+    error: float
+    worst: float
+    onset: float
+    last_step: float
+    peak: float
+    final: float
+
+    def rates(self, steps: NDArray[np.number[Any]]) -> Vector:
+        if self.shape == "inverse_sqrt":
+            return np.asarray(1 / np.sqrt(self.peak + self.final * steps))
+        share = np.clip((steps - self.onset) / (self.last_step - self.onset), 0, 1)
+        if self.shape == "exponential":
+            return np.asarray(np.exp(self.peak + (self.final - self.peak) * share))
+        return np.maximum(self.final + (self.peak - self.final) * falling(self.shape, share), 0)
+
+
+def warm_up_end(steps: Vector, rates: Vector) -> float:
+    """Return the step at which a logged learning rate reaches its peak, if it rises along a line from 0.
+
+    Parameters
+    ----------
+    steps, rates : ndarray, shape (n,)
+    """
+    first = int(np.argmax(rates >= AT_PEAK * rates.max()))
+    before = first - 1
+    if first == 0 or not rates[before] > CONSTANT * rates.max():
+        return float(steps[first])
+    return float(np.clip(steps[before] * (rates.max() / rates[before]), steps[before], steps[first]))
+
+
+def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognised | None:
+    """Return the shape that fits a logged learning rate, the best if several do; None if none does.
+
+    Where the last step is not known, it is that of the shape: the end of a cosine by its curvature, that of a line
+    where it meets 0.
+
+    Parameters
+    ----------
+    steps, rates : ndarray, shape (n,)
+        Logged; rates not negative.
+    last_step : float or None
+        Of the planned training.
+    """
+    begin = int(np.argmax(rates >= AT_PEAK * rates.max()))
+    warm_up = warm_up_end(steps, rates)
+    before = float(steps[max(begin - 1, 0)])
+    steps, rates = steps[begin:], rates[begin:]
+    fall = float(rates.max() - rates[-1])
+    flat = int(np.flatnonzero(rates >= rates.max() * (1 - CONSTANT))[-1])
+    if (np.diff(rates) > CONSTANT * rates.max()).any():
+        return None
+    between = (rates < rates.max() * (1 - CONSTANT)) & (rates > rates[-1] + CONSTANT * rates.max())
+    if between.sum() < FEWEST - 1:  # a jump, or too little of a fall
+        return None
+    chosen = np.unique(np.linspace(0, len(rates) - 1, min(MOST, len(rates))).round().astype(np.int64))
+    # A stable phase is one number: what falls tells the shape.
+    chosen = np.unique(np.concatenate([chosen, np.linspace(flat, len(rates) - 1, MOST).astype(np.int64)]))
+    s, r = steps[chosen], rates[chosen]
+    # Warm-up ends between two logged steps; of a log that begins at the peak, or after it, nobody knows where.
+    earliest = 0.0 if begin == 0 else before
+    onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], ONSETS)]))
+    fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
+    # Rounded rates tell no end.
+    allowed = max(TOLERANCE * fall, _rounding(rates) if last_step is not None else 0.0)
+    fits = [fit for fit in fits if fit.worst <= allowed]
+    return _told(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
+
+
+def _rounding(rates: Vector) -> float:
+    """Return by how much a fit to rates that were logged with few digits may be off: one of the last; else 0."""
+    top = np.floor(np.log10(rates.max()))
+    places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
+    for digits in FEW_DIGITS:
+        scaled = rates * 10.0 ** (digits - 1 - places)
+        if np.abs(scaled - scaled.round()).max() < SAME:
+            return float(10.0 ** (top - digits + 1))
+    return 0.0
+
+
+def _told(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised:
+    gap = float(np.median(np.diff(steps)))
+    stable = fit.onset > warm_up + max(2 * gap, 0.02 * (steps[-1] - warm_up))
+    names = {"cosine": "a cosine", "linear": "a line", "sqrt": "1 - sqrt", "exponential": "an exponential"}
+    if fit.shape == "inverse_sqrt":
+        return Recognised(fit.shape, fit.rates, np.nan, "learning rate follows an inverse square root")
+    end = f"to step {round(fit.last_step):,}"
+    seen = f" ({fallen:.1%} of the peak fallen so far)" if fallen < 0.05 else ""
+    if stable:
+        words = f"learning rate is constant to step {round(fit.onset):,}, then follows {names[fit.shape]} {end}{seen}"
+        return Recognised("wsd", fit.rates, fit.last_step, words)
+    return Recognised(fit.shape, fit.rates, fit.last_step, f"learning rate follows {names[fit.shape]} {end}{seen}")
+
+
+def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_Fit]:
+    """Fit the shapes that end, at a given step or where they tell."""
+    if last_step is not None:
+        found = [_with_onset(shape, s, r, onsets, last_step) for shape in SHAPES]
+        if min(fit.worst for fit in found) <= EXACT * r.max():
+            return found
+        # A free end always fits a little better.
+        cosine = _cosine_to_its_end(s, r, onsets)
+        if cosine is not None and cosine.error < EARLIER * min(fit.error for fit in found):
+            found.append(cosine)
+        return found
+    cosine = _cosine_to_its_end(s, r, onsets)
+    found = [] if cosine is None else [cosine]
+    falling_part = r < r.max() * (1 - CONSTANT)
+    slope, height = np.polyfit(s[falling_part], r[falling_part], 1)
+    if slope < 0 and -height / slope >= s[-1]:
+        found.append(_with_onset("linear", s, r, onsets, -height / slope))
+    return found
+
+
+def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: float) -> _Fit:
+    """Fit a shape whose fall begins at an unknown step: a grid, then its best cell searched."""
+    from scipy.optimize import minimize_scalar
+
+    onsets = np.minimum(onsets, last_step - 1)
+    errors = [_linear(shape, s, r, onset, last_step).error for onset in onsets]
+    best = int(np.argmin(errors))
+    low, high = onsets[max(best - 1, 0)], onsets[min(best + 1, len(onsets) - 1)]
+    fits = [_linear(shape, s, r, onsets[best], last_step)]
+    if high > low:
+        near = minimize_scalar(
+            lambda onset: _linear(shape, s, r, onset, last_step).error, bounds=(low, high), method="bounded"
+        )
+        fits.append(_linear(shape, s, r, float(near.x), last_step))
+    return min(fits, key=lambda fit: fit.error)
+
+
+def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) -> _Fit:
+    """Fit peak and final rate of a shape, both linear in it."""
+    fallen = falling(shape, np.clip((s - onset) / (last_step - onset), 0, 1))
+    centred = fallen - fallen.mean()
+    size = float(centred @ centred)
+    amplitude = float(centred @ r) / size if size > 0 else 0.0
+    final = float(r.mean() - amplitude * fallen.mean())
+    # What ends below 0 is cut there, and fits no more.
+    residual = np.maximum(final + amplitude * fallen, 0) - r
+    return _Fit(
+        shape, float(residual @ residual), float(np.abs(residual).max()), onset, last_step, final + amplitude, final
+    )
+
+
+def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list[_Fit]:
+    """Fit the shapes that are lines of a function of the rate: an inverse square root, an exponential."""
+    if not r[-1] > 0:
+        return []
+    found = []
+    after = s >= onset
+    slope, height = np.polyfit(s[after], r[after] ** -2, 1)
+    if slope > 0 and height + slope * s[after][0] > 0:
+        found.append(_residual(_Fit("inverse_sqrt", 0, 0, onset, np.nan, height, slope), s[after], r[after]))
+    fallen = r < r.max() * (1 - CONSTANT)
+    slope, height = np.polyfit(s[fallen], np.log(r[fallen]), 1)
+    if last_step is not None and slope < 0:
+        top = float(np.log(r.max()))
+        begin = min((top - height) / slope, last_step - 1)
+        fit = _Fit("exponential", 0, 0, begin, last_step, top, height + slope * last_step)
+        found.append(_residual(fit, s, r))
+    return found
+
+
+def _residual(fit: _Fit, s: Vector, r: Vector) -> _Fit:
+    residual = fit.rates(s) - r
+    return fit._replace(error=float(residual @ residual), worst=float(np.abs(residual).max()))
+
+
+def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _Fit | None:
+    """Fit a cosine whose end its curvature has to tell; None if it does not."""
+    from scipy.optimize import least_squares
+
+    def residuals(p: Vector) -> Vector:
+        fit = _linear("cosine", s, r, min(p[0], p[1] - 1), p[1])
+        return np.asarray((fit.rates(s) - r) / r.max())
+
+    ends = s[-1] * np.geomspace(SHORTEST, LONGEST, LENGTHS)
+    few = onsets[:: max(1, len(onsets) // 8)]
+    onset, end = (axis.ravel() for axis in np.meshgrid(few, ends[ends > onsets[-1] + 1], indexing="ij"))
+    fallen = falling("cosine", np.clip((s - onset[:, None]) / (end - onset)[:, None], 0, 1))
+    fallen -= fallen.mean(axis=1, keepdims=True)
+    sizes = np.einsum("ij,ij->i", fallen, fallen)
+    best = int(np.argmax(np.where(sizes > 0, (fallen @ r) ** 2 / np.where(sizes > 0, sizes, 1), 0)))
+    box = [onsets[0] - 1, ends[0]], [onsets[-1] + 1, ends[-1] * (1 + END_ERROR)]
+    near = least_squares(residuals, [onset[best], end[best]], x_scale="jac", bounds=box, **EXACTLY)
+    fit = _linear("cosine", s, r, near.x[0], near.x[1])
+    limit = fit.error * (1 + 4 / max(1, len(s) - 4))
+    known = fit.last_step < ends[-1] and all(
+        _with_onset("cosine", s, r, few, fit.last_step * (1 + move)).error > limit for move in (-END_ERROR, END_ERROR)
+    )
+    return fit if known else None

@@ -1,0 +1,43 @@
+"""The pool: every task once, by bytes in flight, and none lost with its worker."""
+
+from pathlib import Path
+
+from pool_tasks import deadly, held, square
+
+from toposcope.engine.pool import Failed, Workers
+
+
+def test_every_task_has_its_result() -> None:
+    for count in (1, 2):
+        with Workers(count) as pool:
+            assert sorted(pool.run(square, iter(range(20)))) == [(i, i * i) for i in range(20)]
+
+
+def test_tasks_under_way_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    sizes = [30, 60, 30, 50, 10, 90, 40, 40, 200, 10]
+    with Workers(2, budget=100) as pool:
+        found = list(pool.run(held, [(tmp_path, size) for size in sizes], cost=lambda task: task[1]))
+    assert len(found) == len(sizes)
+    # One that is larger than the budget alone runs alone.
+    assert all(most <= max(100, size) for (_, size), most in found if isinstance(most, int))
+    assert any(most > size for (_, size), most in found if isinstance(most, int)), "some ran side by side"
+
+
+def test_a_task_that_kills_its_worker_stops_no_other(tmp_path: Path) -> None:
+    with Workers(2) as pool:
+        found = dict(pool.run(deadly, [(tmp_path, number) for number in range(8)]))
+        # What the pool holds afterwards still works.
+        assert dict(pool.run(square, [4])) == {4: 16}
+    lost = found.pop((tmp_path, 3))
+    assert isinstance(lost, Failed)
+    assert "killed 2 times" in lost.message
+    assert found == {(tmp_path, number): number * number for number in range(8) if number != 3}
+
+
+def test_an_engine_tells_while_nothing_is_ready(tmp_path: Path) -> None:
+    told: list[int] = []
+    with Workers(2) as pool:
+        # Workers take longer to start than the engine waits for a result.
+        found = list(pool.run(square, [1, 2], idle=lambda: told.append(1)))
+    assert sorted(found) == [(1, 1), (2, 4)]
+    assert told

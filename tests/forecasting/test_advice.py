@@ -1,0 +1,91 @@
+"""What is assumed of a run in progress, and that all parts of an answer are of one law."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.advice import Wishes, advise, beyond_plan, cool_down_of, run_of_log
+from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
+from toposcope.forecasting.scaling.inference import best_for_budget
+from toposcope.forecasting.scaling.planner import over_training, plan
+from toposcope.forecasting.scaling.repeated_data import plan_repeated
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+from toposcope.logs import Log
+from toposcope.logs.points import Points
+
+LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
+
+
+def points(*, along: bool = False, family: str = "", per_byte: bool = False) -> Points:
+    N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(5e7, 2e9, 8), np.geomspace(4e9, 1e11, 5)))
+    run = np.array([f"{n:g}" for n in N]) if along else np.array([f"{n:g} {d:g}" for n, d in zip(N, D, strict=True)])
+    loss = LAW.loss(N, D) * np.exp(np.random.default_rng(0).normal(0, 0.003, len(N)))
+    remarks = ("losses are per byte",) if per_byte else ()
+    return Points(N, D, loss, run, np.full(len(N), family), remarks)
+
+
+def log(rates: float | list[float] = 1e-3, *, parameters: float = 1e8, family: str = "", unit: str = "nats") -> Log:
+    steps = np.arange(1, 5) * 100
+    rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), 4).copy()
+    return Log("now", steps, np.linspace(4, 3, 4), rate, None, parameters, 1e6, family, unit=unit)
+
+
+def test_a_cool_down_is_budgeted_where_the_law_does_not_hold_it() -> None:
+    assert cool_down_of(points())[0] == 0
+    assert cool_down_of(points(along=True))[0] == COOL_DOWN
+    assert cool_down_of(points(along=True), log())[0] == COOL_DOWN
+    assert cool_down_of(points(along=True), log([0.0, 1e-3, 1e-3, 1e-3]))[0] == COOL_DOWN
+    falling, why = cool_down_of(points(along=True), log([1e-3, 9e-4, 5e-4, 1e-4]))
+    assert (falling, "falls already" in why) == (0, True)
+    assert cool_down_of(points(), declared=0.3)[0] == 0.3
+
+
+def test_where_the_run_stands() -> None:
+    N0, D0, known = run_of_log(log(), points(), None, None)
+    assert (N0, D0) == (1e8, 400e6)
+    assert "nothing tells whether" in known
+    assert "nothing tells" not in run_of_log(log(family="pile"), points(family="pile"), None, None)[2]
+    assert run_of_log(log(parameters=np.nan), points(), 2e8, 5e9)[:2] == (2e8, 5e9)
+
+
+@pytest.mark.parametrize(
+    ("run", "others", "told"),
+    [
+        (log(parameters=np.nan), points(), "give --parameters"),
+        (log(family="pile"), points(family="c4"), "of family pile, the points of c4"),
+        (log(unit="bits per byte"), points(), "cannot be compared"),
+        (log(), points(per_byte=True), "cannot be compared"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(run: Log, others: Points, told: str) -> None:
+    with pytest.raises(ToposcopeError, match=told):
+        run_of_log(run, others, None, None)
+
+
+def test_a_budget_beyond_the_plan_is_told() -> None:
+    run = RunInProgress(1e8, 400e6, 6e17)  # to 1.4e9 tokens
+    steady, falling = (dataclasses.replace(log(rates), last_step=1000) for rates in (1e-3, [1e-3, 9e-4, 5e-4, 1e-4]))
+    assert (
+        "planned to 1B tokens, the budget takes it to 1.4B: its schedule has to be stretched"
+        in beyond_plan(steady, run)[0]
+    )
+    assert "raise it again is not in the law" in beyond_plan(falling, run)[0]
+    assert beyond_plan(dataclasses.replace(steady, last_step=1500), run) == ()
+    assert beyond_plan(log(), run) == ()
+
+
+def test_every_part_is_of_the_fitted_law() -> None:
+    run = RunInProgress(1e8, 1e10, 1e20)
+    found = advise(points(), 1e20, run, Wishes(1e12, 1e10, 2.0), notes=("seen",), resamples=30)
+    law = found.fitted.law
+    assert found.plan.N == plan(found.fitted, 1e20).N
+    assert found.over_training == over_training(law, 1e20, 2.0)
+    assert found.repeated == plan_repeated(law, 1e20, 1e10)
+    assert found.inference == best_for_budget(law, 1e20, 1e12)
+    assert found.notes[0] == "seen"
+    assert found.decision is not None
+    assert found.learnt is not None
+    assert found.learnt.remark in found.notes
+    assert found.decision.scaled.loss == pytest.approx(found.plan.loss.value)

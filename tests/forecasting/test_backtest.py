@@ -1,0 +1,195 @@
+"""The backtest: what is left out, what may not leak, and how well the default does on published curves."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from made_up_runs import copied, made_up_family, made_up_run, seen
+from polars.testing import assert_frame_equal
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.backtest import COMPLETE, SCHEMA, SPLITS, backtest, complete_runs, siblings_of
+from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.line_up import DEFAULT, FORECASTERS
+from toposcope.forecasting.scores import scores
+from toposcope.logs import read_logs
+
+CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
+NAMES = {forecaster.name for forecaster in FORECASTERS}
+
+
+@cache
+def runs() -> tuple[Run, ...]:
+    return (
+        *made_up_family(sizes=3, each=3),
+        *made_up_family("wsd", 2, 2, family="other", noise=0.01),
+        made_up_run("late", begin=900, family="other", size=3e9),
+        made_up_run("unknown", size=np.nan, family="third"),
+        made_up_run("unknown too", size=np.nan, family="third", noise=0.01),
+    )
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_what_is_left_out(split: str) -> None:
+    for run in runs():
+        left = siblings_of(run, runs(), split)  # type: ignore[arg-type]
+        log = run.log
+        for other in runs():
+            same = (
+                other.log.family == log.family
+                and {
+                    "size": other is run or other.log.parameters == log.parameters,
+                    "group": other.log.schedule == log.schedule,
+                    "family": True,
+                }[split]
+            )
+            assert (other in left) != same
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_row_for_every_question(split: str) -> None:
+    found = backtest(runs(), split=split, fractions=(0.2, 0.6), workers=1)  # type: ignore[arg-type]
+    assert dict(found.schema) == SCHEMA
+    for (name, fraction), part in found.group_by("run", "fraction"):
+        if (name, fraction) == ("late", 0.2):
+            assert set(part["refused"]) == {"nothing was logged in the first 20%"}
+        assert set(part["forecaster"]) == {DEFAULT, *NAMES}
+        told = part.filter(pl.col("foretold").is_not_null())
+        assert (told["refused"] == "").all()
+        assert ((told["low"] <= told["foretold"]) & (told["foretold"] <= told["high"])).all()
+        refused = part.filter(pl.col("foretold").is_null())
+        assert (refused["refused"] != "").all()
+        assert refused["low"].is_null().all()
+    finals = {run.log.name: run.log.loss[-max(1, round(len(run.log.loss) / 50)) :].mean() for run in runs()}
+    for row in found.iter_rows(named=True):
+        assert row["final"] == pytest.approx(finals[row["run"]])
+
+
+def test_workers_change_nothing() -> None:
+    one = backtest(runs(), fractions=(0.2, 0.6), workers=1)
+    assert_frame_equal(one, backtest(runs(), fractions=(0.2, 0.6), workers=2), check_exact=True)
+    fresh = [copied(run) for run in runs()]
+    assert_frame_equal(
+        one, backtest(fresh, fractions=(0.6, 0.2), workers=1).sort("fraction", maintain_order=True), check_exact=True
+    )
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[str, int, int]] = []
+    few = runs()[:4]
+    backtest(few, fractions=(0.3, 0.5), workers=1, progress=lambda *now: told.append(now))
+    assert told[0] == ("backtest", 0, 8)
+    assert told[-1] == ("backtest", 8, 8)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
+    """Other ends of all runs that are left out with it change nothing of what is foretold, but what came true."""
+    base = list(runs())
+    run = base[-4] if split == "family" else base[0]
+    kept = siblings_of(run, base, split)  # type: ignore[arg-type]
+    changed = [
+        copied(other, loss=np.where(other.log.steps > 0.2 * other.schedule.last_step, 9.0, other.log.loss))
+        if other not in kept
+        else other
+        for other in base
+    ]
+    usual, other = (
+        backtest(several, split=split, fractions=(0.2,), workers=1).filter(run=run.log.name)  # type: ignore[arg-type]
+        for several in (base, changed)
+    )
+    assert usual["final"][0] != other["final"][0]
+    names = ["forecaster", "foretold", "low", "high", "refused"]
+    assert_frame_equal(usual.select(names), other.select(names), check_exact=True)
+
+
+def test_what_a_twin_alone_knows_is_not_foretold() -> None:
+    """Runs of a size end alike, where nothing tells beforehand and no other size does."""
+    rng = np.random.default_rng(1)
+    several = []
+    for i in range(12):
+        surprise = rng.uniform(-0.2, 0.2)
+        for j in range(2):
+            run = made_up_run(f"{i} {j}", size=1e7 * 2**i, noise=0.001)
+            late = run.log.steps > 0.6 * run.schedule.last_step
+            several.append(copied(run, loss=run.log.loss * np.where(late, 1 + surprise, 1.0)))
+    found = backtest(several, fractions=(0.3,), workers=1).filter(pl.col("foretold").is_not_null())
+    error = found.with_columns(error=(pl.col("foretold") / pl.col("final") - 1).abs())
+    best = error.group_by("forecaster").agg(pl.col("error").median())
+    assert (best["error"] > 0.04).all()
+    # and intervals know of the surprises, from the siblings' errors
+    told = found.filter(forecaster=DEFAULT)
+    assert (told["high"] / told["foretold"] > 1.04).all()
+
+
+def test_the_future_of_the_run_is_not_seen() -> None:
+    base = list(runs())
+    log = base[4].log
+    changed = replace(log, loss=np.where(log.steps > 0.2 * base[4].schedule.last_step, 9.0, log.loss))
+    other = [*base[:4], Run(changed, base[4].schedule), *base[5:]]
+    names = ["forecaster", "foretold", "low", "high"]
+    one, two = (backtest(several, fractions=(0.2,), workers=1).filter(run=log.name) for several in (base, other))
+    assert_frame_equal(one.select(names), two.select(names), check_exact=True)
+
+
+@pytest.mark.parametrize("fractions", [(0.0,), (1.0,), (0.2, 1.5), (-0.1,)])
+def test_fractions_are_between_0_and_1(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ToposcopeError, match="each must be between 0 and 1"):
+        backtest(runs(), fractions=fractions, workers=1)
+
+
+def test_one_run_is_no_backtest() -> None:
+    with pytest.raises(ToposcopeError, match="at least two complete runs"):
+        backtest(runs()[:1], workers=1)
+
+
+def test_runs_that_did_not_end_are_left_out() -> None:
+    whole = made_up_run("whole")
+    cut, nearly = (seen(whole, COMPLETE + more) for more in (-0.02, 0.02))
+    logs = [
+        whole.log,
+        replace(cut, name="cut"),
+        replace(nearly, name="nearly"),
+        replace(whole.log, name="negative", learning_rate=-whole.log.learning_rate),
+        replace(whole.log, name="again"),
+    ]
+    found = complete_runs(logs)
+    assert [run.log.name for run in found.runs] == ["whole", "nearly"]
+    assert found.runs[1].schedule.last_step == found.runs[1].log.steps[-1] == 1740
+    assert found.remarks[0] == "cut: left out, its log ends at step 1,660 of 2,000"
+    assert found.remarks[1].startswith("left out: negative: the learning rate is negative")
+    assert found.remarks[2] == "again: left out, it is whole again"
+
+
+@pytest.fixture(scope="module")
+def curves() -> tuple[Run, ...]:
+    if not CURVES.is_file():
+        pytest.skip("the published curves are not beside this repository")
+    return complete_runs(read_logs(CURVES).logs).runs
+
+
+def assert_as_good_as_said(found: pl.DataFrame, limits: dict[float, float], most: float = 0.97) -> None:
+    told = scores(found.filter(forecaster=DEFAULT))
+    for row in told.iter_rows(named=True):
+        assert row["relative_median"] <= limits[row["fraction"]]
+        assert 0.8 <= row["coverage"] <= most
+
+
+@pytest.mark.reference
+def test_the_default_on_some_published_curves(curves: tuple[Run, ...]) -> None:
+    """27 runs of Luo et al. 2025, and every third of Beck et al. 2025; too few for their coverage to tell much."""
+    families = {run.log.family for run in curves}
+    of = {family: [run for run in curves if run.log.family == family] for family in families}
+    few = [*of["mpl"], *of["xlstm_llama"][::3]]
+    assert_as_good_as_said(backtest(few, fractions=(0.3,), workers=2), {0.3: 0.007}, most=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_the_default_on_all_published_curves(curves: tuple[Run, ...]) -> None:
+    """Coefficients from other sizes and families only."""
+    assert len(curves) > 340
+    assert_as_good_as_said(backtest(curves, fractions=(0.2, 0.3, 0.5), workers=2), {0.2: 0.01, 0.3: 0.007, 0.5: 0.0045})

@@ -1,0 +1,275 @@
+"""``last``, ``power_law``, ``s1`` and the laws with annealing, on runs whose law is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_family, made_up_run, rates, seen
+
+from toposcope.forecasting.forecast import RefusedError, Run
+from toposcope.forecasting.forecasters.annealed_law import PRIOR, AnnealedLaw, Prior
+from toposcope.forecasting.forecasters.annealing import ANNEALING
+from toposcope.forecasting.forecasters.cooldown import COOLDOWN, DELAY, EXPONENT, gain
+from toposcope.forecasting.forecasters.last import Last
+from toposcope.forecasting.forecasters.law_forecaster import LawForecaster
+from toposcope.forecasting.forecasters.median import Median
+from toposcope.forecasting.forecasters.multi_power import MultiPower
+from toposcope.forecasting.forecasters.power_law import PowerLaw
+from toposcope.forecasting.forecasters.s1 import S1
+from toposcope.forecasting.forecasters.s1_anneal import S1_ANNEAL
+from toposcope.forecasting.schedules.schedule import Schedule
+
+FORECASTER: dict[str, LawForecaster] = {
+    "power_law": PowerLaw(),
+    "s1": S1(),
+    "s1_anneal": S1_ANNEAL,
+    "annealing": ANNEALING,
+    "cooldown": COOLDOWN,
+}
+ANNEALED = (S1_ANNEAL, ANNEALING, COOLDOWN)
+
+
+def error(forecaster: LawForecaster, run: Run, fraction: float, siblings: tuple[Run, ...] = ()) -> float:
+    """|foretold / final - 1|, the final loss being that of the law without noise."""
+    return abs(forecaster.fit(seen(run, fraction), run.schedule, siblings).loss / run.final() - 1)
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.6])
+@pytest.mark.parametrize("kind", ["cosine", "linear", "wsd", "two-step", "restarts", "constant"])
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_finds_its_own_end(law: str, kind: str, fraction: float) -> None:
+    run = made_up_run(kind=kind, truth=Truth(law=law))
+    tolerance = 2e-3 if law in ("power_law", "s1") else 3e-3
+    assert error(FORECASTER[law], run, fraction) < tolerance
+
+
+@pytest.mark.parametrize("law", ["s1_anneal", "annealing", "cooldown"])
+def test_the_coefficient_is_found_once_enough_was_seen(law: str) -> None:
+    run = made_up_run(kind="linear", truth=Truth(law=law, c=0.4))
+    found = FORECASTER[law].fit(seen(run, 0.7), run.schedule, ())
+    assert PRIOR + 0.1 < found.diagnostics["c"] < 0.42
+    assert found.loss == pytest.approx(run.final(), rel=0.01)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    "changes",
+    [{"spikes": 0.05}, {"missing": 0.5}, {"begin": 400}, {"every": 1}, {"every": 61, "begin": 61}],
+    ids=["spikes", "missing steps", "late", "every step", "few"],
+)
+def test_what_a_log_lacks_does_not_matter(law: str, changes: dict[str, float]) -> None:
+    run = made_up_run(kind="linear", truth=Truth(law=law), **changes)  # type: ignore[arg-type]
+    end = made_up_run(kind="linear", truth=Truth(law=law)).final()
+    foretold = FORECASTER[law].fit(seen(run, 0.6), run.schedule, ()).loss
+    assert foretold == pytest.approx(end, rel=5e-3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(-6, 6), st.sampled_from([0.3, 0.7]), st.sampled_from(["power_law", "s1"]))
+def test_the_unit_of_the_loss_does_not_matter(exponent: int, fraction: float, law: str) -> None:
+    here, there = (made_up_run(noise=0.01, scale=scale) for scale in (1.0, 10.0**exponent))
+    assert error(FORECASTER[law], here, fraction) == pytest.approx(error(FORECASTER[law], there, fraction), abs=1e-6)
+
+
+@pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
+def test_the_prior_is_in_nats_and_else_a_share_of_the_loss(forecaster: AnnealedLaw) -> None:
+    nats, bits = made_up_run(), made_up_run(unit="bits", scale=10.0)
+    c = [forecaster.fit(seen(run, 0.2), run.schedule, ()).diagnostics["c"] for run in (nats, bits)]
+    assert c[0] == pytest.approx(PRIOR, abs=1e-3)
+    log = seen(bits, 0.2)
+    assert c[1] == pytest.approx(PRIOR / 3.1 * np.median(log.loss[-3:]), rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 3.0, 1e5])
+@pytest.mark.parametrize("forecaster", [S1(), *ANNEALED, Median()], ids=lambda forecaster: forecaster.name)
+def test_the_unit_of_the_learning_rate_does_not_matter(forecaster: LawForecaster, scale: float) -> None:
+    for fraction in (0.3, 0.7):
+        here, there = (made_up_run(noise=0.01, peak=peak) for peak in (1e-3, scale * 1e-3))
+        family, other = made_up_family(sizes=2, each=2), made_up_family(sizes=2, each=2, peak=scale * 1e-3)
+        one = forecaster.fit(seen(here, fraction), here.schedule, family)
+        two = forecaster.fit(seen(there, fraction), there.schedule, other)
+        assert one.loss == pytest.approx(two.loss, rel=1e-6)
+        np.testing.assert_allclose(one.curve, two.curve, rtol=1e-6)
+
+
+def test_last_is_the_mean_of_the_last_fiftieth() -> None:
+    run = made_up_run(noise=0.1)
+    log = seen(run, 0.5)
+    found = Last().fit(log, run.schedule, ())
+    assert found.loss == pytest.approx(log.loss[-round(len(log.loss) / 50) :].mean())
+    np.testing.assert_array_equal(found.curve, found.loss)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([1.0, 0.8, 0.5, 0.3, 0.1, 0.0]), min_size=2, max_size=60))
+def test_the_gain_of_cooldown_is_its_double_sum(multiples: list[float]) -> None:
+    planned = np.array([1.0, *multiples]) * 2e-4
+    schedule = Schedule(planned)
+    progress = np.cumsum(planned / planned[0])
+    steps = np.arange(len(planned))
+    for t, found in zip(steps, gain(schedule, steps), strict=True):
+        expected = 0.0
+        for k in range(1, t + 1):
+            fall = (planned[k - 1] - planned[k]) / planned[0]
+            since = (progress[t] - progress[k]) / (DELAY * progress[-1])
+            expected += fall * (1 - (1 + since) ** -EXPONENT)
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "wsd", "restarts"])
+def test_many_falls_in_groups_gain_the_same(kind: str) -> None:
+    planned = rates(kind, 3000)
+    schedule, steps = Schedule(planned), np.arange(0, 3001, 7)
+    apart = np.abs(gain(schedule, steps) - annealed(planned, "cooldown")[steps])
+    # a group of falls gains in one step
+    assert np.median(apart) < 1e-3
+    assert apart.max() < 0.02
+
+
+@pytest.mark.parametrize("kind", ["cosine", "wsd", "restarts", "two-step"])
+def test_the_momentum_of_annealing_is_its_recurrence(kind: str) -> None:
+    planned = rates(kind)
+    steps = np.arange(2001)
+    np.testing.assert_allclose(Schedule(planned).momentum(steps), annealed(planned, "annealing"), atol=1e-9)
+    np.testing.assert_allclose(Schedule(planned).cooled(steps), 1 - flattened(planned), atol=1e-12)
+
+
+@pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
+@pytest.mark.parametrize(
+    ("kind", "fraction", "told"),
+    [
+        ("linear", 0.2, "only 18% of the decay seen"),
+        ("linear", 0.45, "only 44% of the decay seen"),
+        ("wsd", 0.8, "only 33% of the decay seen"),
+        ("wsd", 0.6, "only 0% of the decay seen"),
+        ("two-step", 0.45, "only 45% of the run seen"),
+        ("linear", 0.6, None),
+        ("wsd", 0.95, None),
+        ("constant", 0.3, None),
+        ("constant", 0.7, None),
+    ],
+)
+def test_the_coefficient_is_a_prior_until_enough_was_seen(
+    forecaster: AnnealedLaw, kind: str, fraction: float, told: str | None
+) -> None:
+    run = made_up_run(kind=kind, truth=Truth(c=0.5), noise=0.002)
+    found = forecaster.fit(seen(run, fraction), run.schedule, ())
+    said = [remark for remark in found.remarks if "annealing coefficient" in remark]
+    if told:
+        assert said == [f"{told}: the annealing coefficient is a prior, 0.19 nats"]
+        assert found.diagnostics["c"] == pytest.approx(PRIOR, abs=1e-3)
+    else:
+        assert not said
+    if told is None and kind != "constant":
+        assert found.diagnostics["c"] != pytest.approx(PRIOR, abs=2e-3)
+
+
+def test_siblings_tell_the_coefficient() -> None:
+    """The median of the coefficients of three siblings or more; of fewer nothing is believed."""
+    run = made_up_run("run", "linear", Truth(c=0.4), size=1e9)
+    siblings = [made_up_run(f"s{i}", "linear", Truth(c=c), size=1e7 * (i + 1)) for i, c in enumerate((0.3, 0.4, 0.5))]
+    for several, expected in ((siblings, 0.4), (siblings[:2], PRIOR)):
+        found = S1_ANNEAL.fit(seen(run, 0.2), run.schedule, several)
+        assert found.diagnostics["c"] == pytest.approx(expected, abs=0.02)
+    assert "the median of 3 siblings, 0." in " ".join(S1_ANNEAL.fit(seen(run, 0.2), run.schedule, siblings).remarks)
+    flat = [made_up_run(f"f{i}", "constant", size=1e7 * (i + 1)) for i in range(4)]
+    assert S1_ANNEAL.fit(seen(run, 0.2), run.schedule, flat).diagnostics["c"] == pytest.approx(PRIOR, abs=1e-3)
+    other = [copied(sibling, unit="bits") for sibling in siblings]
+    assert S1_ANNEAL.fit(seen(run, 0.2), run.schedule, other).diagnostics["c"] == pytest.approx(PRIOR, abs=1e-3)
+
+
+def test_a_sibling_logged_after_its_fall_tells_nothing() -> None:
+    run = made_up_run("run", "two-step", Truth(c=0.4), size=1e9)
+    late = [made_up_run(f"{i}", "two-step", Truth(c=0.4), size=1e7 * (i + 1), begin=1700) for i in range(4)]
+    found = S1_ANNEAL.fit(seen(run, 0.2), run.schedule, late)
+    assert found.diagnostics["c"] == pytest.approx(PRIOR, abs=1e-3)
+
+
+@pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
+def test_a_diverging_run_keeps_the_prior(forecaster: AnnealedLaw) -> None:
+    """No law with an exponent and a factor above 0 fits; what its free coefficient would be means nothing."""
+    run = made_up_run(kind="linear")
+    log = replace(run.log, loss=2 + np.maximum(run.log.steps - 1000, 0) / 200.0)
+    found = forecaster.fit(seen(Run(log, run.schedule), 0.7), run.schedule, ())
+    assert found.diagnostics["c"] == pytest.approx(PRIOR, abs=1e-3)
+    assert "the loss does not fall as in training" in found.remarks[0]
+
+
+@given(st.floats(1e-6, 2), st.floats(1e-6, 1))
+def test_priors_are_rounded_before_they_are_compared(centre: float, spread: float) -> None:
+    rounded = Prior(centre, spread, "a source").rounded()
+    assert rounded.centre == pytest.approx(centre, rel=0.0051)
+    assert rounded.spread == pytest.approx(spread, rel=0.0051)
+    assert rounded.rounded() == rounded
+
+
+@pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
+@pytest.mark.parametrize("scale", [0.3, 0.1, 0.01])
+def test_small_losses_are_foretold_as_well(forecaster: AnnealedLaw, scale: float) -> None:
+    run = made_up_run()
+    log = seen(Run(replace(run.log, loss=scale * run.log.loss), run.schedule), 0.3)
+    assert forecaster.fit(log, run.schedule, ()).loss == pytest.approx(scale * run.final(), rel=0.05)
+
+
+def test_what_is_remembered_does_not_depend_on_who_asked_first() -> None:
+    sizes = [1e7, 2e7, 3e7]
+    first = [made_up_run(f"a{s}", "linear", Truth(c=0.3), size=s, noise=0.001) for s in sizes]
+    other = [made_up_run(f"b{s}", "linear", Truth(c=0.3), size=s, noise=0.001) for s in sizes]
+    run = made_up_run("run", "linear", Truth(c=0.35), noise=0.01, size=1e9)
+    for fresh in (copied(run), copied(run)):
+        log = seen(fresh, 0.7)
+        found = [S1_ANNEAL.fit(log, fresh.schedule, several).loss for several in (first, other)]
+        alone = [
+            S1_ANNEAL.fit(seen(apart := copied(run), 0.7), apart.schedule, several).loss for several in (other, first)
+        ]
+        assert found == alone[::-1]
+        first, other = other, first
+
+
+def test_median_is_the_middle_law_at_every_step() -> None:
+    run = made_up_run(kind="linear", noise=0.01)
+    log = seen(run, 0.4)
+    found = Median().fit(log, run.schedule, ())
+    laws = [law.fit(log, run.schedule, ()) for law in ANNEALED]
+    np.testing.assert_array_equal(found.curve, np.median([law.curve for law in laws], axis=0))
+    assert sorted(found.diagnostics.values()) == sorted(law.loss for law in laws)
+    assert min(law.loss for law in laws) <= found.loss <= max(law.loss for law in laws)
+
+
+@pytest.mark.parametrize("forecaster", [*FORECASTER.values(), Median()], ids=lambda forecaster: forecaster.name)
+def test_the_future_of_the_log_and_the_order_of_siblings_change_nothing(forecaster: LawForecaster) -> None:
+    run = made_up_run("run", noise=0.01, size=1e9)
+    siblings = made_up_family()
+    changed = replace(run.log, loss=np.where(run.log.steps > 600, 9.0, run.log.loss))
+    told = []
+    for log, several in ((run.log, siblings), (changed, siblings), (run.log, siblings[::-1])):
+        fresh = Run(replace(log), Schedule(run.schedule.rates))
+        told.append(forecaster.fit(seen(fresh, 0.3), fresh.schedule, several))
+    assert told[0].loss == told[1].loss
+    assert told[0].curve.tobytes() == told[1].curve.tobytes()
+    assert told[0].errors.tobytes() == told[1].errors.tobytes()
+    assert told[0].loss == pytest.approx(told[2].loss, rel=1e-12)
+    np.testing.assert_allclose(np.sort(told[0].errors), np.sort(told[2].errors), rtol=1e-9)
+
+
+def test_a_sibling_is_foretold_without_its_own_size() -> None:
+    """Siblings of one size, whose coefficient differs from all others, do not learn of it from each other."""
+    odd = [made_up_run(f"odd {i}", "linear", Truth(c=0.8), size=5e8, end=1000 + 200 * i) for i in range(4)]
+    usual = [made_up_run(f"usual {i}", "linear", Truth(c=0.2), size=1e7 * (i + 1)) for i in range(6)]
+    run = made_up_run("run", "linear", size=1e9)
+    siblings = [*usual, *odd]
+    found = S1_ANNEAL.fit(seen(run, 0.2), run.schedule, siblings)
+    # 0.6 nats of the gain were not foreseen, of a loss near 2.1
+    assert found.errors[-4:].min() > 0.1
+    assert np.abs(found.errors[:6]).max() < 0.01
+
+
+def test_multi_power_refuses_fewer_than_three_schedules() -> None:
+    run = made_up_run("run", size=1e9)
+    two = [made_up_run(f"{kind} {size:g}", kind, size=size) for kind in ("cosine", "wsd") for size in (1e7, 1e8)]
+    with pytest.raises(RefusedError, match="three different schedules"):
+        MultiPower().fit(seen(run, 0.3), run.schedule, two)
+    three = [*two, made_up_run("third", "constant", size=1e7)]
+    assert MultiPower().fit(seen(run, 0.3), run.schedule, three).loss == pytest.approx(run.final(), rel=0.05)

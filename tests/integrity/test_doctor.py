@@ -1,0 +1,315 @@
+"""From files on disk to findings: what each look reads, what it finds, and how it says so."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sick_series import Training, Weights, checkpoint, faults, seen, shapes
+from small_checkpoints import model_folder, safetensors_file, torch_file
+
+from toposcope.checkpoints import Checkpoint, Series, series
+from toposcope.checkpoints.logs import TrainingLog
+from toposcope.integrity import Evidence, Finding, examine, examined, gather, judge
+from toposcope.integrity.evidence import SKETCHED, FileEvidence, TensorEvidence, places
+from toposcope.integrity.spread import SpreadTally
+
+STEPS = [0, *range(100, 1100, 100)]
+SHARDED = model_folder(".safetensors", name="step{}", n_shards=2)
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[int, Weights]:
+    return Training(seed=5, steps=STEPS, layers=1).weights()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, weights: dict[int, Weights]) -> Path:
+    """A healthy series of sharded checkpoints."""
+    for step, tensors in weights.items():
+        SHARDED(tmp_path, step, {name: t.clone() for name, t in tensors.items()})
+    return tmp_path
+
+
+def shard(folder: Path, step: int, k: int = 1) -> Path:
+    return folder / f"step{step}" / f"model-{k:05d}-of-00002.safetensors"
+
+
+def told(found: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(finding.check, finding.severity, finding.steps) for finding in found]
+
+
+def both(folder: Path) -> tuple[list[Finding], list[Finding]]:
+    opened = series(folder)
+    return examine(opened), examine(opened, deep=True)
+
+
+def test_a_healthy_series(folder: Path) -> None:
+    assert both(folder) == ([], [])
+
+
+@pytest.mark.parametrize("write", [torch_file("model_state_dict"), safetensors_file, model_folder(".bin", n_shards=2)])
+def test_other_formats(tmp_path: Path, weights: dict[int, Weights], write: object) -> None:
+    for step, tensors in weights.items():
+        write(tmp_path, step, {n: t.clone() for n, t in (weights[300] if step == 400 else tensors).items()})  # type: ignore[operator]
+    for found in both(tmp_path):
+        assert told(found) == [("duplicate", "fault", (300, 400))]
+
+
+def test_published_checkpoints_are_clean(published_study: Path) -> None:
+    for run in ("tiny-3k", "med-21k"):
+        assert both(published_study / "checkpoints" / run) == ([], [])
+
+
+def test_final_weights_and_a_shard_that_stood_still(folder: Path) -> None:
+    for k in (1, 2):
+        for step in (0, 300):
+            shard(folder, step, k).write_bytes(shard(folder, 1000, k).read_bytes())
+    shard(folder, 700, 2).write_bytes(shard(folder, 600, 2).read_bytes())
+    held = [name for name, tensor in load_file(shard(folder, 600, 2)).items() if tensor.dim() == 2]
+    for found in both(folder):
+        assert told(found) == [("final weights", "fault", (0, 300)), ("still", "fault", (600, 700))]
+        assert all(name in found[1].message for name in held[:3])
+        assert found[1].layer == ""
+
+
+def test_one_matrix_that_stood_still(folder: Path, weights: dict[int, Weights]) -> None:
+    name = "gpt_neox.layers.0.attention.dense.weight"
+    for path in (folder / "step500").glob("*.safetensors"):
+        held = load_file(path)
+        if name in held:
+            save_file(held | {name: weights[400][name].clone()}, path)
+    for found in both(folder):
+        assert told(found) == [("still", "fault", (400, 500))]
+        assert found[0].layer == name
+
+
+def test_files_that_are_not_whole(folder: Path) -> None:
+    shard(folder, 100).unlink()
+    cut = shard(folder, 200)
+    cut.write_bytes(cut.read_bytes()[:-10])
+    index = folder / "step300" / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    files = sorted(set(content["weight_map"].values()))
+    first = next(name for name, file in content["weight_map"].items() if file == files[0])
+    content["weight_map"][first] = files[1]
+    index.write_text(json.dumps(content))
+    outside = folder / "step400" / "model.safetensors.index.json"
+    outside.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
+    shard(folder, 500).write_bytes(b"\xff" * 100)
+    for found in both(folder):
+        assert told(found) == [
+            ("missing shard", "fault", (100,)),
+            ("truncated", "fault", (200,)),
+            ("index", "fault", (300,)),
+            ("unsafe", "fault", (400,)),
+            ("truncated", "fault", (500,)),
+        ]
+        assert all("\n" not in finding.message and "step" in finding.message for finding in found)
+
+
+def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dict[int, Weights]) -> None:
+    for step in STEPS:
+        torch_file()(tmp_path, step, weights[step])
+    (tmp_path / "step_000300.pt").write_bytes(b"<html>404</html>")
+    for found in both(tmp_path):
+        assert told(found) == [("damaged", "fault", (300,))]
+
+
+def test_missing_steps(folder: Path) -> None:
+    (folder / "step300").rename(folder / "gone")
+    assert told(examine(series(folder))) == [("missing steps", "fault", (300,))]
+
+
+def test_steps_0_and_1_before_the_first_learning(weights: dict[int, Weights]) -> None:
+    early = {0: weights[0], 1: weights[0], **{s: w for s, w in weights.items() if s}}
+    (found,) = judge(seen(early))
+    assert (found.check, found.severity, found.steps) == ("duplicate", "note", (0, 1))
+
+
+def test_the_log_tells_where_nothing_was_learned(weights: dict[int, Weights]) -> None:
+    evidence = seen(weights | {500: weights[400]})
+    rates = np.array([1e-3, 0.0, 0.0, 1e-3])
+    log = TrainingLog(np.array([350, 450, 500, 550]), {"learning_rate": rates})
+    assert told(judge(evidence)) == [("duplicate", "fault", (400, 500))]
+    assert told(judge(evidence, log)) == [("duplicate", "note", (400, 500))]
+
+
+def test_a_frozen_embedding_is_a_note(weights: dict[int, Weights]) -> None:
+    name = "gpt_neox.embed_in.weight"
+    (found,) = judge(seen({step: tensors | {name: weights[0][name]} for step, tensors in weights.items()}))
+    assert (found.check, found.severity, found.layer) == ("frozen", "note", name)
+
+
+def test_dead_from_the_beginning_to_the_end(weights: dict[int, Weights]) -> None:
+    name = "embed_out.weight"
+    found = faults(seen({s: tensors | {name: torch.zeros_like(tensors[name])} for s, tensors in weights.items()}))
+    assert ("dead", name) in [(finding.check, finding.layer) for finding in found]
+
+
+def test_norms_that_have_not_moved_in_half_precision_are_no_fault() -> None:
+    run = Training(seed=3, dtype=torch.bfloat16, noise=0.05, drift=0.2)
+    series_ = run.weights()
+    norm = "gpt_neox.layers.0.input_layernorm.weight"
+    assert torch.equal(series_[4][norm], series_[8][norm])
+    assert not faults(seen(series_))
+
+
+def test_remote_files_are_judged_by_what_is_published() -> None:
+    """Hashes tell duplicates without a byte; times and sizes alone do not."""
+
+    def item(step: int, first: FileEvidence, second: FileEvidence) -> Evidence:
+        tensors = {"a.weight": TensorEvidence((4, 4), "float32", "other", 64)}
+        return Evidence(step, f"hf:o/n@step{step}", {"1.safetensors": first, "2.safetensors": second}, tensors)
+
+    def hashed(text: str) -> FileEvidence:
+        return FileEvidence(10, "v", text)
+
+    items = [item(step, hashed(f"a{step}"), hashed(f"b{step}")) for step in range(100, 900, 100)]
+    assert judge(items) == []
+    items[3] = item(400, hashed("a300"), hashed("b300"))
+    items[5] = item(600, hashed("a500"), hashed("b600"))
+    assert [(f.check, f.steps, f.layer) for f in judge(items)] == [
+        ("duplicate", (300, 400), ""),
+        ("still", (500, 600), "1.safetensors"),
+    ]
+    etag = FileEvidence(10, '"9b2cf535f27731c974343645a3985328"', "")
+    time = FileEvidence(10, '"5f3c-1a2b3c"', "")
+    for known, expected in ((etag, [("duplicate", "fault", (100, 200))]), (time, [])):
+        pair = [Evidence(step, "", {"model.safetensors": known}) for step in (100, 200)]
+        rest = [Evidence(step, "", {"model.safetensors": FileEvidence(10, str(step), "")}) for step in (300, 400)]
+        assert told(judge([*pair, *rest])) == expected
+
+
+def test_evidence_goes_through_a_file(folder: Path) -> None:
+    evidence = examined(series(folder), deep=True)
+    stored = msgspec.msgpack.encode(evidence)
+    again = msgspec.msgpack.decode(stored, type=list[Evidence])
+    assert msgspec.msgpack.encode(again) == stored
+    assert judge(again) == judge(evidence)
+
+
+def test_what_a_deep_look_takes_down_is_right(folder: Path) -> None:
+    opened: Checkpoint = series(folder)[3]
+    passed: list[int] = []
+    found = gather(opened, deep=True, passed=passed.append)
+    assert set(found.tensors) == set(shapes(1))
+    assert sum(passed) == sum(tensor.n_bytes for tensor in found.tensors.values())
+    for entry in opened.entries:
+        tensor, values = found.tensors[entry.name], entry.whole().double()
+        assert tensor.content_hash == entry.content_hash()
+        assert tensor.norm == pytest.approx(float(values.norm()))
+        assert np.array_equal(tensor.values(), entry.whole().flatten().numpy()[places(values.numel())])
+
+
+def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
+    whole = gather(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
+    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK", 1000)
+    parts = gather(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
+    assert parts.content_hash == whole.content_hash
+    assert parts.sketch == whole.sketch
+    assert parts.norm == pytest.approx(whole.norm)
+    assert parts.spread is not None
+    assert whole.spread is not None
+    assert msgspec.structs.astuple(parts.spread) == pytest.approx(msgspec.structs.astuple(whole.spread))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_values_that_are_none_are_counted_in_every_dtype(dtype: torch.dtype) -> None:
+    values = torch.ones(5, 4)
+    values[0, 1] = values[3, 3] = math.nan
+    found = gather(checkpoint(7, {"a.weight": values.to(dtype), "s": torch.tensor(2.0)}), deep=True)
+    assert not found.error
+    assert found.tensors["a.weight"].n_not_finite == 2
+    assert math.isnan(found.tensors["a.weight"].norm)
+
+
+def test_odd_tensors_are_no_trouble() -> None:
+    odd = {"none": torch.zeros(0, 4), "one": torch.tensor(1.5), "conv": torch.ones(2, 3, 4), "count": torch.arange(3)}
+    found = gather(checkpoint(0, odd), deep=True)
+    assert not found.error
+    assert set(found.tensors) == {"one", "conv"}
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 300, 4096, 50304 * 512])
+def test_places_are_fixed_and_spread_over_rows_and_columns(count: int) -> None:
+    at = places(count)
+    assert at[0] >= 0
+    assert at[-1] < count
+    assert np.all(np.diff(at) > 0)
+    assert len(at) > 0.8 * min(count, SKETCHED)
+    if count > 4000:
+        assert np.all(np.histogram(at, 8, (0, count))[0] > 20)
+        assert np.all(np.histogram(at % 64, 4, (0, 64))[0] > 30)
+
+
+def test_spread_of_known_matrices() -> None:
+    rng = np.random.default_rng(0)
+    normal = rng.standard_normal((200, 100)).astype(np.float32)
+
+    def spread(values: np.ndarray) -> tuple[float, float, float]:
+        tally = SpreadTally(values.shape)
+        tally.add(values.ravel())
+        found = tally.spread()
+        return found.rows, found.columns, found.kurtosis
+
+    assert spread(normal) == pytest.approx((1, 1, 3), rel=0.15)
+    assert spread(rng.uniform(-1, 1, (200, 100)).astype(np.float32)) == pytest.approx((1, 1, 1.8), rel=0.15)
+    assert spread(normal * np.exp(rng.standard_normal((200, 1))).astype(np.float32))[0] > 3
+    assert spread(normal * np.exp(rng.standard_normal(100)).astype(np.float32))[1] > 3
+
+
+def test_progress_is_told_in_bytes(folder: Path) -> None:
+    told_: list[tuple[str, int, int]] = []
+    opened: Series = series(folder)
+    examine(opened, deep=True, progress=lambda *standing: told_.append(standing))
+    total = sum(file.size for one in opened for file in one.files.values())
+    assert told_[-1] == ("examine", total, total)
+    assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(told_))
+
+
+def test_short_series_say_little(weights: dict[int, Weights]) -> None:
+    for count in range(4):
+        assert judge(seen(dict(list(weights.items())[:count]))) == []
+
+
+def test_a_file_replaced_while_it_is_looked_at(folder: Path) -> None:
+    opened = series(folder)
+    assert opened[2].entries
+    shard(folder, 200).write_bytes(shard(folder, 300).read_bytes() + b"0")
+    found = examine(opened, deep=True)
+    assert told(found) == [("changed", "fault", (200,))]
+
+
+def test_our_own_small_run_is_clean(tmp_path: Path) -> None:
+    from small_runs import prepared, small_run
+
+    from toposcope.family.training import train
+
+    corpus, tokens = prepared(tmp_path)
+    for schedule in ("cosine", "linear", "wsd"):
+        run = small_run(
+            corpus, name=schedule, steps=60, checkpoint_every=5, schedule=schedule, warmup_steps=10, decay_steps=20
+        )
+        train(run, tokens, tmp_path / schedule)
+        assert [f for f in examine(series(tmp_path / schedule), deep=True) if f.severity == "fault"] == []
+
+
+def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
+    tmp_path: Path, weights: dict[int, Weights]
+) -> None:
+    save_file({name: t.clone() for name, t in weights[STEPS[-1]].items()}, tmp_path / "final.safetensors")
+    opened = series(tmp_path / "final.safetensors")
+    assert opened.steps == [0]
+    assert examine(opened, deep=True) == []
+    # With others after it, it is.
+    (tmp_path / "two").mkdir()
+    for step, trained in ((0, STEPS[-1]), (100, STEPS[-2])):
+        safetensors_file(tmp_path / "two", step, weights[trained])
+    assert "initialisation" in {f.check for f in examine(series(tmp_path / "two"), deep=True)}
