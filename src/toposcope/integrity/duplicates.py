@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.checkpoints.logs import TrainingLog
 from toposcope.integrity.evidence import WINDOW, Evidence, TensorEvidence
 from toposcope.integrity.finding import Finding, grouped, only, told, told_steps
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
 
 EXPECTED = 50.0
 """Values of a tensor that should have changed before its standing still is a fault: by chance, exp(-50)."""
@@ -43,7 +45,7 @@ def _published(item: Evidence) -> object:
     return identities if identities and all(identity for _, identity in identities) else None
 
 
-def whole(evidence: Sequence[Evidence], log: TrainingLog | None) -> Iterator[Finding]:
+def whole(evidence: Sequence[Evidence], log: "LogTable | None") -> Iterator[Finding]:
     """Find whole checkpoints that are the same, those that hold the final weights apart."""
     steps = [item.step for item in evidence]
     for group in identical(evidence):
@@ -82,7 +84,7 @@ def _before_the_end(group: Sequence[int], steps: Sequence[int]) -> tuple[list[in
     return [s for s in group if s < steps[begin]], list(steps[begin:])
 
 
-def _without_learning(group: Sequence[int], log: TrainingLog | None) -> bool:
+def _without_learning(group: Sequence[int], log: "LogTable | None") -> bool:
     """Tell whether the log says that nothing was learned between the first and the last of a group."""
     if log is None:
         return False

@@ -4,9 +4,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.checkpoints.series import Series
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
@@ -14,6 +14,9 @@ from toposcope.integrity import discontinuity, duplicates, grid, initialisation,
 from toposcope.integrity.evidence import Evidence, gather, weights_of
 from toposcope.integrity.finding import Finding
 from toposcope.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
 
 REMOTE = 8
 """Checkpoints opened at once over the network, where waiting is all there is to do."""
@@ -52,20 +55,22 @@ def examined(series: Series, *, deep: bool = False, progress: Progress = silent)
 
 def judge_series(series: Series, evidence: Sequence[Evidence]) -> list[Finding]:
     """Judge the evidence of a series beside the log that lies with it, if there is one; see `judge`."""
+    from toposcope.logs import log_beside
+
     try:
-        log = read_log(series.source) if series.source is not None else None
+        log = log_beside(series.source) if series.source is not None else None
     except ToposcopeError as error:
         return [*judge(evidence), Finding("log", "note", (), "", str(error))]
     return judge(evidence, log)
 
 
-def judge(evidence: Sequence[Evidence], log: TrainingLog | None = None) -> list[Finding]:
+def judge(evidence: Sequence[Evidence], log: "LogTable | None" = None) -> list[Finding]:
     """Find what is wrong with a series from what was gathered of it; nothing is read.
 
     Parameters
     ----------
     evidence : sequence of Evidence
-    log : TrainingLog, optional
+    log : LogTable, optional
         Of the run; tells where the learning rate was 0.
 
     Returns
