@@ -4,7 +4,7 @@ The edges of a Vietoris-Rips filtration enter one by one. The *lune* of an edge 
 its ends came earlier: the link of the edge when it enters. An edge whose lune is empty joins two components or opens a
 loop. Any point of the lune, its *apex*, makes a triangle that cancels the edge at once; and for every connected
 component of the lune but that of the apex, one more triangle may close a loop. Nothing else changes H0 or H1: see
-``docs/homology/loops.md`` for the proof.
+``docs/methods/loops.md`` for the proof.
 
 Every point carries the set of its neighbours so far, as bits, so that a lune is the intersection of two of them.
 Points are labelled by how central they are, the most central first: these see most of a lune, and their bits are the

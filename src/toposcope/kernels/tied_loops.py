@@ -7,7 +7,7 @@ differ by tetrahedra. Edges of length t, less the rank of their relations, less 
 of loops born at t that live longer than that.
 
 Cost: O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune.
-Source: the exact sequence of the pair, see ``docs/homology/loops.md``.
+Source: the exact sequence of the pair, see ``docs/methods/loops.md``.
 """
 
 from typing import NamedTuple
