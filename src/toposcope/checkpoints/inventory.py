@@ -74,8 +74,14 @@ class Inventory(msgspec.Struct, frozen=True):
         names = {layer.name for layer in layers}
         rows = [
             LayerRow(
-                *(layer.name, layer.role, roles.recognised(layer.name, checkpoint.roles)[1]),
-                *(layer.shape, layer.dtype, layer.n_bytes, layer.role not in roles.NOT_ANALYSED, layer.transposed),
+                name=layer.name,
+                role=layer.role,
+                recognised=roles.recognised(layer.name, checkpoint.roles)[1],
+                shape=layer.shape,
+                dtype=layer.dtype,
+                bytes=layer.n_bytes,
+                measured=layer.role not in roles.NOT_ANALYSED,
+                transposed=layer.transposed,
             )
             for layer in layers
         ]

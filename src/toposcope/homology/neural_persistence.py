@@ -29,7 +29,7 @@ class NeuralPersistence:
     deaths : ndarray, shape (N-1,), float64
         Weights of the maximum spanning tree, divided by the scale, descending.
     scale : float
-        What |W| was divided by.
+        What ``|W|`` was divided by.
     degenerate : bool
         True for an all-zero matrix, whose persistence is 0 by convention.
     diagram : Diagram
@@ -42,6 +42,12 @@ class NeuralPersistence:
     deaths: NDArray[np.float64]
     scale: float
     degenerate: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"NeuralPersistence(mean={self.mean:.4g}, norm={self.norm:.4g}, normalized={self.normalized:.4g}, "
+            f"scale={self.scale:.4g}, {len(self.deaths)} deaths)"
+        )
 
     @cached_property
     def diagram(self) -> Diagram:
@@ -63,7 +69,7 @@ def neural_persistence(
 ) -> NeuralPersistence:
     """Return the neural persistence of a weight matrix.
 
-    The complete bipartite graph on m + n vertices is filtered by descending |W| / scale; the deaths are the weights
+    The complete bipartite graph on m + n vertices is filtered by descending ``|W| / scale``; the deaths are the weights
     of its maximum spanning tree. Every weight counts: nothing is subsampled.
 
     Parameters
@@ -73,7 +79,7 @@ def neural_persistence(
         copied, and a tensor on a GPU is measured there. bfloat16 keeps 8 significant bits, so the value of weights
         rounded to it is within 0.4% of theirs.
     scale : "layer" or float
-        ``"layer"`` divides by max|W| of this matrix. A number, at least max|W|, is the scale of a whole network
+        ``"layer"`` divides by ``max|W|`` of this matrix. A number, at least ``max|W|``, is the scale of a whole network
         (Rieck Algorithm 1).
     p : float
         Order of the norm, at least 1.

@@ -84,7 +84,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for step in (100, 200, 300):
-    ...         torch.save({"weight": torch.full((8, 16), min(step, 200.0))}, f"{folder}/step_{step}.pt")
+    ...         torch.save({"weight": torch.full((8, 16), float(min(step, 200)))}, f"{folder}/step_{step}.pt")
     ...     diagnosis = doctor(folder)
     >>> diagnosis.faults, diagnosis.findings[0].check, diagnosis.findings[0].steps
     (1, 'duplicate', (200, 300))
