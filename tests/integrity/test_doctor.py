@@ -213,7 +213,7 @@ def test_what_a_deep_look_takes_down_is_right(folder: Path) -> None:
 def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
     whole = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
-    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK", 1000)
+    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
     parts = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     assert parts.content_hash == whole.content_hash
     assert parts.sketch == whole.sketch

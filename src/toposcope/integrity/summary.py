@@ -15,7 +15,7 @@ from torch import Tensor
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry, model_folder
-from toposcope.checkpoints.formats.entry import in_row
+from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
@@ -193,7 +193,7 @@ def _summarise_values(
     sums = SpreadSums(entry.shape) if at_start else None
     squares, seen, sketch = 0.0, 0, []
     for block in entry.blocks():
-        numbers = in_row(block)
+        numbers = flattened(block)
         stored = numbers.view(torch.uint8).numpy()
         digest.update(stored.data)
         values = _widened(numbers)
