@@ -108,7 +108,7 @@ def test_logs_give_a_point_each_at_their_end() -> None:
     assert "x: left out, its log does not state the number of parameters" in points.remarks[1]
     with pytest.raises(ToposcopeError, match="cannot be compared"):
         points_of([log("one"), log("two", unit="bits per byte")])
-    with pytest.raises(ToposcopeError, match="no log tells"):
+    with pytest.raises(ToposcopeError, match="no log states"):
         points_of([log("x", parameters=np.nan)])
 
 

@@ -11,14 +11,13 @@ from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.engine.cluster import engine_named
-from toposcope.engine.pool import Engine, Failed, Workers
+from toposcope.engine.pool import Engine, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_bytes, write_text
-from toposcope.integrity import judge
-from toposcope.integrity.evidence import n_parameters
+from toposcope.integrity import diagnose, n_parameters
 from toposcope.logs import LogTable, log_beside
 from toposcope.models import Origin
 from toposcope.models.texts import read_kept, text_key
@@ -191,7 +190,7 @@ class _Runner:
             self.progress(run.name, 0, run.training.steps)
         tasks = [TrainTask(run, self.corpus_path, self.run_directory(run.name)) for run in ordered]
         for task, result in self.pool.run(train_task, tasks, self.progress):
-            if isinstance(result, Failed):
+            if isinstance(result, TaskFailure):
                 self._fail_run(task.run.name, "train", result.message)
             else:
                 self._keep_outcome(task.run)
@@ -353,7 +352,7 @@ class _Runner:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
-            found = judge(list(evidence.values()), self.logs[name])
+            found = diagnose(list(evidence.values()), self.logs[name])
             self.store.set_meta(f"examined {name}", str(len(evidence)))
             if name in declared and declared[name].is_selection():
                 found = [finding for finding in found if finding.check not in GRID_CHECKS]
