@@ -11,7 +11,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from small_checkpoints import refused
 
-from toposcope.logs import COLUMNS, LogTable, log_beside
+from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
+from toposcope.logs.columns import target_of
 
 
 def read(folder: Path) -> LogTable:
@@ -71,6 +72,33 @@ def test_a_list_of_rows(tmp_path: Path) -> None:
 def test_the_norm_of_the_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / "training_log.json").write_text(json.dumps([{"step": 0, "loss": 4.5, name: 10.5}]))
     assert_logged(read(tmp_path), [0], {"loss": [4.5], "weight_norm": [10.5]})
+
+
+def test_losses_of_any_sign_and_accuracies(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "step,loss,eval_loss,eval/c4/loss,train/bpb,eval_accuracy,epoch\n"
+        "10,-0.5,3.5,3.75,1.25,,0\n"
+        "20,-1.5,,,1.0,0.25,1\n"
+    )
+    nan = np.nan
+    columns = {
+        "loss": [-0.5, -1.5],
+        "validation_loss": [3.5, nan],
+        "train/bpb": [1.25, 1.0],
+        "eval/c4/loss": [3.75, nan],
+        "eval_accuracy": [nan, 0.25],
+    }
+    assert_logged(read(tmp_path), [10, 20], columns)
+    log = read_log(tmp_path, columns={"loss": "train/bpb"})
+    assert log.table is not None
+    assert log.table.values["eval_accuracy"][1] == 0.25
+    seen = log.until(10)
+    assert seen is not None
+    assert seen.table is not None
+    assert seen.table.steps.tolist() == [10]
+    described = {name: target_of(name) for name in log.table.further_targets}
+    assert not described["eval_accuracy"].lower_is_better
+    assert (described["train/bpb"].lower_is_better, described["train/bpb"].unit) == (True, "bits per byte")
 
 
 def test_what_a_log_lacks_is_filled_from_another() -> None:
