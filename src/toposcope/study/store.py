@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats.entry import itemsize
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding
+from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 
 SCHEMA_VERSION = "2"
@@ -136,7 +136,7 @@ class Store:
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
-    def put_log(self, run: str, log: TrainingLog | None) -> None:
+    def put_log(self, run: str, log: LogTable | None) -> None:
         """Replace the training log of a run; NaN means not logged, infinities are kept."""
         columns = [log.steps.tolist(), *(log.values[c].tolist() for c in COLUMNS)] if log else []
         rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
