@@ -287,9 +287,7 @@ def test_offline_after_online(server: RangeServer, tmp_path: Path) -> None:
     ranges = next(p for p in (tmp_path / "kept" / "ranges").iterdir())
     for path in ranges.iterdir():
         path.unlink()
-    with pytest.raises(
-        ToposcopeError, match=r"step0/model\.safetensors: bytes 0 to \d+ are not in the cache"
-    ):
+    with pytest.raises(ToposcopeError, match=r"step0/model\.safetensors: bytes 0 to \d+ are not in the cache"):
         file.read(0, file.size)
 
 
