@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toposcope.checkpoints.sources import fetching, patience
+from toposcope.checkpoints.sources import cached_reads, retry
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -24,9 +24,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     Neither what another test read nor the credentials of whoever runs the tests are seen.
     """
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    fetching.small.clear()
+    cached_reads.memory_cache.clear()
     folder = tmp_path / "served"
     folder.mkdir()
     return folder
