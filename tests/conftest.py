@@ -10,7 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
-from toposcope.checkpoints.sources import fetching, patience
+from toposcope.checkpoints.sources import cached_reads, retry
 
 pytest.register_assert_rewrite("cpu_time", "page_checks")
 
@@ -43,9 +43,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     Neither what another test read nor the credentials of whoever runs the tests are seen.
     """
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    fetching.small.clear()
+    cached_reads.memory_cache.clear()
     folder = tmp_path / "served"
     folder.mkdir()
     return folder
