@@ -64,7 +64,7 @@ def main(quick: bool, repeats: int, seconds: float, out: Path) -> None:
     show(rows, COLUMNS, "Training: median (lowest-highest)")
     facts = {
         "timed": "the update loop alone, without checkpoints and validation",
-        "settings": f"batch size {TrainingOptions().batch_size}, context {SIZES['tiny-3k'].context}, published defaults",
+        "settings": f"batch size {TrainingOptions().batch_size}, context {SIZES['tiny-3k'].context}, as published",
         "corpus": f"{CORPUS.source}, {tokens.n_characters} characters, SHA-256 {tokens.sha256}",
         "samples": f"{repeats} of about {seconds:g} s each, in turn; median (lowest-highest)",
     }
