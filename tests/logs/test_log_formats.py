@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from written_logs import WRITERS, Written, events, trainer
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Training
+from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.sizes import SIZES
 from toposcope.family.training import write_run
 from toposcope.logs import LogTable, read_log, read_logs
@@ -215,7 +215,7 @@ def test_a_study_whose_database_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_run_trained_here(tmp_path: Path) -> None:
-    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=Training())
+    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=TrainingOptions())
     write_run(run, "", tmp_path)
     tokens = run.training.batch_size * run.size.context
     rows = [(step, 4.0, step * tokens, 6.0 * run.size.n_parameters * step * tokens) for step in (1, 2)]

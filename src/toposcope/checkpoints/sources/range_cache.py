@@ -40,7 +40,7 @@ def parse_keep(text: str) -> int | None:
 
     Examples
     --------
-    >>> keep_from_text("none"), keep_from_text("all"), keep_from_text("lru:10GB"), keep_from_text("lru:1.5M")
+    >>> parse_keep("none"), parse_keep("all"), parse_keep("lru:10GB"), parse_keep("lru:1.5M")
     (0, None, 10000000000, 1500000)
     """
     plain = text.strip().lower()
