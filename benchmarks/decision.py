@@ -37,7 +37,7 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     thinned,
     together,
 )
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.scaling_law import fit_scaling_law
 from toposcope.logs.points import Points, read_points
 from toposcope.report.figures import STYLE

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.isoflop import budgets_of, isoflop, isoflops
 from toposcope.forecasting.scaling.planner import optimal_split

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling import law_search
 from toposcope.forecasting.scaling.law_search import Problem, descend, optima, starts
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import huber, logsumexp
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.law_search import DELTA, Problem, descend, starts
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, fit_scaling_law

@@ -10,8 +10,9 @@ from read_page import read
 from toposcope.forecasting.decision.advice import Advice, Wishes, advise
 from toposcope.forecasting.decision.calibration import Bin
 from toposcope.forecasting.decision.decision import RunInProgress, decide
-from toposcope.forecasting.decision.reasons import reasons, short
+from toposcope.forecasting.decision.reasons import reasons
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.wording import short
 from toposcope.logs.points import Points
 from toposcope.report.decision import lead, write_decision
 from toposcope.report.figures.reliability import reliability

@@ -1,1 +1,30 @@
-"""Forecasts of the final loss, scaling laws, decisions. Logs, arrays and frames in, numbers and frames out."""
+"""Forecasts: the final loss of a run, scaling laws, and whether to continue a run or to train a larger one."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["backtest", "forecast", "plan"]
+
+if TYPE_CHECKING:
+    from toposcope.forecasting.backtesting import backtest
+    from toposcope.forecasting.forecast_report import forecast
+    from toposcope.forecasting.scaling.planner import plan
+
+_MODULES = {
+    "backtest": "backtesting",
+    "forecast": "forecast_report",
+    "plan": "scaling.planner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use, so that `import toposcope.forecasting` is quick.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from toposcope.forecasting.forecast import Forecast, fraction_seen
+from toposcope.forecasting.forecaster import Forecast, fraction_seen
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.typing import Vector
@@ -61,7 +61,7 @@ def risen(log: Log) -> tuple[float, float]:
     return min(medians), medians[-1]
 
 
-def learns(log: Log) -> bool:
+def is_learning(log: Log) -> bool:
     """Tell whether the loss changes at all, and has not risen half of the way back from its lowest."""
     medians = _medians(log)
     first, lowest, last = medians[0], min(medians), medians[-1]

@@ -12,8 +12,9 @@ from toposcope.forecasting.decision.calibration import Calibration, brier_score,
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
 from toposcope.forecasting.decision.decision import Decision
 from toposcope.forecasting.decision.equal_flop_pairs import Learnt
-from toposcope.forecasting.decision.reasons import SIGNALS, reasons, short
+from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
+from toposcope.forecasting.wording import short
 from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.decision import decision as draw_decision

@@ -8,12 +8,12 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, decide
 from toposcope.forecasting.decision.equal_flop_pairs import Learnt, learn_calibration
-from toposcope.forecasting.decision.reasons import short
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
 from toposcope.forecasting.scaling.planner import OverTraining, Plan, over_training, plan
 from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw, fit_scaling_law
+from toposcope.forecasting.wording import short
 from toposcope.logs import Log
 from toposcope.logs.points import Points
 from toposcope.progress import Progress, silent

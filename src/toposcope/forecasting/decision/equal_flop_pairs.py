@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import SHIPPED, Calibration, fit_calibration
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 from toposcope.seeds import derive_seed

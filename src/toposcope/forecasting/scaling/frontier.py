@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split, over_bootstrap
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw
 from toposcope.logs.points import Points

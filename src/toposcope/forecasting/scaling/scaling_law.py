@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, optima
 from toposcope.logs.points import Points
 from toposcope.progress import Progress, silent
