@@ -18,8 +18,7 @@ from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_bytes, write_text
-from toposcope.integrity import judge
-from toposcope.integrity.evidence import n_parameters
+from toposcope.integrity import diagnose, n_parameters
 from toposcope.models import Origin
 from toposcope.models.texts import read_kept, text_key
 from toposcope.probes import Probe
@@ -353,7 +352,7 @@ class _Runner:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
-            found = judge(list(evidence.values()), self.logs[name])
+            found = diagnose(list(evidence.values()), self.logs[name])
             self.store.set_meta(f"examined {name}", str(len(evidence)))
             if name in declared and declared[name].is_selection():
                 found = [finding for finding in found if finding.check not in GRID_CHECKS]
