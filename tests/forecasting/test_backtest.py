@@ -163,7 +163,7 @@ def test_runs_that_did_not_end_are_left_out() -> None:
     assert found.runs[1].schedule.last_step == found.runs[1].log.steps[-1] == 1740
     assert found.remarks[0] == "cut: left out, its log ends at step 1,660 of 2,000"
     assert found.remarks[1].startswith("left out: negative: the learning rate is negative")
-    assert found.remarks[2] == "again: left out, it is whole again"
+    assert found.remarks[2] == "again: left out, the same run as whole"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from scipy.optimize import approx_fprime
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling import law_search
 from toposcope.forecasting.scaling.law_search import Problem, descend, optima, starts
-from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
+from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
 from toposcope.logs.points import Points
 
 TRUE = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
@@ -26,8 +26,8 @@ def as_row(law: ScalingLaw) -> list[float]:
     return [getattr(law, name) for name in NAMES]
 
 
-def fitted(points: Points, resamples: int = 0) -> FittedLaw:
-    return fit_scaling_law(points, resamples=resamples)
+def fitted(points: Points, resamples: int = 0) -> FittedScalingLaw:
+    return scaling_law(points, resamples=resamples)
 
 
 @given(

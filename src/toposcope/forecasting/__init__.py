@@ -3,17 +3,21 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["backtest", "forecast", "plan"]
+__all__ = ["backtest", "decide", "forecast", "plan", "scaling_law"]
 
 if TYPE_CHECKING:
     from toposcope.forecasting.backtesting import backtest
+    from toposcope.forecasting.decision.advice import decide
     from toposcope.forecasting.forecast_report import forecast
     from toposcope.forecasting.scaling.planner import plan
+    from toposcope.forecasting.scaling.scaling_law import scaling_law
 
 _MODULES = {
     "backtest": "backtesting",
+    "decide": "decision.advice",
     "forecast": "forecast_report",
     "plan": "scaling.planner",
+    "scaling_law": "scaling.scaling_law",
 }
 
 

@@ -5,8 +5,8 @@ import polars as pl
 
 from toposcope.analysis.trajectories import trajectories
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.backtesting import siblings_in_split
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters.paper import predictions
 from toposcope.forecasting.siblings import complete_runs
