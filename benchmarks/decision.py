@@ -25,8 +25,8 @@ from toposcope.forecasting.decision.calibration import (
 )
 from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
 from toposcope.forecasting.decision.equal_flop_pairs import (
-    N_FOLDS,
     MAX_POINTS_OF_RUN,
+    N_FOLDS,
     Judged,
     calibration_of,
     equal_flop_pairs,

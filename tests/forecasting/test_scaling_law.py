@@ -169,8 +169,8 @@ N8 = np.geomspace(1e8, 1e10, 8)
         (np.full(8, 1e9), N8, "only 1 size:"),
         (np.repeat(N8[:2], 4), np.tile(N8[:4], 2), "only 2 sizes:"),
         (N8, np.full(8, 1e10), "only 1 number of tokens"),
-        (N8, 20 * N8, "cannot be told apart"),
-        (N8, np.round(20 * N8**1.1), "cannot be told apart"),
+        (N8, 20 * N8, "cannot be separated"),
+        (N8, np.round(20 * N8**1.1), "cannot be separated"),
     ],
 )
 def test_points_that_cannot_tell_are_refused(N: np.ndarray, D: np.ndarray, why: str) -> None:

@@ -158,5 +158,5 @@ def test_further_features_are_used_and_needed() -> None:
     few = {name: values for name, values in surprise.items() if not name.endswith("1")}
     found = Stack(few).fit(seen(left_out[0], 0.3), left_out[0].schedule, siblings)
     assert found.diagnostics["siblings"] == 15
-    with pytest.raises(RefusedError, match=r"^5 1: its further features are not known$"):
+    with pytest.raises(RefusedError, match=r"^5 1: its further features are missing$"):
         Stack(few).fit(seen(left_out[1], 0.3), left_out[1].schedule, siblings)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 import polars as pl
@@ -11,6 +12,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
+from toposcope.forecasting.siblings import runs_to_score
+from toposcope.logs import read_logs
 from toposcope.progress import Progress, silent
 
 Split = Literal["size", "group", "family"]
@@ -38,19 +41,19 @@ def siblings_in_split(run: LoggedRun, runs: Sequence[LoggedRun], split: Split) -
 
 
 def backtest(
-    runs: Sequence[LoggedRun],
+    runs: Sequence[LoggedRun] | str | Path,
     *,
     split: Split = "size",
     fractions: Sequence[float] = DEFAULT_FRACTIONS,
     workers: int | None = None,
     progress: Progress = silent,
 ) -> pl.DataFrame:
-    """Forecast every run from its first part.
+    """Forecast runs whose end is known from their beginnings.
 
     Parameters
     ----------
-    runs : list of LoggedRun
-        Complete.
+    runs : list of LoggedRun, str or Path
+        Complete; a path is a table or folder of logs, or a study.
     split : "size", "group" or "family"
         What a run may not borrow from: runs of its family and size, of its family and kind of schedule, or of its
         family.
@@ -71,8 +74,21 @@ def backtest(
     Raises
     ------
     ToposcopeError
-        If there are fewer than two runs, or a fraction is not between 0 and 1.
+        If there are fewer than two runs, their units differ, or a fraction is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from toposcope.logs import Log
+    >>> from toposcope.forecasting.siblings import complete_runs
+    >>> steps = np.arange(20, 2001, 20)
+    >>> logs = [Log(f"run {k}", steps, k + 3 * steps**-0.3, np.full(100, 1e-3), 2000, k * 1e8) for k in (1, 2)]
+    >>> rows = backtest(complete_runs(logs).runs, fractions=[0.5], workers=1)
+    >>> rows.filter(forecaster="power_law").select("run", "foretold", "final").rows()
+    [('run 1', 1.31, 1.31), ('run 2', 2.31, 2.31)]
     """
+    if isinstance(runs, str | Path):
+        runs = runs_to_score(read_logs(runs)).runs
     if len(runs) < 2:
         raise ToposcopeError("a backtest needs at least two complete runs")
     if any(not 0 < fraction < 1 for fraction in fractions):

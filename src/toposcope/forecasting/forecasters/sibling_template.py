@@ -33,7 +33,8 @@ class Template:
         known, now, end = _known(same_schedule, fraction)
         if len(known) < MIN_SIBLINGS:
             raise RefusedError(
-                f"{len(known)} siblings of the family follow the same schedule; a template needs {MIN_SIBLINGS}"
+                f"{len(known)} siblings of the family follow the same schedule; a template needs at least "
+                f"{MIN_SIBLINGS}"
             )
         slope, offset = _line(now, end)
         loss = float(np.exp(offset + slope * np.log(_level(log))))
