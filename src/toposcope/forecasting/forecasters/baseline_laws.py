@@ -10,11 +10,8 @@ from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, La
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.forecasters.window import LATE_SHARE, MAX_SPIKE, window
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Log, final_losses
 from toposcope.typing import Steps, Vector
-
-LAST_SHARE = 0.02
-"""Share of the logged rows whose mean ``last`` returns; at least one row."""
 
 
 class Last(LawForecaster):
@@ -24,7 +21,7 @@ class Last(LawForecaster):
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Take the mean."""
-        recent = log.loss[-max(1, round(LAST_SHARE * len(log.loss))) :]
+        recent = final_losses(log.loss)
         loss = np.minimum(recent, MAX_SPIKE * np.median(recent)).mean()
         return FittedLossCurve(lambda steps: np.full(len(steps), loss), schedule)
 
