@@ -26,8 +26,9 @@ from toposcope.homology import Diagram
 from toposcope.models import Tokenizer
 from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.hidden_states import hidden
-from toposcope.probes.probe import NETWORK, POOLED
+from toposcope.probes.probe import POOLED
 
 Weights = dict[str, Tensor]
 

@@ -17,12 +17,11 @@ from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import Evidence, Finding
 from toposcope.probes import Measurement
+from toposcope.study.kinds import PUBLISHED, kind_of
 
-SCHEMA_VERSION = "2"
-OLDER = ("1",)
-"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``."""
-PUBLISHED = "published"
-"""Under this name of a probe stand numbers that were published with a run; they need no checkpoint."""
+SCHEMA_VERSION = "3"
+OLDER = ("1", "2")
+"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 no ``kinds``."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +246,7 @@ class Store:
 
     def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
         """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
+        rows = list(rows)
         with self._transaction() as c:
             for unit, key, found, diagrams in rows:
                 c.execute(
@@ -254,6 +254,8 @@ class Store:
                     (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
                 _insert(c, unit, key, found, diagrams)
+            kinds = {(unit.probe, name) for unit, _, found, _ in rows for name in found.statistics}
+            _put_kinds(c, kinds)
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Keep the published features of a run, by step, in place of older ones; under the same key they stand."""
@@ -265,6 +267,7 @@ class Store:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             for step, statistics in features.items():
                 _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
+            _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Forget what was measured on tensors, or by probe versions, that are no longer current."""
@@ -342,6 +345,11 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, dia
     )
     values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
     c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
+
+
+def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
+    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
+    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
 
 
 def _or_null(value: float) -> float | None:

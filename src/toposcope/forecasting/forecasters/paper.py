@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
+from toposcope.probes import Feature
 
 Vector = NDArray[np.float64]
 
@@ -30,7 +31,10 @@ FINAL_SHARE = 0.02
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""
 
-NP_FEATURES = ("published np_mean", "neural_persistence np_mean")
+NP_FEATURES = (
+    Feature("published", "", "np_mean", "topology"),
+    Feature("neural_persistence", "", "np_mean", "topology"),
+)
 SCHEMA = {
     "run": pl.String,
     "protocol": pl.String,

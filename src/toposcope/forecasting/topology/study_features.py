@@ -1,6 +1,5 @@
 """What a study knows of its runs before their end, as blocks of features for forecasters: norms, and topology."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,9 +7,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.trajectories import CONTROLS, PSEUDO_LAYERS, Trajectory, trajectories
+from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
+from toposcope.analysis.trajectories import PSEUDO_LAYERS, Trajectory, trajectories
 from toposcope.homology import Diagram, landscape, persistence_image
-from toposcope.probes.probe import NETWORK, NOISE
+from toposcope.probes.feature import NETWORK, TOPOLOGY
+from toposcope.probes.probe import NOISE
 from toposcope.study import Study
 from toposcope.study.diagrams import diagram_file, read_diagrams
 
@@ -135,7 +136,7 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
 
 def _reader(study: Study) -> Reader:
     """Return what reads the diagrams of a study's topological probes."""
-    probes = [p for p in study.declaration.resolved_probes() if _is_topology(f"{p.label()} H0")]
+    probes = [p for p in study.declaration.resolved_probes() if p.kind("H0") == TOPOLOGY]
 
     def read(run: str, step: int) -> dict[str, Layers]:
         files = {p.label(): study.directory / diagram_file(run, step, p) for p in probes}
@@ -144,25 +145,21 @@ def _reader(study: Study) -> Reader:
     return read
 
 
-def _is_topology(feature: str) -> bool:
-    return re.search(CONTROLS, feature) is None
-
-
 def _norms(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
     if "weight_norm" in t.clocks:
         yield from _level_and_rate("weight_norm", t.steps, t.clocks["weight_norm"], seen)
-    for name in GRADIENT_NORMS:
-        if name in t.features:
-            yield from _level_and_rate(name.removeprefix("log "), t.steps, t.features[name], seen)
+    for feature in (GRADIENT_NORM_MEAN, GRADIENT_NORM_STD):
+        if feature in t.features:
+            yield from _level_and_rate(feature.statistic, t.steps, t.features[feature], seen)
 
 
 def _topology(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-    for name, values in t.features.items():
-        if _is_topology(name):
-            yield from _level_and_rate(name, t.steps, values, seen)
-    for name, values in t.twins.get(NETWORK, {}).items():
-        if _is_topology(name) and not name.endswith(NOISE):
-            yield from _level_and_rate(f"{name} scale-free", t.steps, values, seen)
+    for feature, values in t.features.items():
+        if feature.kind == TOPOLOGY:
+            yield from _level_and_rate(str(feature), t.steps, values, seen)
+    for feature, values in t.twins.get(NETWORK, {}).items():
+        if feature.kind == TOPOLOGY and not feature.statistic.endswith(NOISE):
+            yield from _level_and_rate(f"{feature} scale-free", t.steps, values, seen)
 
 
 def _level_and_rate(
