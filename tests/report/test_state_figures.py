@@ -122,7 +122,9 @@ def test_the_last_state_stands_behind_all_blocks(
     study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[str] | None
 ) -> None:
     (ours, *_) = study.analysis.trajectories
-    layers = {f"hidden.{k:02d}": ours.layers["hidden.00"] for k in places}
+    first = ours.layers["hidden.00"]
+    names = [f"hidden.{k:02d}" for k in places]
+    layers = {layer: {feature.of_group(layer): v for feature, v in first.items()} for layer in names}
     weights = {f"gpt.layers.{k}.attention.dense.weight": "attention.output" for k in range(n_blocks)}
     roles = weights | dict.fromkeys(layers, "hidden")
     chosen = dataclasses.replace(ours, layers=layers, roles=roles)
