@@ -43,6 +43,12 @@ class NeuralPersistence:
     scale: float
     degenerate: bool
 
+    def __repr__(self) -> str:
+        return (
+            f"NeuralPersistence(mean={self.mean:.4g}, norm={self.norm:.4g}, normalized={self.normalized:.4g}, "
+            f"scale={self.scale:.4g}, {len(self.deaths)} deaths)"
+        )
+
     @cached_property
     def diagram(self) -> Diagram:
         """The points (1, a_e); births are 1 and the filtration descends."""
@@ -95,7 +101,8 @@ def neural_persistence(
 
     Notes
     -----
-    About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. See METHODS 2.
+    About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. Source: Rieck et al. 2019, section
+    3; see ``docs/methods/neural-persistence.md``.
     """
     if not math.isfinite(p := as_number(p, "p", 1)):
         raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")

@@ -1,4 +1,7 @@
-"""How many directions a cloud of hidden states fills, and how far it reaches in them (METHODS 5)."""
+"""How many directions a cloud of hidden states fills, and how far it reaches in them.
+
+Formulas and sources: ``docs/methods/spectral-measures.md``.
+"""
 
 import math
 from copy import copy
@@ -118,6 +121,9 @@ class Moments:
         self._sum_of_norms = 0.0
         self._sum_of_units = np.zeros(d)
         self._n_zero = 0
+
+    def __repr__(self) -> str:
+        return f"Moments(dimension={self.dimension}, n_points={self.n_points})"
 
     @property
     def n_points(self) -> int:

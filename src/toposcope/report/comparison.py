@@ -16,7 +16,7 @@ from toposcope.report.association import NETWORK, measured
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
 from toposcope.report.figures import NAMELESS, STYLE, Drawn, draw
 from toposcope.report.material import Material
-from toposcope.report.rendering import Renderer
+from toposcope.report.rendering import render_all
 from toposcope.report.sections import Facts, frames_of, verdict_of
 from toposcope.report.tables import (
     Column,
@@ -64,26 +64,27 @@ def write_comparison(
     """
     progress("report", 0, 3)
     studies = (first, second)
-    with Renderer(STYLE, NAMELESS) as renderer:
-        materials = [material_of(study, adjust) for study in studies]
-        progress("report", 1, 3)
-        names = names_of(first, second)
-        drawn = [{d.name: d for d in draw(material) if d.name in SHOWN} for material in materials]
-        for side, figures in zip("ab", drawn, strict=True):
-            for name in figures:
-                if all(name in other for other in drawn):
-                    renderer.add(f"{side}-{name}", figures[name].figure)
-        frames = {
-            "correlations": correlations(*materials),
-            "finals": finals(*materials),
-            "declarations": differences(first, second),
-        }
-        leads = [
-            (name, verdict_of(material, frames_of(material, Facts.of(study))))
-            for name, material, study in zip(names, materials, studies, strict=True)
-        ]
-        document = _document(names, leads, frames, drawn)
-        rendered = renderer.finish()
+    materials = [material_of(study, adjust) for study in studies]
+    progress("report", 1, 3)
+    names = names_of(first, second)
+    drawn = [{d.name: d for d in draw(material) if d.name in SHOWN} for material in materials]
+    figures = [
+        (f"{side}-{name}", of_study[name].figure)
+        for side, of_study in zip("ab", drawn, strict=True)
+        for name in of_study
+        if all(name in other for other in drawn)
+    ]
+    rendered = render_all(figures, STYLE, NAMELESS)
+    frames = {
+        "correlations": correlations(*materials),
+        "finals": finals(*materials),
+        "declarations": differences(first, second),
+    }
+    leads = [
+        (name, verdict_of(material, frames_of(material, Facts.of(study))))
+        for name, material, study in zip(names, materials, studies, strict=True)
+    ]
+    document = _document(names, leads, frames, drawn)
     progress("report", 2, 3)
     write_document(folder, document, rendered, frames)
     progress("report", 3, 3)

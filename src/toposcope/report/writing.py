@@ -4,10 +4,11 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
+from matplotlib.figure import Figure
 
 from toposcope.analysis import analyse
 from toposcope.analysis.adjustment import Method
@@ -19,7 +20,7 @@ from toposcope.report.figures import NAMELESS, STYLE, draw
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import Rendered, to_page
-from toposcope.report.rendering import Renderer
+from toposcope.report.rendering import render_all
 from toposcope.report.sections import Facts, frames_of, study_document
 from toposcope.study import Study
 
@@ -48,16 +49,18 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
         The sentences at the top of the page.
     """
     progress("report", 0, 3)
-    with Renderer(STYLE, NAMELESS) as renderer:
-        material, facts = material_of(study, adjust), Facts.of(study)
-        progress("report", 1, 3)
-        pictures = []
-        for d in draw(material):
-            renderer.add(d.name, d.figure)
-            pictures.append(Picture(d.name, d.caption, d.alt))
-        frames = frames_of(material, facts)
-        document = study_document(material, facts, frames, pictures)
-        rendered = renderer.finish()
+    material, facts = material_of(study, adjust), Facts.of(study)
+    progress("report", 1, 3)
+    pictures: list[Picture] = []
+
+    def figures() -> Iterator[tuple[str, Figure]]:
+        for drawn in draw(material):
+            pictures.append(Picture(drawn.name, drawn.caption, drawn.alt))
+            yield drawn.name, drawn.figure
+
+    rendered = render_all(figures(), STYLE, NAMELESS)
+    frames = frames_of(material, facts)
+    document = study_document(material, facts, frames, pictures)
     progress("report", 2, 3)
     folder = study.directory / "report"
     write_document(folder, document, rendered, frames)

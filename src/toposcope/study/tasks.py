@@ -10,12 +10,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.engine.pool import Failed, report
+from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
-from toposcope.integrity import Evidence, gather
+from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.probe import Diagrams, States
@@ -51,7 +51,7 @@ class Read:
     """What reading a checkpoint gave; `row` is None where its evidence tells of an error."""
 
     row: CheckpointRow | None
-    evidence: Evidence
+    evidence: CheckpointSummary
 
 
 class Hashed(NamedTuple):
@@ -89,20 +89,20 @@ class MeasureTask:
     n_bytes: int = 0
 
 
-def train_task(task: TrainTask) -> Outcome | Failed:
+def train_task(task: TrainTask) -> Outcome | TaskFailure:
     """Train; an error of one run is told and stops no other."""
     try:
         return train(task.run, task.corpus, task.directory, report)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return Failed(_one_line(error))
+        return TaskFailure(_one_line(error))
 
 
-def read_task(task: ReadTask) -> Read | Failed:
+def read_task(task: ReadTask) -> Read | TaskFailure:
     """Read one checkpoint."""
     checkpoint = task.checkpoint
     try:
         fingerprint = checkpoint.fingerprint()
-        evidence = gather(checkpoint, deep=True, passed=lambda n: report(WORK, n, 0))
+        evidence = summarise(checkpoint, deep=True, progress=lambda n: report(WORK, n, 0))
         if evidence.error:
             return Read(None, evidence)
         layers = tuple(
@@ -121,7 +121,7 @@ def read_task(task: ReadTask) -> Read | Failed:
         row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
         return Read(row, evidence)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return Failed(_one_line(error))
+        return TaskFailure(_one_line(error))
 
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
@@ -195,7 +195,7 @@ def _checked(result: Measurement | Failure) -> Measurement | Failure:
     return result
 
 
-def _hash_all(evidence: Evidence) -> str:
+def _hash_all(evidence: CheckpointSummary) -> str:
     told = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
     return hashlib.sha256(told.encode()).hexdigest()
 
