@@ -38,8 +38,8 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     together,
 )
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-from toposcope.logs.points import Points, read_points
 from toposcope.report.figures import STYLE
 from toposcope.report.figures.reliability import reliability as draw
 
