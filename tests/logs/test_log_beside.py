@@ -35,7 +35,7 @@ def trainer_state(*history: dict[str, float]) -> str:
     return json.dumps({"global_step": 4, "log_history": history})
 
 
-def test_our_log(tmp_path: Path) -> None:
+def test_the_log_of_a_run_trained_here(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(
         "step,loss,learning_rate,grad_norm,tokens,flops,validation_loss\n"
         "0,4.5,0.0,1.25,0,0,4.75\n"
@@ -101,7 +101,7 @@ def test_losses_of_any_sign_and_accuracies(tmp_path: Path) -> None:
     assert (described["train/bpb"].lower_is_better, described["train/bpb"].unit) == (True, "bits per byte")
 
 
-def test_what_a_log_lacks_is_filled_from_another() -> None:
+def test_missing_values_are_filled_from_another_log() -> None:
     log = LogTable.from_rows({0: {"loss": 4.0}, 10: {"grad_norm": 1.0}, 20: {"loss": 3.0}})
     more = LogTable.from_rows({10: {"loss": 3.5, "grad_norm": 9.0}, 20: {"loss": 9.0}, 30: {"validation_loss": 2.5}})
     nan = np.nan
@@ -144,7 +144,7 @@ def test_rows_of_a_trainer_are_merged_by_step(place: str, tmp_path: Path) -> Non
     assert_logged(read(tmp_path), [2, 4], columns)
 
 
-def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
+def test_the_newest_state_of_a_trainer_counts(tmp_path: Path) -> None:
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -153,7 +153,7 @@ def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
     assert read(tmp_path).steps.tolist() == list(range(10))
 
 
-def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+def test_the_newest_state_is_that_of_the_highest_step(tmp_path: Path) -> None:
     for age, step in enumerate((10, 9)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -241,7 +241,7 @@ def test_a_broken_log_is_not_passed_over(tmp_path: Path) -> None:
     ],
     ids=["infinite step", "huge step", "deep", "binary", "one field"],
 )
-def test_a_strangely_broken_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with refused(tmp_path / name, "cannot be read as a training log"):
         log_beside(tmp_path)

@@ -12,7 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
 from toposcope.family import corpus as corpora
 from toposcope.family.gradients import fixed_batch, loss_gradients
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredRun
 from toposcope.study.runner import run_study

@@ -25,7 +25,8 @@ from toposcope.probes import Probe
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
 from toposcope.study.feature_file import PublishedRun, of_run, read_features
-from toposcope.study.store import PUBLISHED, Store, Unit
+from toposcope.study.kinds import PUBLISHED
+from toposcope.study.store import Store, Unit
 from toposcope.study.survey import Survey
 from toposcope.study.tasks import TrainTask, train_task
 from toposcope.version import __version__

@@ -99,6 +99,13 @@ CREATE TABLE IF NOT EXISTS features (
     PRIMARY KEY (measurement, statistic)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS kinds (         -- what each statistic is counted as, as its probe declares it
+    probe     TEXT NOT NULL,
+    statistic TEXT NOT NULL,
+    kind      TEXT NOT NULL,               -- topology, spectrum, norm, loss or control
+    PRIMARY KEY (probe, statistic)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,              -- -1: the run as a whole

@@ -18,12 +18,11 @@ from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
+from toposcope.study.kinds import PUBLISHED, kind_of
 
 SCHEMA_VERSION = "3"
 OLDER = ("1", "2")
-"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 no ``log_targets``."""
-PUBLISHED = "published"
-"""Under this name of a probe stand numbers that were published with a run; they need no checkpoint."""
+"""Brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,16 @@ class Store:
         self._bring_up_to_date()
 
     def _bring_up_to_date(self) -> None:
-        """Add what an older version lacks; both or neither is done."""
+        """Add what an older version lacks; all or nothing is done."""
         columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
         with self._transaction() as c:
             if "weight_norm" not in columns:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
+            if self.meta("schema_version") in OLDER:
+                _put_kinds(
+                    c,
+                    c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
+                )
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
@@ -256,6 +260,7 @@ class Store:
 
     def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
         """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
+        rows = list(rows)
         with self._transaction() as c:
             for unit, key, found, diagrams in rows:
                 c.execute(
@@ -263,6 +268,8 @@ class Store:
                     (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
                 _insert(c, unit, key, found, diagrams)
+            kinds = {(unit.probe, name) for unit, _, found, _ in rows for name in found.statistics}
+            _put_kinds(c, kinds)
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Keep the published features of a run, by step, in place of older ones; under the same key they stand."""
@@ -274,6 +281,7 @@ class Store:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             for step, statistics in features.items():
                 _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
+            _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Forget what was measured on tensors, or by probe versions, that are no longer current."""
@@ -351,6 +359,11 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, dia
     )
     values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
     c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
+
+
+def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
+    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
+    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
 
 
 def _write_changed(

@@ -9,6 +9,7 @@ import polars as pl
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.logs import final_losses
+from toposcope.probes import Feature
 from toposcope.typing import Vector
 
 FRACTIONS = (0.2, 0.3, 0.5)
@@ -27,7 +28,10 @@ DAMPING = 0.1
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""
 
-NP_FEATURES = ("published np_mean", "neural_persistence np_mean")
+NP_FEATURES = (
+    Feature("published", "", "np_mean", "topology"),
+    Feature("neural_persistence", "", "np_mean", "topology"),
+)
 SCHEMA = {
     "run": pl.String,
     "protocol": pl.String,
