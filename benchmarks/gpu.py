@@ -6,7 +6,6 @@ Results must first equal those of the CPU on smaller problems. Without a GPU it 
 """
 
 from collections.abc import Callable
-from importlib import metadata, util
 from pathlib import Path
 
 import click
@@ -58,7 +57,6 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     facts = {
         "gpu": torch.cuda.get_device_name(),
         "cuda": torch.version.cuda,
-        "triton": metadata.version("triton") if util.find_spec("triton") else "not installed",
         "samples": f"{repeats} of each contestant in turn, the tree 1; median (lowest-highest)",
         "weights": f"{n_layers} layers of {', '.join(f'{m} x {n}' for m, n in SHAPES)}, all on the GPU; standard "
         "normal, or Student's t of 3 degrees of freedom",

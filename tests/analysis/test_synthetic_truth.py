@@ -47,7 +47,7 @@ def test_nothing_correlates_with_nothing() -> None:
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("phi", [0.0, 0.7])
 def test_a_thousand_series_of_each_truth(phi: float, noise: float) -> None:
-    """The figures of docs/association.md."""
+    """The figures of docs/methods/association.md."""
     found = {
         truth: shares(truth, phi, noise, 1000)
         for truth in ("clock", "nothing", "shared cause", "clock and information", "information")

@@ -1,24 +1,25 @@
-"""The format that CONTRIBUTING.md adds works as it is printed there."""
+"""The format that CONTRIBUTING.md adds works as it is printed there, from a package outside."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from outside_package import install
 from small_checkpoints import refused
 
 from toposcope.checkpoints import formats, series
 
 
 @pytest.fixture(autouse=True)
-def npy_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def npy_file(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def claims" in c)
-    module = ModuleType("npy_file")
-    exec(code, module.__dict__)
-    known = [*formats._formats(), module]
-    monkeypatch.setattr(formats, "_formats", lambda: known)
+    install(tmp_path_factory.mktemp("outside"), monkeypatch, "toposcope.formats", "npy", code)
+    formats._formats.cache_clear()
+    yield
+    formats._formats.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -1,13 +1,7 @@
 """What runs on the device where tensors lie: on the CPU always, on a GPU where there is one."""
 
-import importlib.util
-import itertools
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +19,6 @@ from toposcope.kernels.device_bipartite_tree import (
     KEY_TYPES,
     Edges,
     Forest,
-    Passes,
-    TorchPasses,
     device_tree_weights,
 )
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
@@ -45,25 +37,6 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-class Place(NamedTuple):
-    """A device, and the passes over matrices there; None for those chosen by default."""
-
-    device: str
-    passes: Passes | None
-
-
-@pytest.fixture(
-    scope="module",
-    params=[Place("cpu", None), Place("cuda", TorchPasses()), Place("cuda", None)],
-    ids=["cpu", "cuda-torch", "cuda"],
-)
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.param
-    if found.device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return found
-
-
 def finite(W: NDArray[Any], dtype: torch.dtype) -> Tensor:
     """Round to a format; what is beyond its range becomes one."""
     rounded = torch.from_numpy(W).to(dtype)
@@ -80,9 +53,9 @@ def assert_exact(weights: Array, W: Tensor) -> None:
 
 @moderate
 @given(W=matrices(), dtype=st.sampled_from(DTYPES))
-def test_small_trees_are_exact(place: Place, W: NDArray[Any], dtype: torch.dtype) -> None:
-    tensor = finite(W, dtype).to(place.device)
-    weights = device_tree_weights(tensor, place.passes)
+def test_small_trees_are_exact(device: str, W: NDArray[Any], dtype: torch.dtype) -> None:
+    tensor = finite(W, dtype).to(device)
+    weights = device_tree_weights(tensor)
     assert weights.dtype == np.float64
     assert weights.shape == (sum(W.shape) - 1,)
     assert_exact(weights, tensor)
@@ -90,37 +63,37 @@ def test_small_trees_are_exact(place: Place, W: NDArray[Any], dtype: torch.dtype
 
 @pytest.mark.parametrize("block", [10000, device_bipartite_tree.BLOCK])
 @pytest.mark.parametrize("name", LARGE_MATRICES)
-def test_hard_trees_are_exact(place: Place, name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_trees_are_exact(device: str, name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_bipartite_tree, "BLOCK", block)
     for dtype in DTYPES:
-        tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(place.device, dtype)
-        assert_exact(device_tree_weights(tensor, place.passes), tensor)
+        tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device, dtype)
+        assert_exact(device_tree_weights(tensor), tensor)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_views_are_read_where_they_lie(place: Place, dtype: torch.dtype) -> None:
-    W = torch.from_numpy(large_matrix("normal", 300, 420)).to(place.device, dtype)
+def test_views_are_read_where_they_lie(device: str, dtype: torch.dtype) -> None:
+    W = torch.from_numpy(large_matrix("normal", 300, 420)).to(device, dtype)
     for view in (W.T, W[::2, ::3], W[5:, 7:].T, W[:1], W[:, :1], W[0].expand(200, 420), W[:, :1].expand(300, 200)):
-        assert_exact(device_tree_weights(view, place.passes), view)
-    assert_exact(device_tree_weights(W.requires_grad_(), place.passes), W.detach())
+        assert_exact(device_tree_weights(view), view)
+    assert_exact(device_tree_weights(W.requires_grad_()), W.detach())
 
 
 @pytest.mark.parametrize("shape", [(2000, 1500), (40, 30000), (30000, 40), (1, 5000), (5000, 1)])
-def test_large_trees_are_exact(place: Place, shape: tuple[int, int]) -> None:
-    W = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(place.device)
+def test_large_trees_are_exact(device: str, shape: tuple[int, int]) -> None:
+    W = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     for tensor in (W, W.bfloat16()):
-        assert_exact(device_tree_weights(tensor, place.passes), tensor)
+        assert_exact(device_tree_weights(tensor), tensor)
 
 
-def test_long_chains_are_exact(place: Place) -> None:
+def test_long_chains_are_exact(device: str) -> None:
     # A staircase whose steps rise: every vertex chooses the next one.
     n = 300
-    W = torch.zeros(n, n + 1, device=place.device)
-    steps = torch.arange(1.0, 2 * n + 1, device=place.device)
+    W = torch.zeros(n, n + 1, device=device)
+    steps = torch.arange(1.0, 2 * n + 1, device=device)
     W[torch.arange(n), torch.arange(n)] = steps[0::2]
     W[torch.arange(n), torch.arange(n) + 1] = steps[1::2]
-    assert_array_equal(device_tree_weights(W, place.passes), steps.double().cpu())
+    assert_array_equal(device_tree_weights(W), steps.double().cpu())
 
 
 @pytest.mark.parametrize("name", LARGE_MATRICES)
@@ -128,23 +101,24 @@ def test_a_sample_that_misleads_costs_no_memory(device: str, name: str, monkeypa
     monkeypatch.setattr(device_bipartite_tree, "_sample", lambda bits, count: bits.new_zeros(count))
     joined_along = []
 
-    class Counted(TorchPasses):
-        def join(self, forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
-            joined_along.append(len(edges.keys))
-            return super().join(forest, edges, waiting)
+    def join(forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
+        joined_along.append(len(edges.keys))
+        return joined(forest, edges, waiting)
 
+    joined = device_bipartite_tree._join
+    monkeypatch.setattr(device_bipartite_tree, "_join", join)
     tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device)
-    assert_exact(device_tree_weights(tensor, Counted()), tensor)
+    assert_exact(device_tree_weights(tensor), tensor)
     assert max(joined_along) <= 2 * device_bipartite_tree.SURVIVORS * (290 + 170)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_not_finite_shows(place: Place, value: float, dtype: torch.dtype) -> None:
-    W = torch.randn((300, 200), generator=torch.Generator().manual_seed(2)).to(place.device, dtype)
-    assert np.isfinite(device_tree_weights(W, place.passes).max())
+def test_what_is_not_finite_shows(device: str, value: float, dtype: torch.dtype) -> None:
+    W = torch.randn((300, 200), generator=torch.Generator().manual_seed(2)).to(device, dtype)
+    assert np.isfinite(device_tree_weights(W).max())
     W[123, 45] = value
-    assert not np.isfinite(device_tree_weights(W, place.passes).max())
+    assert not np.isfinite(device_tree_weights(W).max())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -155,43 +129,6 @@ def test_a_matrix_on_a_gpu_is_not_copied() -> None:
     before = torch.cuda.memory_allocated()
     device_tree_weights(W)
     assert torch.cuda.max_memory_allocated() - before < W.nbytes / 4
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_passes_agree_in_the_interpreter() -> None:
-    # Triton chooses between compiler and interpreter when it is imported.
-    here = Path(__file__).parent
-    run = subprocess.run(
-        [sys.executable, "-c", "import test_device; test_device.check_triton()"],
-        cwd=here,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-
-
-def check_triton() -> None:
-    """Compare Triton's passes with the CPU's kernel; run by the test above."""
-    from toposcope.kernels.triton_passes import TritonPasses
-
-    passes = TritonPasses()
-    for name in LARGE_MATRICES:
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            tensor = torch.from_numpy(large_matrix(name, 130, 140)).to(dtype)
-            assert_exact(device_tree_weights(tensor, passes), tensor)
-    tensor = torch.randn((150, 300), generator=torch.Generator().manual_seed(3))
-    for view in (tensor.T, tensor[::2, ::3], tensor[:1], tensor[:, :1], tensor[0].expand(100, 300)):
-        assert_exact(device_tree_weights(view, passes), view)
-    # Ties everywhere: components that did not agree on an order would choose in circles.
-    generator = torch.Generator().manual_seed(4)
-    for m, n in itertools.product(range(2, 12), repeat=2):
-        ties = torch.randint(0, 3, (m, n), generator=generator).float()
-        assert_exact(device_tree_weights(ties, passes), ties)
-    # More than there is room for.
-    keys, _ = passes.above(tensor.view(torch.int32), torch.zeros((), dtype=torch.int32), 1000)
-    assert len(keys) == 1001
 
 
 @st.composite

@@ -1,5 +1,8 @@
 """The kernels alone: what the functions above them do not show."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
-from toposcope import kernels
-from toposcope.kernels import bipartite_tree
+from toposcope.kernels import bipartite_tree, compiled
 from toposcope.kernels.bipartite_filter import SURVIVORS, heavy_entries
 from toposcope.kernels.bipartite_tree import PRIM_LIMIT, bipartite_tree_keys
 from toposcope.kernels.bit_sets import empty_tree, largest, toggle
@@ -268,22 +270,23 @@ def test_bfloat16_and_not_finite_keys() -> None:
         assert matrix.n_not_finite() == 301
 
 
-def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = tmp_path / "__pycache__"
-    compiled.mkdir()
-    for name in ("a.py", "__pycache__/a.loop-1.py311.nbi", "__pycache__/a.loop-1.py311.1.nbc", "__pycache__/a.pyc"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
+def test_compiled_code_on_disk_is_used_until_a_callee_in_another_file_changes(tmp_path: Path) -> None:
+    package = tmp_path / "loops"
+    package.mkdir()
+    shutil.copy(compiled.__file__, package)
+    header = "from loops.compiled import compiled\n"
+    (package / "outer.py").write_text(
+        f"{header}from loops.inner import inner\n@compiled\ndef outer(): return 2 * inner()\n", encoding="ascii"
+    )
 
-    def left() -> set[str]:
-        kernels._forget_other_sources()
-        return {path.suffix for path in compiled.iterdir()}
+    def run(value: int) -> list[str]:
+        (package / "inner.py").write_text(f"{header}@compiled\ndef inner(): return {value}\n", encoding="ascii")
+        code = "from loops.outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.split()
 
-    assert left() == {".pyc", ".sha256"}
-    (compiled / "a.loop-1.py311.nbi").touch()
-    assert left() == {".pyc", ".sha256", ".nbi"}
-    (tmp_path / "a.py").write_text("changed = True\n", encoding="ascii")
-    assert left() == {".pyc", ".sha256"}
+    assert [run(1), run(1), run(3)] == [["2", "0"], ["2", "1"], ["6", "0"]]
 
 
 @moderate

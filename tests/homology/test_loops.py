@@ -1,7 +1,7 @@
 """The engine of H1 against GUDHI's simplex tree and its Rips engine, on clouds and on matrices that are no metric."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import gudhi
 import numpy as np
@@ -209,7 +209,7 @@ def test_where_the_scan_pauses_does_not_matter(matrix: Array) -> None:
     assert paused.n_truncated == whole.n_truncated
 
 
-scan_with_pauses = lunes.scan_lunes.py_func
+scan_with_pauses = cast(Any, lunes.scan_lunes).py_func
 """Not compiled, so that what it takes for enough can be set."""
 
 

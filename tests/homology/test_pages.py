@@ -7,10 +7,10 @@ import pytest
 
 from toposcope.homology import cycles, loop_births
 
-DOCS = Path(__file__).parents[2] / "docs" / "homology"
+DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
 
-@pytest.mark.parametrize("page", ["loops.md", "topology_divergence.md"])
+@pytest.mark.parametrize("page", ["loops.md", "topology-divergence.md"])
 def test_examples_of_pages(page: str) -> None:
     result = doctest.testfile(str(DOCS / page), module_relative=False)
     assert result.attempted

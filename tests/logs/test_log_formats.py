@@ -18,6 +18,9 @@ from written_logs import WRITERS, Written, events, trainer
 
 from toposcope.checkpoints.logs import TrainingLog
 from toposcope.errors import ToposcopeError
+from toposcope.family import Corpus, Run, Training
+from toposcope.family.sizes import SIZES
+from toposcope.family.training import write_run
 from toposcope.logs import read_log, read_logs
 from toposcope.study.declaration import load_declaration
 from toposcope.study.store import Store
@@ -188,8 +191,10 @@ def test_a_study(tmp_path: Path) -> None:
     store = Store(tmp_path / "study.db")
     for position, (name, kind) in enumerate((("tiny-3k", "family"), ("found", "series"))):
         store.put_run(name, position, kind, 2936, "")
+        tokens = {step: 8 * 128 * step for step in (10, 20)} if kind == "family" else {}
+        rows = {10: {"loss": 4.0, "learning_rate": 0.1, "grad_norm": 1.0}, 20: {"loss": 3.5}}
         store.put_log(
-            name, TrainingLog.of({10: {"loss": 4.0, "learning_rate": 0.1, "grad_norm": 1.0}, 20: {"loss": 3.5}})
+            name, TrainingLog.of({step: row | {"tokens": tokens.get(step, np.nan)} for step, row in rows.items()})
         )
     store.close()
     for place in (tmp_path, tmp_path / "study.toml", tmp_path / "study.db"):
@@ -201,6 +206,28 @@ def test_a_study(tmp_path: Path) -> None:
         assert (trained.parameters, trained.tokens_per_step) == (2936, 8 * 128)
         assert (found.family, found.last_step, found.parameters, found.loss.tolist()) == ("", None, 2936, [4.0, 3.5])
         assert np.array_equal(found.norms["grad_norm"], [1.0, np.nan], equal_nan=True)
+
+
+def test_a_study_whose_database_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text('name = "sizes"\n[[runs]]\nsize = "tiny-3k"\n')
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3\0" * 9)
+    with pytest.raises(ToposcopeError, match="not a training log that can be read"):
+        read_logs(tmp_path)
+
+
+def test_a_run_trained_here(tmp_path: Path) -> None:
+    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=Training())
+    write_run(run, "", tmp_path)
+    tokens = run.training.batch_size * run.size.context
+    rows = [(step, 4.0, step * tokens, 6.0 * run.size.n_parameters * step * tokens) for step in (1, 2)]
+    text = "".join(f"{','.join(map(str, row))}\n" for row in rows)
+    (tmp_path / "log.csv").write_text(f"step,loss,tokens,flops\n{text}")
+    log = read_log(tmp_path)
+    assert (log.last_step, log.schedule) == (run.training.steps, "cosine")
+    assert (log.parameters, log.tokens_per_step) == (run.size.n_parameters, tokens)
+    (tmp_path / "run.json").write_text('["of another tool"]')
+    log = read_log(tmp_path)
+    assert (log.last_step, log.schedule, log.tokens_per_step) == (None, "", tokens)
 
 
 def test_a_table_of_several_runs(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     trend being in both. It is compared with the largest gain anywhere in each of 200 series made of the smooth trend
     and noise. The noise is a sieve bootstrap (Bühlmann 1997): innovations of an autoregression of order 1 whose
     loudness changes exponentially, estimated beside the breaks that the BIC asks for. A block bootstrap would copy the
-    jump in question into the noise, or, with breaks taken out, lose the correlation of neighbours (docs/phases.md).
+    jump in question into the noise, or, with breaks taken out, lose the correlation of neighbours
+    (docs/methods/phases.md).
 
     Parameters
     ----------

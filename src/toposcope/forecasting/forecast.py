@@ -12,9 +12,7 @@ from toposcope.forecasting.memory import remembered
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.log import FINAL_SHARE
-
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""

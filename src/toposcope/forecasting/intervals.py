@@ -6,13 +6,11 @@ from functools import lru_cache
 from importlib.resources import files
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import Forecast, fraction_seen
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 LEVEL = 0.9
 FEWEST = 8

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.ranks import correlate, ranks
 from toposcope.forecasting.intervals import LEVEL
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
 
 BASELINES = ("last", "power_law", "annealing")
 RESAMPLES = 1000

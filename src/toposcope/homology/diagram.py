@@ -60,7 +60,7 @@ class Diagram:
 
     @property
     def lifetimes(self) -> NDArray[np.float64]:
-        """Length of every finite bar, |death - birth|, zero lengths included; shape (k,)."""
+        """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""
         return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
 
 

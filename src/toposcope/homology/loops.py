@@ -2,7 +2,7 @@
 
 The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and the few triangles
 that can close one; `toposcope.kernels.loop_reduction` finds which loop each closes. Once every loop is closed and no
-later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/homology/loops.md``.
+later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/methods/loops.md``.
 """
 
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ class NeuralPersistence:
     deaths : ndarray, shape (N-1,), float64
         Weights of the maximum spanning tree, divided by the scale, descending.
     scale : float
-        What |W| was divided by.
+        What ``|W|`` was divided by.
     degenerate : bool
         True for an all-zero matrix, whose persistence is 0 by convention.
     diagram : Diagram
@@ -63,7 +63,7 @@ def neural_persistence(
 ) -> NeuralPersistence:
     """Return the neural persistence of a weight matrix.
 
-    The complete bipartite graph on m + n vertices is filtered by descending |W| / scale; the deaths are the weights
+    The complete bipartite graph on m + n vertices is filtered by descending ``|W| / scale``; the deaths are the weights
     of its maximum spanning tree. Every weight counts: nothing is subsampled.
 
     Parameters
@@ -73,7 +73,7 @@ def neural_persistence(
         copied, and a tensor on a GPU is measured there. bfloat16 keeps 8 significant bits, so the value of weights
         rounded to it is within 0.4% of theirs.
     scale : "layer" or float
-        ``"layer"`` divides by max|W| of this matrix. A number, at least max|W|, is the scale of a whole network
+        ``"layer"`` divides by ``max|W|`` of this matrix. A number, at least ``max|W|``, is the scale of a whole network
         (Rieck Algorithm 1).
     p : float
         Order of the norm, at least 1.

@@ -17,7 +17,7 @@ def unrolled(weight: Any) -> Any:
 
     Parameters
     ----------
-    weight : ndarray or torch.Tensor, shape (out, in, *kernel)
+    weight : ndarray or torch.Tensor, shape ``(out, in, *kernel)``
         A view of it is returned if it is contiguous.
 
     Raises

@@ -9,15 +9,16 @@ regression (errors of all prefixes in one pass).
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def alternating_errors(series: Vector, most: int) -> Vector:
     """Return the least sums of squares of series about 1, ..., `most` alternating stretches.
 
@@ -42,7 +43,7 @@ def alternating_errors(series: Vector, most: int) -> Vector:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def alternating_places(series: Vector, rising: int, count: int) -> Index:
     """Return where the best alternating stretches of series begin, and where they turn.
 
@@ -76,7 +77,7 @@ def alternating_places(series: Vector, rising: int, count: int) -> Index:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _turn(values: Vector, place: int) -> int:
     """Return the middle of the highest level on either side of a place, of a rise before it and a fall from there on.
 
@@ -92,7 +93,7 @@ def _turn(values: Vector, place: int) -> int:
     return (place - first + place + last - 1) // 2
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _level(values: Vector) -> tuple[float, int]:
     """Return the largest mean of first values, and of how many."""
     highest, length, total = -np.inf, 0, 0.0
@@ -103,7 +104,7 @@ def _level(values: Vector) -> tuple[float, int]:
     return highest, length
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _stretch_errors(values: Vector) -> Vector:
     """Return the errors of falling and rising fits, shape (2, n + 1, n + 1): from every first index to every end."""
     n = len(values)
@@ -127,7 +128,7 @@ def _stretch_errors(values: Vector) -> Vector:
     return cost
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _divide(cost: Vector, rising: int, most: int) -> tuple[Vector, Any]:
     """Return the least errors of the first `end` values by number of stretches and end, and where the last begins."""
     n = cost.shape[1] - 1

@@ -6,10 +6,10 @@ Source: the sort is by digits, least significant first (Knuth 1998, The Art of C
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 
 SURVIVORS = 3.0
@@ -51,7 +51,7 @@ class Heavy(NamedTuple):
     tied: bool
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
     """Collect the heavy entries of some rows, in no order.
 
@@ -106,7 +106,7 @@ def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
     return Heavy(keys[:found], positions[:found], threshold, tied)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def descending(keys: Keys, positions: Index) -> tuple[Keys, Index]:
     """Sort by key, from the heaviest, on the bits in which keys differ; what is handed in is overwritten."""
     differing = np.uint64(0)
@@ -133,7 +133,7 @@ def descending(keys: Keys, positions: Index) -> tuple[Keys, Index]:
     return keys, positions
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def row_of(matrix: Entries, i: int, height: int, scratch: Keys) -> Keys:
     """Return a row as neighbours in memory, gathered into `scratch` where it is not so stored.
 
@@ -147,13 +147,13 @@ def row_of(matrix: Entries, i: int, height: int, scratch: Keys) -> Keys:
     return scratch
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def scratch_for(matrix: Entries) -> Keys:
     """Return room for a row where it must be gathered."""
     return np.empty(matrix.n if matrix.step != 1 else 0, matrix.buffer.dtype)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _heaviest_of_sample(matrix: Entries) -> Keys:
     """Return the largest keys among entries at random positions, descending, the same at every call.
 

@@ -6,15 +6,15 @@ Source: Kruskal 1956.
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from toposcope.kernels.bipartite_filter import RUN, Heavy, descending, row_of, scratch_for
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 from toposcope.kernels.union_find import Parents, find, join
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> int:
     """Join along all entries above a threshold, and along those equal to it where they are very many.
 
@@ -35,7 +35,7 @@ def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> in
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int:
     """Join along all entries of one value, in the order they are stored; all heavier ones must be joined already.
 

@@ -6,10 +6,10 @@ Source: Prim 1957.
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 
 NONE = -1
@@ -20,7 +20,7 @@ Offers = NDArray[np.int64]
 """The heaviest edge to the tree of every vertex: `NONE` yet, or `INSIDE` it and of no more use."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def prim_keys(matrix: Entries) -> Keys:
     """Return the keys of the tree in the order they are added, shape (m + n - 1,)."""
     if matrix.buffer.itemsize == 8:
@@ -28,7 +28,7 @@ def prim_keys(matrix: Entries) -> Keys:
     return _with_short_keys(matrix)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _with_short_keys(matrix: Entries) -> Keys:
     """Offer keys with the number of their vertex behind them, in one word: the largest offer tells both."""
     buffer, starts, n, step, mask, _ = matrix
@@ -53,7 +53,7 @@ def _with_short_keys(matrix: Entries) -> Keys:
     return tree
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _offer_all(offers: Offers, keys: Keys, mask: Any, first: int) -> int:
     """Offer the edges from a vertex to all of the other side, numbered from `first`; return the largest offer."""
     best = NONE
@@ -66,7 +66,7 @@ def _offer_all(offers: Offers, keys: Keys, mask: Any, first: int) -> int:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _largest(offers: Offers) -> int:
     best = NONE
     for j in range(len(offers)):
@@ -74,7 +74,7 @@ def _largest(offers: Offers) -> int:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _with_long_keys(matrix: Entries) -> Keys:
     buffer, starts, n, step, mask, _ = matrix
     m = len(starts)

@@ -7,10 +7,10 @@ Source: Boruvka 1926.
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from toposcope.kernels.bipartite_filter import RUN, Index, row_of, scratch_for
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 from toposcope.kernels.union_find import Parents, find, join
 
@@ -51,7 +51,7 @@ class Choices(NamedTuple):
     columns: Index
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def components(parent: Parents, m: int) -> Components:
     """Give every component of a forest a number."""
     size = np.zeros_like(parent)
@@ -70,7 +70,7 @@ def components(parent: Parents, m: int) -> Components:
     return Components(number[:m], number[m:], np.flatnonzero(number[m:]), count)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices:
     """Let every component outside the largest choose among the entries of some rows."""
     buffer, mask = matrix.buffer, matrix.mask
@@ -111,7 +111,7 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
     return choices
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, found: int) -> int:
     """Join every component along its choice; returns how many edges `tree` holds."""
     for component in range(len(choices.keys)):
@@ -122,7 +122,7 @@ def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, found: i
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> Any:
     """Offer an edge to a component; returns what a later one must exceed to be better."""
     if key > choices.keys[component]:

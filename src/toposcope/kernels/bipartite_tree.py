@@ -22,13 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-import numba
 import numpy as np
 
 from toposcope.kernels.bipartite_filter import SURVIVORS, Heavy, heavy_entries
 from toposcope.kernels.bipartite_kruskal import join_heavy
 from toposcope.kernels.bipartite_prim import prim_keys
 from toposcope.kernels.bipartite_rounds import Choices, choose, components, join_choices
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.union_find import Parents
 
@@ -66,7 +66,7 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
     return tree
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
     """Fill the tree, in one call: several matrices can be measured in as many threads."""
     m, found = len(matrix.starts), 0

@@ -8,12 +8,13 @@ section 4.
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Words = NDArray[np.uint64]
 
@@ -48,7 +49,7 @@ class BitTree(NamedTuple):
     level_3: Words
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def empty_tree(size: int) -> BitTree:
     """Return an empty set for numbers below `size`."""
     a = size // WORD + 1
@@ -58,7 +59,7 @@ def empty_tree(size: int) -> BitTree:
     return BitTree(np.zeros(a, np.uint64), np.zeros(b, np.uint64), np.zeros(c, np.uint64), np.zeros(d, np.uint64))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def toggle(tree: BitTree, member: int) -> None:
     """Add a number that is absent, remove one that is there."""
     a = member >> 6
@@ -78,7 +79,7 @@ def toggle(tree: BitTree, member: int) -> None:
     tree.level_3[c >> 6] &= ~(ONE << np.uint64(c & 63))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def largest(tree: BitTree) -> int:
     """Return the largest member; -1 of an empty set."""
     for k in range(len(tree.level_3) - 1, -1, -1):

@@ -4,9 +4,10 @@ Cost: at most 63 steps, in each a path for every point that must be matched; mem
 Source: Mendelsohn & Dulmage 1958 for looking at the two sets one by one; augmenting paths as Kuhn 1955.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Points = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -15,7 +16,7 @@ Indices = NDArray[np.int64]
 FREE = -1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def least_dearest_pair(a: Points, b: Points, a_alone: Vector, b_alone: Vector) -> float:
     """Return the least t such that some matching has no cost, largest coordinate difference or alone, above t.
 
@@ -47,7 +48,7 @@ def least_dearest_pair(a: Points, b: Points, a_alone: Vector, b_alone: Vector) -
     return float(high.view(np.float64)[0])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _covers(x: Points, y: Points, x_alone: Vector, limit: float) -> bool:
     """Tell whether every x dearer than the limit alone can have a y of its own within the limit."""
     first = np.empty(len(x), np.int64)
@@ -66,7 +67,7 @@ def _covers(x: Points, y: Points, x_alone: Vector, limit: float) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _has_any(point: Vector, y: Points, begin: int, limit: float) -> bool:
     for j in range(begin, len(y)):
         if y[j, 0] - point[0] > limit:
@@ -76,7 +77,7 @@ def _has_any(point: Vector, y: Points, begin: int, limit: float) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _has_path(
     x: Points,
     y: Points,

@@ -15,10 +15,6 @@ matrix and one block of it. Only the weights of the tree leave the device, and i
 Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09764, section 3.
 """
 
-from functools import cache
-from subprocess import CalledProcessError
-from typing import Protocol
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -48,52 +44,6 @@ NONE = 1 << 40
 def key_mask(bits: Tensor) -> int:
     """Return all bits but the sign."""
     return torch.iinfo(bits.dtype).max
-
-
-class Passes(Protocol):
-    """What reads the matrix, and joins along edges. Bits are a 2-D integer tensor; keys are bits without their sign."""
-
-    def above(self, bits: Tensor, threshold: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-        """Collect the entries above a threshold.
-
-        Returns
-        -------
-        keys, positions : Tensor, shape (k,)
-            In any order; positions are row-major, int64. If k exceeds `capacity`, they are not all.
-        """
-
-    def leaving(self, bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the heaviest entry of some rows in a column of another component, the first of equal ones.
-
-        Parameters
-        ----------
-        bits : Tensor, shape (m, n)
-        labels, others : Tensor, shapes (m,) and (n,), int64
-            The components of rows and columns.
-        rows : Tensor, shape (k,), int64
-
-        Returns
-        -------
-        keys, columns : Tensor, shape (k,)
-            Where no column is in another component, some column.
-        """
-
-    def join(self, forest: "Forest", edges: "Edges", waiting: Tensor | None) -> Tensor:
-        """Let every component choose its first leaving edge, and join along the choices.
-
-        Parameters
-        ----------
-        forest : Forest
-            Changed in place.
-        edges : Edges
-        waiting : Tensor, shape (), int64, or None
-            A component that does not choose.
-
-        Returns
-        -------
-        Tensor
-            Whether any edge was chosen; one element.
-        """
 
 
 class Forest:
@@ -130,51 +80,34 @@ class Edges:
         self.b = positions - self.a * n + m
 
 
-def device_tree_weights(W: Tensor, passes: Passes | None = None) -> NDArray[np.float64]:
+def device_tree_weights(W: Tensor) -> NDArray[np.float64]:
     """Return the weights |w| of the maximum spanning tree, ascending; shape (m + n - 1,).
 
     Parameters
     ----------
     W : Tensor, shape (m, n)
         float16, bfloat16, float32 or float64, m and n at least 1; any strides, any device. It is not copied.
-    passes : Passes, optional
-        Triton's on a CUDA device where they can be compiled, for formats of at most 32 bits; else torch's.
 
     Returns
     -------
     ndarray, float64
         Exact. NaN and infinities are heavier than all else: the result holds one if and only if W does.
     """
-    with torch.no_grad(), torch.cuda.device(W.device if W.is_cuda else -1):
+    with torch.no_grad():
         bits = W.detach().view(KEY_TYPES[W.dtype])
         if bits.stride(0) < bits.stride(1):
             bits = bits.T
-        if passes is None:
-            passes = _triton_passes(W.device) if W.is_cuda and bits.dtype != torch.int64 else None
         # The last component was joined to no other: the first key is -1.
-        keys = _tree_keys(bits, passes or TorchPasses()).sort().values[1:]
+        keys = _tree_keys(bits).sort().values[1:]
         return np.asarray(keys.cpu().view(W.dtype).double())
 
 
-@cache
-def _triton_passes(device: torch.device) -> Passes | None:
-    """Return Triton's passes, or None where Triton is missing or does not find a C compiler."""
-    try:
-        from toposcope.kernels.triton_passes import TritonPasses
-
-        passes = TritonPasses()
-        _tree_keys(torch.eye(2, device=device).view(torch.int32), passes)
-    except (ImportError, OSError, RuntimeError, CalledProcessError):
-        return None
-    return passes
-
-
-def _tree_keys(bits: Tensor, passes: Passes) -> Tensor:
+def _tree_keys(bits: Tensor) -> Tensor:
     m, n = bits.shape
     forest = Forest(m + n, bits)
     if 2 * SURVIVORS * (m + n) < m * n:
-        edges = _heavy(bits, passes)
-        while len(edges.keys) and passes.join(forest, edges, None):
+        edges = _heavy(bits)
+        while len(edges.keys) and _join(forest, edges, None):
             pass
     while True:
         labels, others = forest.labels[:m], forest.labels[m:]
@@ -182,22 +115,22 @@ def _tree_keys(bits: Tensor, passes: Passes) -> Tensor:
         rows, columns = ((part != largest).nonzero().squeeze(1) for part in (labels, others))
         if not len(rows) + len(columns):
             return forest.keys
-        row_keys, row_columns = passes.leaving(bits, labels, others, rows)
-        column_keys, column_rows = passes.leaving(bits.T, others, labels, columns)
+        row_keys, row_columns = _leaving(bits, labels, others, rows)
+        column_keys, column_rows = _leaving(bits.T, others, labels, columns)
         # Rows and columns must agree on the order of equal entries: that of their positions.
         positions, order = torch.cat([rows * n + row_columns, column_rows * n + columns]).sort()
         edges = Edges(torch.cat([row_keys, column_keys])[order], positions, bits.shape)
-        passes.join(forest, edges, largest)
+        _join(forest, edges, largest)
 
 
-def _heavy(bits: Tensor, passes: Passes) -> Edges:
+def _heavy(bits: Tensor) -> Edges:
     """Collect the entries above a threshold, which is raised until they are few enough."""
     m, n = bits.shape
     target = SURVIVORS * (m + n)
     sample = _sample(bits, SAMPLED_ABOVE * m * n // target) & key_mask(bits)
     threshold = sample.topk(SAMPLED_ABOVE).values[-1]
     while True:
-        keys, positions = passes.above(bits, threshold, 2 * target)
+        keys, positions = _above(bits, threshold, 2 * target)
         if len(keys) <= 2 * target:
             return Edges(keys, positions, bits.shape)
         threshold = keys.median()
@@ -212,54 +145,56 @@ def _sample(bits: Tensor, count: int) -> Tensor:
     return bits[i, j]
 
 
-class TorchPasses:
-    """Passes by operations of torch on blocks of rows."""
+def _above(bits: Tensor, threshold: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """Return the keys above a threshold and their row-major positions; where they are more than `capacity`, not all."""
+    n = bits.shape[1]
+    mask, height = key_mask(bits), max(1, BLOCK // n)
+    keys: list[Tensor] = []
+    positions: list[Tensor] = []
+    found = 0
+    for k, rows in enumerate(torch.split(bits, height)):
+        block = (rows & mask).flatten()
+        places = (block > threshold).nonzero().squeeze(1)
+        keys.append(block[places])
+        positions.append(places + k * height * n)
+        found += len(places)
+        if found > capacity:
+            break
+    return torch.cat(keys), torch.cat(positions)
 
-    def above(self, bits: Tensor, threshold: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-        """See `Passes`."""
-        n = bits.shape[1]
-        mask, height = key_mask(bits), max(1, BLOCK // n)
-        keys: list[Tensor] = []
-        positions: list[Tensor] = []
-        found = 0
-        for k, rows in enumerate(torch.split(bits, height)):
-            block = (rows & mask).flatten()
-            places = (block > threshold).nonzero().squeeze(1)
-            keys.append(block[places])
-            positions.append(places + k * height * n)
-            found += len(places)
-            if found > capacity:
-                break
-        return torch.cat(keys), torch.cat(positions)
 
-    def leaving(self, bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Passes`."""
-        mask = key_mask(bits)
-        keys: list[Tensor] = []
-        columns: list[Tensor] = []
-        for chosen in torch.split(rows, max(1, BLOCK // bits.shape[1])):
-            block = (bits[chosen] & mask).masked_fill_(labels[chosen].unsqueeze(1) == others, -1)
-            best = block.max(dim=1)  # torch promises the first index of equal ones
-            keys.append(best.values)
-            columns.append(best.indices)
-        return torch.cat(keys), torch.cat(columns)
+def _leaving(bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the heaviest key of each row among the columns of other components, and the first column that holds it.
 
-    def join(self, forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
-        """See `Passes`."""
-        vertices = torch.arange(len(forest.labels), device=forest.labels.device)
-        a, b = forest.labels[edges.a], forest.labels[edges.b]
-        order = torch.arange(len(a), device=a.device).masked_fill_(a == b, NONE)
-        first = torch.full_like(vertices, NONE)
-        first.scatter_reduce_(0, a, order, "amin").scatter_reduce_(0, b, order, "amin")
-        if waiting is not None:
-            first.index_fill_(0, waiting, NONE)
-        chosen = first.clamp(max=len(a) - 1)
-        parent = torch.where(first < NONE, a[chosen] + b[chosen] - vertices, vertices)
-        # Two that chose the same edge: the one of smaller number stays.
-        parent = torch.where((first[parent] == first) & (vertices < parent), vertices, parent)
-        joined = parent != vertices
-        forest.keys = torch.where(joined, edges.keys[chosen], forest.keys)
-        for _ in range(len(vertices).bit_length()):
-            parent = parent[parent]
-        forest.labels = parent[forest.labels]
-        return joined.any()
+    A row whose component holds all columns has key -1 and any column.
+    """
+    mask = key_mask(bits)
+    keys: list[Tensor] = []
+    columns: list[Tensor] = []
+    for chosen in torch.split(rows, max(1, BLOCK // bits.shape[1])):
+        block = (bits[chosen] & mask).masked_fill_(labels[chosen].unsqueeze(1) == others, -1)
+        best = block.max(dim=1)  # torch promises the first index of equal ones
+        keys.append(best.values)
+        columns.append(best.indices)
+    return torch.cat(keys), torch.cat(columns)
+
+
+def _join(forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
+    """Join every component but the one that waits along its first leaving edge; return whether any had one."""
+    vertices = torch.arange(len(forest.labels), device=forest.labels.device)
+    a, b = forest.labels[edges.a], forest.labels[edges.b]
+    order = torch.arange(len(a), device=a.device).masked_fill_(a == b, NONE)
+    first = torch.full_like(vertices, NONE)
+    first.scatter_reduce_(0, a, order, "amin").scatter_reduce_(0, b, order, "amin")
+    if waiting is not None:
+        first.index_fill_(0, waiting, NONE)
+    chosen = first.clamp(max=len(a) - 1)
+    parent = torch.where(first < NONE, a[chosen] + b[chosen] - vertices, vertices)
+    # Two that chose the same edge: the one of smaller number stays.
+    parent = torch.where((first[parent] == first) & (vertices < parent), vertices, parent)
+    joined = parent != vertices
+    forest.keys = torch.where(joined, edges.keys[chosen], forest.keys)
+    for _ in range(len(vertices).bit_length()):
+        parent = parent[parent]
+    forest.labels = parent[forest.labels]
+    return joined.any()

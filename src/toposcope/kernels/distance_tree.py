@@ -4,12 +4,13 @@ Cost: O(n^2) time, O(n) memory beside the matrix.
 Source: Prim 1957.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 
-@numba.njit(cache=True, nogil=True)
+
+@compiled
 def prim_lengths(lengths: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the edge lengths of the tree, in the order they are added; shape (n - 1,).
 

@@ -3,9 +3,10 @@
 Cost: O(n d) for one hash a row, O(n log n) to sort them; O(n) memory.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 
 def first_occurrences(points: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -24,7 +25,7 @@ def first_occurrences(points: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.flatnonzero(_is_first(points, hashes, np.argsort(hashes, kind="stable")))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _hashes(points: NDArray[np.float64]) -> NDArray[np.uint64]:
     """Fowler, Noll & Vo's FNV-1a over words in place of bytes, folded so that high bits reach low ones."""
     hashes = np.empty(len(points), np.uint64)
@@ -40,7 +41,7 @@ def _hashes(points: NDArray[np.float64]) -> NDArray[np.uint64]:
     return hashes
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _is_first(points: NDArray[np.float64], hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     is_first = np.ones(len(points), np.bool_)
     first = order[0]

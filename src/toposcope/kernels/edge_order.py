@@ -6,9 +6,10 @@ row, is the earlier: an order that depends on nothing else, so that what is made
 Cost: two passes over the matrix for each part, and O(m log m) for m edges in it; at most 32 m bytes.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Lengths = NDArray[np.float64]
 Ends = NDArray[np.int32]
@@ -38,7 +39,7 @@ def edges_between(distances: Lengths, label: NDArray[np.int32], above: float, up
     return ends[order]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _list(distances: Lengths, label: NDArray[np.int32], above: float, upto: float) -> tuple[Lengths, Ends]:
     n = len(distances)
     total = 0
@@ -56,7 +57,7 @@ def _list(distances: Lengths, label: NDArray[np.int32], above: float, upto: floa
     return lengths[:count], ends[:count]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _order_ties(lengths: Lengths, order: NDArray[np.int64]) -> None:
     """Put edges of equal length in the order they were listed in."""
     begin = 0

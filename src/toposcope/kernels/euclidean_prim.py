@@ -4,12 +4,13 @@ Cost: O(n^2 d) time, O(n) memory beside the points. Lengths come from coordinate
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled, compiled_sums
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+
+@compiled_sums
 def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Return the squared distance of two points from their coordinate differences."""
     squared = 0.0
@@ -19,7 +20,7 @@ def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return squared
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def squared_distances(points: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the squared distances of pairs of points, by their first two numbers; shape (m,)."""
     squares = np.empty(len(pairs))
@@ -28,7 +29,7 @@ def squared_distances(points: NDArray[np.float64], pairs: NDArray[np.int64]) -> 
     return squares
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@compiled_sums
 def _four_squares(
     a: NDArray[np.float64],
     b: NDArray[np.float64],
@@ -47,7 +48,7 @@ def _four_squares(
     return to_a, to_b, to_c, to_d
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them.
 

@@ -12,10 +12,10 @@ Source: Boruvka 1926; the idea of lists and of the largest component not choosin
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.neighbour_search import KEPT, Neighbours, Points, ProductSearch, difference_search, rounding
 from toposcope.kernels.union_find import Parents, find, join
 
@@ -86,7 +86,7 @@ def tree_squares(n: int, searches: Sequence[Search], limit: int) -> NDArray[np.f
     return squares
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _labels(parent: Parents) -> tuple[Parents, int]:
     labels = np.empty_like(parent)
     sizes = np.zeros(len(parent), np.int64)
@@ -96,7 +96,7 @@ def _labels(parent: Parents) -> tuple[Parents, int]:
     return labels, int(np.argmax(sizes))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _first_leaving(labels: Parents, vertex: int, indices: NDArray[np.int32]) -> int:
     """Return the place on a point's list of the first point of another component, or the length of the list."""
     for k in range(KEPT):
@@ -105,7 +105,7 @@ def _first_leaving(labels: Parents, vertex: int, indices: NDArray[np.int32]) -> 
     return KEPT
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _doubtful(
     labels: Parents,
     largest: int,
@@ -131,7 +131,7 @@ def _doubtful(
     return doubtful[:count]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _join(
     labels: Parents,
     largest: int,

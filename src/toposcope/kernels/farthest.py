@@ -7,17 +7,17 @@ Cost: O(n d) for each landmark, and for each point that was taken in vain; O(n) 
 Source: Gonzalez 1985.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 
 ON_TRIAL = 16
 """Most points that are taken at a time."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def farthest_order(
     points: NDArray[np.float64], first: int, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -60,7 +60,7 @@ def farthest_order(
     return indices, squared_radii
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
     """Fill in the squared distances of all points from some, a line each."""
     for i in range(len(points)):
@@ -68,7 +68,7 @@ def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: ND
             squares[k, i] = squared_distance(points[i], points[chosen[k]])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _place(chosen: NDArray[np.int64], index: int) -> int:
     """Return where an index stands among others; -1 if it does not."""
     for k in range(len(chosen)):
@@ -77,7 +77,7 @@ def _place(chosen: NDArray[np.int64], index: int) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _farthest(nearest: NDArray[np.float64], chosen: NDArray[np.int64]) -> int:
     """Fill in the points with the largest values that are not below zero, the largest first; return how many."""
     count = 0

@@ -7,14 +7,14 @@ two ends are to each other. What passes neither is tried against all points.
 Cost: near O(n^2) where the answer is yes; each row is looked at until the first edge that may open a loop.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import Words
+from toposcope.kernels.compiled import compiled
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def first_row_with_possible_births(
     distances: NDArray[np.float64],
     label: NDArray[np.int32],
@@ -64,7 +64,7 @@ def first_row_with_possible_births(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _meet(neighbours: Words, a: int, b: int) -> bool:
     for i in range(neighbours.shape[1]):
         if neighbours[a, i] & neighbours[b, i]:
@@ -72,7 +72,7 @@ def _meet(neighbours: Words, a: int, b: int) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _lune_has_a_point(distances: NDArray[np.float64], u: int, v: int) -> bool:
     for w in range(len(distances)):
         if distances[u, w] < distances[u, v] and distances[v, w] < distances[u, v]:

@@ -18,11 +18,11 @@ Dey & Maria 2015, "The compressed annotation matrix" (what closed loops are the 
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import BitTree, empty_tree, largest, toggle
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.lunes import JOINS, Edges, pair_index
 
 ALIVE = -1
@@ -89,7 +89,7 @@ def opened(loops: Loops, births: NDArray[np.int32]) -> Loops:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, keeps_cycles: bool) -> Loops:
     """Reduce columns, in the order of their edges, and return the loops with those they close.
 
@@ -139,7 +139,7 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, 
     return Loops(births, deaths, cycles, expressions)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _reduce(column: BitTree, left: BitTree, deaths: NDArray[np.int32], expressions: Sums) -> int:
     """Empty a column of loops into one of open loops; return how many members of sums that took."""
     used = 0
@@ -156,7 +156,7 @@ def _reduce(column: BitTree, left: BitTree, deaths: NDArray[np.int32], expressio
     return used
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def stored(sums: Sums, loop: int, members: BitTree) -> Sums:
     """Return the sums with that of one loop: the members of a set, which is emptied."""
     starts, stops, listed, size = sums
@@ -173,7 +173,7 @@ def stored(sums: Sums, loop: int, members: BitTree) -> Sums:
     return Sums(starts, stops, listed, size)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _up_to_date(expressions: Sums, deaths: NDArray[np.int32], column: BitTree, left: BitTree) -> Sums:
     """Return the sums of closed loops in loops that are open; earlier loops first, so that each is replaced once."""
     found = Sums(
@@ -189,7 +189,7 @@ def _up_to_date(expressions: Sums, deaths: NDArray[np.int32], column: BitTree, l
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _replace(chain: BitTree, column: BitTree, n: int, edges: Edges) -> None:
     """Empty a chain of edges into a column of loops: edges by their two earlier sides, as long as they have an apex."""
     e = largest(chain)

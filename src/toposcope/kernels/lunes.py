@@ -4,7 +4,7 @@ The edges of a Vietoris-Rips filtration enter one by one. The *lune* of an edge 
 its ends came earlier: the link of the edge when it enters. An edge whose lune is empty joins two components or opens a
 loop. Any point of the lune, its *apex*, makes a triangle that cancels the edge at once; and for every connected
 component of the lune but that of the apex, one more triangle may close a loop. Nothing else changes H0 or H1: see
-``docs/homology/loops.md`` for the proof.
+``docs/methods/loops.md`` for the proof.
 
 Every point carries the set of its neighbours so far, as bits, so that a lune is the intersection of two of them.
 Points are labelled by how central they are, the most central first: these see most of a lune, and their bits are the
@@ -17,11 +17,11 @@ Robins & Turner 2023, arXiv:2307.16333.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import ONE, ZERO, Words, lowest_bit
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.union_find import Parents, join
 
 JOINS = -1
@@ -52,13 +52,13 @@ class Edges(NamedTuple):
     apex: NDArray[np.int32]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def pair_index(n: int, a: int, b: int) -> int:
     """Return the place of a pair of points, a < b, among all pairs row by row."""
     return a * (2 * n - a - 1) // 2 + b - a - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def scan_lunes(
     edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
@@ -128,7 +128,7 @@ def scan_lunes(
     return births[:n_births].copy(), columns[:n_columns].copy(), e + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _first(words: Words) -> int:
     """Return the smallest member of a set that is not empty."""
     i = 0
@@ -137,7 +137,7 @@ def _first(words: Words) -> int:
     return int((i << 6) + lowest_bit(words[i]))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) -> bool:
     """Take what the apex and a few more points of the lune see from `rest`; return whether none is left.
 
@@ -163,7 +163,7 @@ def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) 
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
     """Move points that see one in `reached` from `rest` to it until no more can move; return whether none is left."""
     changed = True
@@ -188,7 +188,7 @@ def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def odd_branches(tree: NDArray[np.int32], chords: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
     """Return which edges of a spanning tree, with the chords, make a cycle over two elements.
 

@@ -14,16 +14,16 @@ Source: Carr, Snoeyink & Axen 2003, "Computing contour trees in all dimensions",
 of Edelsbrunner, Letscher & Zomorodian 2002.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.union_find import find
 
 Vertices = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def grid_basins(
     padded: NDArray[np.float64], steps: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[Vertices, Vertices, Vertices, Vertices]:
@@ -91,7 +91,7 @@ def grid_basins(
     return parent, _roots(parent), saddles[:found], ends[:found]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def graph_basins(
     values: NDArray[np.float64], edges: NDArray[np.int64]
 ) -> tuple[Vertices, Vertices, Vertices, Vertices]:
@@ -139,7 +139,7 @@ def graph_basins(
     return parent, _roots(parent), saddles, ends
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def join_basins(
     births: NDArray[np.float64], heights: NDArray[np.float64], saddles: Vertices, ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -188,7 +188,7 @@ def join_basins(
     return merges[:n_merges], _roots(parent)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the roots of a union-find forest, ascending."""
     count = 0
@@ -203,7 +203,7 @@ def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     return roots
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _before(values: NDArray[np.float64], a: int, b: int) -> bool:
     """Tell whether vertex a comes before vertex b in the order of (value, index)."""
     return bool(values[a] < values[b] or (values[a] == values[b] and a < b))

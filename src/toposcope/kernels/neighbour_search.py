@@ -12,10 +12,10 @@ Cost: O(n d) a row, most of it BLAS; memory for one block of rows beside two cop
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.union_find import Parents
 
@@ -132,7 +132,7 @@ def _unfilled(count: int) -> Neighbours:
     return Neighbours(np.empty((count, KEPT), np.int32), np.empty((count, KEPT)), np.empty(count))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _insert(values: Any, indices: Any, value: float, index: int) -> None:
     """Put a value in its place in an ascending list, whose last one falls off."""
     k = len(values) - 1
@@ -144,7 +144,7 @@ def _insert(values: Any, indices: Any, value: float, index: int) -> None:
     indices[k] = index
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _least(
     bounds: NDArray[np.floating[Any]],
     rows: NDArray[np.int64],
@@ -178,7 +178,7 @@ def _least(
         beyond[r] = last
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32], squares: NDArray[np.float64]) -> None:
     """Measure the listed points exactly, and sort the lists."""
     for r in range(len(rows)):
@@ -190,7 +190,7 @@ def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32]
                 _insert(squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _scan(
     points: Points,
     rows: NDArray[np.int64],

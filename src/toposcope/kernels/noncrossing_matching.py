@@ -9,9 +9,10 @@ Source: the alignment recurrence is that of Needleman & Wunsch 1970, its band th
 sum that of Knuth (The Art of Computer Programming 2, 4.2.2).
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Vector = NDArray[np.float64]
 
@@ -19,7 +20,7 @@ UNREACHED = 1e300
 """Cost of a prefix that no path reaches; finite, so that it can be added to and compared."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def cheapest_matching(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> float:
     """Return the least total cost, a matched pair costing |x - y|^order.
 
@@ -80,7 +81,7 @@ def cheapest_matching(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, or
     return float(sums[end % 2, end // 2 + 1] + rests[end % 2, end // 2 + 1])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _fill(
     here: Vector,
     here_rest: Vector,
@@ -127,7 +128,7 @@ def _fill(
         here_rest[m] = pair_rest if is_pair else alone_rest
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _band(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> tuple[int, int]:
     """Return the least and the greatest offset i - j of the prefixes that a cheapest matching can pass.
 
@@ -146,7 +147,7 @@ def _band(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) ->
     return -_reach(y_alone, x_alone, enough), _reach(x_alone, y_alone, enough)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _reach(ahead: Vector, behind: Vector, enough: float) -> int:
     """Return how many points can stay alone before any of the other sequence does, at no more than this cost."""
     excess = len(ahead) - len(behind)
@@ -160,7 +161,7 @@ def _reach(ahead: Vector, behind: Vector, enough: float) -> int:
     return reach
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def least_dearest(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector) -> float:
     """Return the least t such that some matching has no cost, |x - y| or alone, above t.
 
@@ -191,7 +192,7 @@ def least_dearest(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector) -> flo
     return float(high.view(np.float64)[0])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _covers(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
     """Tell whether every x dearer than the limit alone can have a y of its own within the limit.
 

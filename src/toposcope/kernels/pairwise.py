@@ -4,9 +4,10 @@ Cost: O(n^2 d) time; no memory but the result. Sixteen sums at once wait less fo
 read serves four. What a pair of points gets depends on nothing but the two.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled, compiled_sums
 
 BLOCK_BYTES = 1 << 18
 """Size of the points that are kept in the cache while all before them pass."""
@@ -14,7 +15,7 @@ BLOCK_BYTES = 1 << 18
 Point = NDArray[np.float64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64.
 
@@ -38,21 +39,21 @@ def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _four(points: NDArray[np.float64], begin: int) -> tuple[Point, Point, Point, Point]:
     """Return four points; where fewer are left, the last again: no pair is summed in another way."""
     last = len(points) - 1
     return points[begin], points[min(begin + 1, last)], points[min(begin + 2, last)], points[min(begin + 3, last)]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def pair_distance(points: NDArray[np.float64], a: int, b: int) -> float:
     """Return the distance of two points, to the last bit as `distance_matrix` does; made for few."""
     p, q = points[a], points[b]
     return float(np.sqrt(_sixteen_squares(p, p, p, p, q, q, q, q)[0]))
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@compiled_sums
 def _sixteen_squares(
     a: Point, b: Point, c: Point, d: Point, w: Point, x: Point, y: Point, z: Point
 ) -> tuple[float, ...]:
@@ -81,7 +82,7 @@ def _sixteen_squares(
     return aw, ax, ay, az, bw, bx, by, bz, cw, cx, cy, cz, dw, dx, dy, dz
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def two_least(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the two least entries of each row beside the diagonal, infinite where there are none; shape (n, 2)."""
     n = len(distances)

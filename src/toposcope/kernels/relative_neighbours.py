@@ -16,10 +16,10 @@ points that are tried; O(nd) memory beside the edges found.
 Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.neighbour_search`.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.pairwise import pair_distance
 
@@ -40,14 +40,14 @@ TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def edge_length(points: Points, a: int, b: int, kind: int) -> float:
     """Return the length of an edge as it enters the filtration."""
     length = pair_distance(points, a, b)
     return length**2 / 2 if kind == COSINE else length
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
     """Return the lengths of edges, by their first two numbers; shape (m,)."""
     lengths = np.empty(len(edges))
@@ -56,7 +56,7 @@ def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
     return lengths
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def empty_lunes(
     points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
 ) -> tuple[Edges, int]:
@@ -118,7 +118,7 @@ def empty_lunes(
     return edges[:found].copy(), trials_left
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
     """Fill in, for every point before v, the square above which its edge to v is refuted by a pivot."""
     for begin in range(0, v, TILE):
@@ -130,7 +130,7 @@ def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
                 part[u] = min(part[u], max(from_v, from_others[u]))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _nearest(row: Bounds) -> NDArray[np.int64]:
     """Return the points of least bound, ascending."""
     places, bounds = np.full(N_NEAREST, -1), np.full(N_NEAREST, np.float32(np.inf))
@@ -144,7 +144,7 @@ def _nearest(row: Bounds) -> NDArray[np.int64]:
     return places[places >= 0]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, square: float) -> bool:
     """Return whether one of some points certainly refutes an edge; they are tried up to u itself."""
     below = square * (1 - TIE_TOLERANCE)
@@ -156,7 +156,7 @@ def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, sq
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _refuted(
     points: Points, row: Bounds, others: NDArray[np.int64], u: int, v: int, square: float, kind: int
 ) -> tuple[bool, bool, int]:

@@ -4,14 +4,15 @@ A resample of n checkpoints takes values that were ranked before. Counting how o
 mid-ranks of the resample (the group drawn c times after b smaller ones has rank b + (c + 1) / 2) without sorting it.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Index = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _rank(groups: Index, drawn: Index, counts: Index, group_ranks: NDArray[np.float64]) -> float:
     """Fill the centred mid-rank of every group in a resample; return the sum of squares of the drawn ranks."""
     counts[:] = 0
@@ -26,7 +27,7 @@ def _rank(groups: Index, drawn: Index, counts: Index, group_ranks: NDArray[np.fl
     return squares
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def resampled_spearman(features: Index, target: Index, draws: Index) -> NDArray[np.float64]:
     """Return Spearman's rho of every feature with the target in every resample.
 

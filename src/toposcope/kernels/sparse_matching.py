@@ -15,9 +15,10 @@ first.
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Points = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -73,7 +74,7 @@ class Pairs(NamedTuple):
     costs: Vector
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def cheapest_partners(a: Points, b: Points, a_alone: Vector, b_alone: Vector, order: int) -> tuple[Indices, Indices]:
     """Return the partner in `b` of every point of `a`, and in `a` of every point of `b`; -2 where it is alone.
 
@@ -101,14 +102,14 @@ def cheapest_partners(a: Points, b: Points, a_alone: Vector, b_alone: Vector, or
     return first.mate, second.mate
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _unsettled(points: Points, alone: Vector, stride: int) -> Side:
     points, alone = points[::stride], alone[::stride].copy()
     n = len(points)
     return Side(points[:, 0].copy(), points[:, 1].copy(), alone, np.zeros(n), np.full(n, FREE))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _estimate(side: Side, other: Side, order: int) -> None:
     """Give points the highest prices that some points of the other set bear."""
     side.price[:] = side.alone
@@ -117,12 +118,12 @@ def _estimate(side: Side, other: Side, order: int) -> None:
         side.price[rows[t]] = _cost(side, rows[t], other, columns[t], order) - other.price[columns[t]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _none(side: Side) -> Pairs:
     return Pairs(np.zeros(len(side.low) + 1, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _match(first: Side, second: Side, order: int) -> None:
     rows, columns = _near(first, second, order)
     while True:
@@ -137,13 +138,13 @@ def _match(first: Side, second: Side, order: int) -> None:
         _lower_prices(first, second, new_rows, new_columns, order)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _cost(one: Side, i: int, two: Side, j: int, order: int) -> float:
     distance: float = max(abs(one.low[i] - two.low[j]), abs(one.high[i] - two.high[j]))
     return distance if order == 1 else distance * distance
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _near(first: Side, second: Side, order: int) -> tuple[Indices, Indices]:
     """List, for each point of either set, the pairs that are cheapest beside the prices of the other."""
     rows, columns = _cheapest(first, second, first.alone, second.price, _none(first), NEAR, order)
@@ -157,7 +158,7 @@ def _near(first: Side, second: Side, order: int) -> tuple[Indices, Indices]:
     return np.concatenate((rows, forth[new])), np.concatenate((columns, back[new]))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _cheapest(
     side: Side, other: Side, bounds: Vector, prices: Vector, listed: Pairs, count: int, order: int
 ) -> tuple[Indices, Indices]:
@@ -198,7 +199,7 @@ def _cheapest(
     return rows[:n_found].copy(), columns[:n_found].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _boxes(side: Side, prices: Vector) -> Points:
     """Return, for each run, the least and greatest of both coordinates, and the greatest price."""
     boxes = np.empty((5, -(-len(side.low) // RUN)))
@@ -210,7 +211,7 @@ def _boxes(side: Side, prices: Vector) -> Points:
     return boxes
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _insert(found: Vector, begin: int, listed: Pairs, i: int, offers: Vector, places: Indices) -> None:
     """Put the points of a run in their places in an ascending list of offers, whose last ones fall off."""
     for k in range(len(found)):
@@ -230,7 +231,7 @@ def _insert(found: Vector, begin: int, listed: Pairs, i: int, offers: Vector, pl
         offers[t], places[t] = offer, j
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int) -> Pairs:
     """Order pairs by the points of one set."""
     starts = np.zeros(len(side.low) + 1, np.int64)
@@ -248,7 +249,7 @@ def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int
     return Pairs(starts, others, costs)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _settle(side: Side, other: Side, pairs: Pairs) -> None:
     """Settle every free point of a set; settled ones of the other set stay so."""
     _reduce(side, other, pairs)
@@ -259,7 +260,7 @@ def _settle(side: Side, other: Side, pairs: Pairs) -> None:
             _augment(side, other, pairs, source, away, before, reached)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _reduce(side: Side, other: Side, pairs: Pairs) -> None:
     """Let free points take their cheapest choice, at the price of the second cheapest."""
     waiting = np.flatnonzero(side.mate == FREE)
@@ -291,7 +292,7 @@ def _reduce(side: Side, other: Side, pairs: Pairs) -> None:
             n_waiting += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _augment(
     side: Side, other: Side, pairs: Pairs, source: int, away: Vector, before: Indices, reached: Indices
 ) -> None:
@@ -346,7 +347,7 @@ def _augment(
             return
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _lower_prices(first: Side, second: Side, rows: Indices, columns: Indices, order: int) -> None:
     """Lower the prices of the first set to what new pairs bear, and set free what is not at its price any more."""
     for t in range(len(rows)):

@@ -7,16 +7,16 @@ differ by tetrahedra. Edges of length t, less the rank of their relations, less 
 of loops born at t that live longer than that.
 
 Cost: O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune.
-Source: the exact sequence of the pair, see ``docs/homology/loops.md``.
+Source: the exact sequence of the pair, see ``docs/methods/loops.md``.
 """
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import empty_tree, largest, toggle
+from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.loop_reduction import Sums, stored
 from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, Points, edge_length
@@ -51,7 +51,7 @@ class Graph(NamedTuple):
     places: Edges
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Edges]:
     """Return which edges join components, and how many loops of positive length are born at each length.
 
@@ -78,7 +78,7 @@ def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Edges]:
     return joins, births
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _relations(graph: Graph, begin: int, end: int) -> Edges:
     """Return the relations among the edges of one length: in each row up to five of them, numbered from 0."""
     n = len(graph.points)
@@ -113,7 +113,7 @@ def _relations(graph: Graph, begin: int, end: int) -> Edges:
     return relations[:count]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _is_far(graph: Graph, e: int, w: int) -> bool:
     """Return whether a point is certainly farther from an end of an edge than the edge is long."""
     u, v = graph.edges[e, 0], graph.edges[e, 1]
@@ -124,7 +124,7 @@ def _is_far(graph: Graph, e: int, w: int) -> bool:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _before(graph: Graph, a: int, b: int, begin: int, e: int) -> int:
     """Return the number, from 0 at `begin`, of an edge that comes before another of the same length, or what it is."""
     length = edge_length(graph.points, a, b, graph.kind)
@@ -137,7 +137,7 @@ def _before(graph: Graph, a: int, b: int, begin: int, e: int) -> int:
     return int(graph.places[k] - begin) if graph.places[k] < e else LATER
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _components(graph: Graph, lune: Edges, begin: int, e: int) -> Parents:
     """Return a union-find of the points of a lune, by the edges among them that come before."""
     parent = np.arange(len(lune))
@@ -151,7 +151,7 @@ def _components(graph: Graph, lune: Edges, begin: int, e: int) -> Parents:
     return parent
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _rank(relations: Edges, n_edges: int) -> int:
     """Return the rank of a matrix over two elements, a row a line of at most five places."""
     column = empty_tree(n_edges)

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled
 
 Parents = NDArray[np.integer[Any]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def find(parent: Parents, vertex: int) -> int:
     """Return the root of a vertex, halving the path on the way."""
     while parent[vertex] != vertex:
@@ -18,7 +19,7 @@ def find(parent: Parents, vertex: int) -> int:
     return vertex
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def join(parent: Parents, a: int, b: int) -> bool:
     """Join the trees of two vertices; return whether they were two. The root of higher number stays a root."""
     a, b = find(parent, a), find(parent, b)

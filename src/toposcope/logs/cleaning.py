@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import FACTS, LossColumn, guess, guess_facts, loss_column
@@ -14,9 +13,7 @@ from toposcope.logs.log import Log
 from toposcope.logs.raw import LONGEST_REMARK, Numbers, Raw, counted, listed, numbers, one_line
 from toposcope.logs.target import chosen, row_steps
 from toposcope.logs.trouble import gaps, spikes, trouble
-
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 LARGEST_STEP = 2**53
 """Beyond it floats hold no single steps."""

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
 FINAL_SHARE = 0.02

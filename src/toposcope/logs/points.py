@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.log import Log
+from toposcope.typing import Vector
 
 if TYPE_CHECKING:
     import polars as pl
 
-Vector = NDArray[np.float64]
 Labels = NDArray[np.str_]
 
 COLUMNS = ("N", "D", "C", "loss", "run", "family")

@@ -4,13 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import AUXILIARY, LossColumn
 from toposcope.logs.raw import Numbers, counted, listed, numbers
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 FEWEST_VALIDATIONS = 20
 """Validation losses that make a curve of their own."""

@@ -2,10 +2,8 @@
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 WINDOW = 0.05
 """Of the rows; medians of windows are compared, which single spikes do not move."""

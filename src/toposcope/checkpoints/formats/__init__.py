@@ -1,13 +1,12 @@
 """Checkpoint formats, one a file.
 
-A format is a module of this package with two functions; adding a format means adding its file.
+A format is a module with two functions; adding one means adding its file to this package, or naming it as an entry
+point of the group ``toposcope.formats`` in a package of one's own.
 
 - ``claims(names) -> bool``: are files of these names, relative to one place, one checkpoint of this format?
 - ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Collection
 from functools import cache
 from types import ModuleType
@@ -15,6 +14,7 @@ from types import ModuleType
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
+from toposcope.plugins import collect
 
 __all__ = ["Entry", "entries", "is_checkpoint"]
 
@@ -23,8 +23,12 @@ LONGEST_NAME = 1000
 
 @cache
 def _formats() -> list[ModuleType]:
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return [m for m in modules if hasattr(m, "claims")]
+    return list(collect(__name__, "toposcope.formats", _format_of).values())
+
+
+def _format_of(module: ModuleType) -> dict[str, ModuleType]:
+    is_format = hasattr(module, "claims") and hasattr(module, "entries")
+    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
 
 
 def is_checkpoint(names: Collection[str]) -> bool:

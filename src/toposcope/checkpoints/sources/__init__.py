@@ -1,14 +1,13 @@
 """Where checkpoints come from, one kind a file: this machine, the Hugging Face hub, an HTTP server, any URL of fsspec.
 
-A kind is a module of this package with two functions; adding a kind means adding its file.
+A kind is a module with two functions; adding one means adding its file to this package, or naming it as an entry point
+of the group ``toposcope.sources`` in a package of one's own.
 
 - ``claims(spec) -> bool``: is the text of this kind?
 - ``roots(spec, access) -> list[tuple[str, Source]]``: the places it names, each with the name that may tell a step. One
   place may hold a whole series; of several places each is one checkpoint.
 """
 
-import importlib
-import pkgutil
 from functools import cache
 from types import ModuleType
 
@@ -16,6 +15,7 @@ from toposcope.checkpoints.sources.kept import keep_from_text
 from toposcope.checkpoints.sources.local import LocalFile, LocalSource, local_path, name_of
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
+from toposcope.plugins import collect
 
 __all__ = [
     "Access",
@@ -36,8 +36,11 @@ __all__ = [
 
 @cache
 def _kinds() -> list[ModuleType]:
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return [m for m in modules if hasattr(m, "claims")]
+    return list(collect(__name__, "toposcope.sources", _kind_of).values())
+
+
+def _kind_of(module: ModuleType) -> dict[str, ModuleType]:
+    return {module.__name__.rpartition(".")[2]: module} if hasattr(module, "claims") else {}
 
 
 def is_remote(spec: str) -> bool:

@@ -14,10 +14,8 @@ from toposcope.forecasting.forecast import RefusedError
 from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
 from toposcope.seeds import derive_seed
+from toposcope.typing import Indices, Matrix, Vector
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Places = NDArray[np.int64]
 Labels = NDArray[np.str_]
 Fit = Callable[[Points], FittedLaw]
 
@@ -62,7 +60,7 @@ class Pairs:
     other: Labels
 
     @classmethod
-    def of(cls, points: Points, ends: Places, others: Places) -> Self:
+    def of(cls, points: Points, ends: Indices, others: Indices) -> Self:
         """Return pairs of points, by their places."""
         return cls(
             *(points.N[ends], points.D[ends], points.N[others], points.D[others]),
@@ -249,7 +247,7 @@ def equal_flop_pairs(points: Points, seed: int = 0, most: int = PAIRS_OF_RUNS) -
     return Pairs.of(points, ends, others)
 
 
-def _possible(points: Points, first: Places, second: Places) -> tuple[Places, Places]:
+def _possible(points: Points, first: Indices, second: Indices) -> tuple[Indices, Indices]:
     """Return all pairs of a point of one run and a point of another in which the other fits into what the one took."""
     ends, others = (axis.ravel() for axis in np.meshgrid(first, second, indexing="ij"))
     sunk = 1 - points.C[others] / points.C[ends]
@@ -259,7 +257,7 @@ def _possible(points: Points, first: Places, second: Places) -> tuple[Places, Pl
     return ends[possible], others[possible]
 
 
-def folds_of(points: Points, n_folds: int, seed: int = 0) -> Places:
+def folds_of(points: Points, n_folds: int, seed: int = 0) -> Indices:
     """Return the fold of each point, shape (n,): whole runs, and in every fold runs of all sizes.
 
     Runs are dealt out in the order of their size, `n_folds` of them at a time, in random order.
@@ -287,7 +285,7 @@ def judge(pairs: Pairs, fitted: FittedLaw) -> Judged:
     return Judged(pairs, pairs.foretold(fitted.law), margins)
 
 
-def judged_out_of_fold(points: Points, folds: Places, fit: Fit, seed: int = 0) -> Judged:
+def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> Judged:
     """Judge the pairs inside each fold by a law of the other folds.
 
     Parameters
@@ -309,7 +307,7 @@ def judged_out_of_fold(points: Points, folds: Places, fit: Fit, seed: int = 0) -
 
 
 def recalibrated_out_of_fold(
-    points: Points, folds: Places, fit: Fit, seed: int = 0, prior: Calibration | None = SHIPPED
+    points: Points, folds: Indices, fit: Fit, seed: int = 0, prior: Calibration | None = SHIPPED
 ) -> tuple[Judged, Vector]:
     """Judge the pairs inside each fold, and give each a probability by what is learnt from the other folds alone.
 

@@ -1,11 +1,9 @@
 """L0 + A x^-a - c G fitted robustly: a is searched, L0, A and c are solved for."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecasters.variable_projection import EXPONENTS, HUBER, NORMAL
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 ROUNDS = 4
 LEAST = 1e-9

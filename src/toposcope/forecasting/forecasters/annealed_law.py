@@ -20,8 +20,8 @@ from toposcope.forecasting.forecasters.window import LATE, window
 from toposcope.forecasting.memory import remembered
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Annealing = Callable[[Schedule, NDArray[np.int64]], Vector]
 
 PRIOR, PRIOR_SPREAD = 0.19, 0.06

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from toposcope.forecasting.forecasters.annealed_law import AnnealedLaw
 from toposcope.forecasting.schedules.schedule import Schedule
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 DELAY, EXPONENT = 0.03, 1.0
 """d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""

@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.schedules.schedule import Schedule
-
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 FALL = 1 / 128
 """Of the peak; most that is taken together."""

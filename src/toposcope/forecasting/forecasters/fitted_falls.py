@@ -10,12 +10,9 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecasters.falls import Falls, gains
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 STARTS = tuple(product((0.01, 0.1, 1.0), (0.3, 0.6, 1.2), (0.2, 0.6), (0.5,)))
 """C, b, g and a, rates in units of the peak."""

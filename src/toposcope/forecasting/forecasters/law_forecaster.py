@@ -12,9 +12,7 @@ from toposcope.forecasting.forecast import Forecast, RefusedError, Run, curve_st
 from toposcope.forecasting.forecasters.siblings import kin, of_other_sizes
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import RefusedError, Run
 from toposcope.forecasting.forecasters.falls import Falls, falls, gained, summed
@@ -21,10 +20,7 @@ from toposcope.forecasting.forecasters.window import FEWEST, LATE, window
 from toposcope.forecasting.memory import remembered
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Matrix, Steps, Vector
 
 FEWEST_SCHEDULES = 3
 """For the five parameters of the falls and the level that they start from."""

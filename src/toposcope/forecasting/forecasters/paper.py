@@ -5,13 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Feature
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 FRACTIONS = (0.2, 0.3, 0.5)
 PROTOCOLS = ("published", "exact")

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecasters.variable_projection import HUBER, NORMAL
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 """Tried, weakest first; infinite is the mean alone."""

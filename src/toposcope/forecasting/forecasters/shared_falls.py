@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecast import RefusedError
 from toposcope.forecasting.forecasters.falls import gained
 from toposcope.forecasting.forecasters.fitted_falls import HUBER, LEAST_SCALE, NORMAL, Curve, joined
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 CELLS = tuple(product(np.geomspace(1e-4, 1, 9), (0.2, 0.4, 0.7, 1.2, 2.0), (0.2, 0.5, 0.8, 1.2)))
 """C, b and g, rates in units of the peak."""

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import Run
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 FEWEST_RELATIVES = 4
 """Runs of the family; with fewer of them those of other families are asked as well."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import Forecast, RefusedError, Run, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.annealing import ANNEALING
@@ -24,8 +23,8 @@ from toposcope.forecasting.forecasters.siblings import kin, of_other_sizes
 from toposcope.forecasting.forecasters.window import window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Extra = Mapping[str, Sequence[float]]
 """Name of a run -> further features of it at the fraction."""
 

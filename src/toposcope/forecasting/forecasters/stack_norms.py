@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import RefusedError, Run
 from toposcope.forecasting.forecasters.stack import RECENT, Stack, slope_of
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 NORMS = ("weight_norm", "grad_norm")
 FEWEST = 3

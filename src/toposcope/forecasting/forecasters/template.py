@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import Forecast, RefusedError, Run, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.siblings import kin
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 RECENT = 0.05
 """Share of the steps seen over which the present loss is the mean."""

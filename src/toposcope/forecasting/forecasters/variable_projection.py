@@ -6,10 +6,8 @@ Golub & Pereyra 2003, "Separable nonlinear least squares: the variable projectio
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 EXPONENTS = np.linspace(0.05, 1.5, 59)
 FINER = 21

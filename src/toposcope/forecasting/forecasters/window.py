@@ -9,8 +9,7 @@ from toposcope.forecasting.forecast import RefusedError
 from toposcope.forecasting.memory import remembered
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 LATE = 0.7
 """Late share of what was seen that a law is fitted to, if it does not say otherwise (METHODS 9)."""

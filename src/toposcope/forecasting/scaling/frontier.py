@@ -15,8 +15,7 @@ from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw
 from toposcope.logs.points import Points
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 BUDGETS = 200
 """Budgets at which training curves are compared."""

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
 from toposcope.forecasting.scaling.scaling_law import FittedLaw
 from toposcope.logs.points import Points
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 SPAN = 12.0
 """A curve goes from N* over this to N* times this."""

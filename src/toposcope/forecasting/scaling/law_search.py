@@ -11,8 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3
 """Residuals of ln L beyond this count linearly (Hoffmann et al. 2022)."""

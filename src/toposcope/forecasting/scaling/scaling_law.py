@@ -11,8 +11,7 @@ from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, 
 from toposcope.logs.points import Points
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 RESAMPLES = 1000

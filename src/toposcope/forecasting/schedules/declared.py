@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-
-Vector = NDArray[np.float64]
-Steps = NDArray[np.int64]
+from toposcope.typing import Steps, Vector
 
 OPTIONS = {
     "constant": (),

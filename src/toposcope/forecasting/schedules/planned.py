@@ -11,8 +11,7 @@ from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, mu
 from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, recognise, warm_up_end
 from toposcope.forecasting.schedules.schedule import AT_PEAK, Schedule
 from toposcope.logs import Log
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 ROUNDING = 1e-6
 """Share of the peak; a learning rate that much below 0 is 0."""

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from toposcope.forecasting.schedules.declared import falling
 from toposcope.forecasting.schedules.schedule import AT_PEAK
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Plan = Callable[[NDArray[np.number[Any]]], Vector]
 
 SHAPES = ("cosine", "linear", "sqrt")

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.permutations import DRAWS, sign_flip
@@ -32,8 +31,8 @@ from toposcope.forecasting.stopping.stopping_rules import (
 from toposcope.logs import Log
 from toposcope.probes import Feature
 from toposcope.study.kinds import PUBLISHED
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Gain = Callable[[str, int], float]
 """Of a run and a step: the further fall of its loss until its end, in nats, as foretold from what was seen until that
 step; NaN where nothing can be said."""

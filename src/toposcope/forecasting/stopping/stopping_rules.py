@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 NEURAL_PERSISTENCE, LOSS = "neural_persistence_patience", "loss_patience"
 GAIN, FRACTION, LAST = "forecast_gain", "fixed_fraction", "last_step"

@@ -13,7 +13,6 @@ from multiprocessing import get_context
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.verdict import LEVEL
@@ -27,10 +26,7 @@ from toposcope.forecasting.topology.study_features import FeatureBlocks, study_f
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.study import Study
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Places = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
 TESTED = (TOPOLOGY, BOTH)
@@ -270,7 +266,7 @@ def foretell(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
     return fold.base * np.exp(fit(np.hstack([fold.left_rows, further[fold.left]])))
 
 
-def reduced(table: Matrix, learned: Places) -> Matrix:
+def reduced(table: Matrix, learned: Indices) -> Matrix:
     """Return the first principal components of standardised columns, at most 5 and one for every 5 runs learned from.
 
     Centres, scales and directions are of the runs learned from alone; no value counts as further out than 3 standard

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.forecasting.forecast import RefusedError, Run
 from toposcope.forecasting.forecasters.stack import BASE, BESIDE, FEWEST_RUNS, FEWEST_SIZES, features
 from toposcope.forecasting.topology.study_features import FeatureBlocks
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Places = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +22,7 @@ class Fold:
     size : object
         Of the group's runs.
     learned : ndarray, shape (n,)
-        Places of the runs learned from, in the tables of features.
+        Indices of the runs learned from, in the tables of features.
     rows : ndarray, shape (n, p)
         What the stack sees of them by itself; each told without the runs of its own group.
     target : ndarray, shape (n,)
@@ -34,7 +30,7 @@ class Fold:
     groups : tuple of str, length n
         Left out together while the strength of the ridge is chosen.
     left : ndarray, shape (m,)
-        Places of the runs left out.
+        Indices of the runs left out.
     left_rows : ndarray, shape (m, p)
     base, final : ndarray, shape (m,)
         What `BASE` foretells of them, and how they ended.
@@ -45,11 +41,11 @@ class Fold:
     family: str
     group: str
     size: object
-    learned: Places
+    learned: Indices
     rows: Matrix
     target: Vector
     groups: tuple[str, ...]
-    left: Places
+    left: Indices
     left_rows: Matrix
     base: Vector
     final: Vector

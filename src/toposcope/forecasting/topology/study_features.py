@@ -14,9 +14,8 @@ from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.probes.probe import NOISE
 from toposcope.study import Study
 from toposcope.study.diagrams import diagram_file, read_diagrams
+from toposcope.typing import Matrix, Vector
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Layers = Mapping[str, Mapping[str, Diagram]]
 """Diagrams by layer and name."""
 Reader = Callable[[str, int], Mapping[str, Layers]]

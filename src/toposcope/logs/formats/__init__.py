@@ -11,6 +11,7 @@ adding a format means adding its file. It is known by one of
 import csv
 import importlib
 import pkgutil
+import sqlite3
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,7 @@ HEAD = 4096
 """Bytes that tell what a file without a known ending is."""
 _NO_LOG = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
-    *(csv.Error, pl.exceptions.PolarsError),
+    *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
 )
 """What making sense of a file that is no training log may raise."""
 

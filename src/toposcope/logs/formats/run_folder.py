@@ -3,44 +3,50 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import polars as pl
 
 from toposcope.logs.formats import delimited, json_rows
-from toposcope.logs.raw import Raw
+from toposcope.logs.raw import Raw, numbers
 
 NAMES = ("log.csv", "training_log.json")
 DECLARATION = "run.json"
 
 
 def claims(path: Path) -> bool:
-    """Tell whether it is such a file, or a folder that has one."""
+    """Return whether the path is such a file, or a folder that holds one."""
     return path.name in NAMES if path.is_file() else any((path / name).is_file() for name in NAMES)
 
 
 def runs(path: Path) -> list[Raw]:
-    """Return the log, with what ``run.json`` beside it tells of the run."""
+    """Return the log, with what ``run.json`` beside it says of the run."""
     file = path if path.is_file() else next(path / name for name in NAMES if (path / name).is_file())
     found = delimited.runs(file) if file.suffix == ".csv" else json_rows.runs(file)
     if len(found) > 1:
         return found
     declared = file.with_name(DECLARATION)
-    facts = facts_of(json.loads(declared.read_bytes()).get("run")) if declared.is_file() else {}
+    facts = _facts(json.loads(declared.read_bytes()), found[0].table) if declared.is_file() else {}
     return [replace(found[0], name=file.resolve().parent.name, facts=facts)]
 
 
-def facts_of(run: object) -> dict[str, object]:
-    """Return what the declaration of a run tells, as JSON has it; nothing if it is not understood."""
-    import msgspec
-
-    from toposcope.family.run import Run
-
+def _facts(declared: Any, table: pl.DataFrame) -> dict[str, object]:
+    """Return what the ``run.json`` of a run trained here says; nothing if the file is another tool's."""
     try:
-        declared = msgspec.convert(run, Run)
-    except msgspec.ValidationError:
-        return {}  # another tool's run.json
-    training, size = declared.training, declared.size
-    return {
-        "max_steps": training.steps,
-        "n_parameters": size.n_parameters,
-        "tokens_per_step": training.batch_size * size.context,
-        "schedule": training.schedule,
-    }
+        training, size = declared["run"]["training"], declared["run"]["size"]
+        facts = {
+            "max_steps": training["steps"],
+            "schedule": training["schedule"],
+            "tokens_per_step": training["batch_size"] * size["context"],
+        }
+    except (KeyError, TypeError):
+        return {}
+    return facts | {"n_parameters": _parameters(table)}
+
+
+def _parameters(table: pl.DataFrame) -> int | None:
+    """Return N from a log of tokens D and of the 6 N D operations spent on them."""
+    if not {"flops", "tokens"} <= set(table.columns):
+        return None
+    flops, tokens = numbers(table["flops"]).values[-1], numbers(table["tokens"]).values[-1]
+    return round(flops / (6 * tokens)) if tokens > 0 else None

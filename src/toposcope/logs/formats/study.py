@@ -1,37 +1,61 @@
-"""A study of ours, with the training logs of all its runs."""
+"""A study of ours, with the training logs of all its runs; tables and columns are those of ``docs/store.md``."""
 
+import sqlite3
+import tomllib
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import polars as pl
 
-from toposcope.logs.formats.run_folder import facts_of
 from toposcope.logs.raw import Raw
 
 FILES = ("study.toml", "study.db")
 
 
 def claims(path: Path) -> bool:
-    """Tell whether it is a study's folder, or its database or declaration in there."""
+    """Return whether the path is a study's folder, or its database or declaration in there."""
     folder = path.parent if path.is_file() else path
     return (path.is_dir() or path.name in FILES) and all((folder / name).is_file() for name in FILES)
 
 
 def runs(path: Path) -> list[Raw]:
-    """Return the logs of a study; runs trained in it are one family."""
-    from toposcope.study.study import Study
+    """Return the logs of the runs that the study declares; runs trained in it are one family."""
+    folder = path.parent if path.is_file() else path
+    declaration = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
+    trained = {run.get("name") or run["size"]: run for run in declaration.get("runs", [])}
+    series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
+    with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
+        sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
+        return [
+            Raw(
+                folder,
+                run,
+                _log(store, run),
+                facts={"n_parameters": size, **(_facts(declaration, trained[run]) if run in trained else {})},
+            )
+            for run, size in sizes
+            if run in trained or run in series
+        ]
 
-    study = Study.load(path.parent if path.is_file() else path)
-    log = study.log()
-    trained = {run.name: facts_of(msgspec.to_builtins(run)) for run in study.declaration.resolved_runs()}
-    sizes = dict(study.runs().select("run", "n_parameters").iter_rows())
-    return [
-        Raw(
-            study.directory,
-            name,
-            log.filter(pl.col("run") == name).drop("run"),
-            facts={"n_parameters": size, **trained.get(name, {})}
-            | ({"family": study.declaration.name} if name in trained else {}),
-        )
-        for name, size in sizes.items()
-    ]
+
+def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
+    rows = store.execute("SELECT * FROM log WHERE run = ? ORDER BY step", (run,))
+    types = {"run": pl.String, "step": pl.Int64}
+    schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
+    return pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
+
+
+def _last_part(path: str) -> str:
+    """Return the name of a series that was declared without one."""
+    return path.partition("@")[0].rpartition("/")[2] if path.startswith("hf:") else Path(path).name
+
+
+def _facts(declaration: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, object]:
+    training = {**declaration.get("training", {}), **run.get("training", {})}
+    return {
+        "max_steps": training.get("steps"),
+        "schedule": training.get("schedule"),
+        "family": declaration["name"],
+    }

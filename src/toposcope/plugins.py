@@ -1,0 +1,73 @@
+"""Registries: the modules of a package of this library, and those that other installed packages add to it."""
+
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import TypeVar
+
+from toposcope.errors import ToposcopeError
+
+Item = TypeVar("Item")
+
+
+def collect(package: str, group: str, items_of: Callable[[ModuleType], Mapping[str, Item]]) -> dict[str, Item]:
+    """Collect the named items of a registry from the package's own modules, then from entry points.
+
+    An entry point names a module that is written like a module of the package. Registries cache the result.
+
+    Parameters
+    ----------
+    package : str
+        For example ``toposcope.checkpoints.formats``. Modules of it that hold no item are skipped.
+    group : str
+        Of the entry points, for example ``toposcope.formats``.
+    items_of : callable
+        Returns the items that a module holds, by name.
+
+    Returns
+    -------
+    dict
+        By name: the package's own in the order of its files, then those of the entry points in the order of their
+        names.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the distribution and the entry point, if its module cannot be loaded, holds no item, or holds one whose
+        name is taken.
+    """
+    collected: dict[str, Item] = {}
+    owners: dict[str, str] = {}
+    for owner, items in _contributions(package, group, items_of):
+        for name, item in items.items():
+            if name in collected:
+                raise ToposcopeError(
+                    f"{owner}: the name {name!r} is taken by {owners[name]}; uninstall one, or have it renamed"
+                )
+            collected[name], owners[name] = item, owner
+    return collected
+
+
+def _contributions(
+    package: str, group: str, items_of: Callable[[ModuleType], Mapping[str, Item]]
+) -> Iterator[tuple[str, Mapping[str, Item]]]:
+    """Yield the owner and the items of each module."""
+    for info in pkgutil.iter_modules(import_module(package).__path__):
+        yield "toposcope", items_of(import_module(f"{package}.{info.name}"))
+    for entry in sorted(entry_points(group=group), key=lambda e: (e.name, e.value)):
+        owner = _owner(entry)
+        try:
+            items = items_of(entry.load())
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise ToposcopeError(f"{owner}: cannot be loaded ({reason}); update or uninstall the package") from error
+        if not items:
+            raise ToposcopeError(f"{owner}: holds nothing to add; update or uninstall the package")
+        yield owner, items
+
+
+def _owner(entry: EntryPoint) -> str:
+    distribution = entry.dist.name if entry.dist else "an unknown package"
+    return f"{distribution}, entry point {entry.name} = {entry.value} of {entry.group}"
