@@ -31,7 +31,7 @@ import toposcope as ts
 from bench import Column, Spread, command, interleaved, ratio, show, write
 from published_shapes import make_family
 from toposcope.analysis import analyse
-from toposcope.analysis.table import association
+from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.engine.pool import Workers
@@ -230,12 +230,12 @@ def loops_of(file: str) -> float:
 def associations(sampled: int, repeats: int) -> list[Row]:
     """Time the association table beside a loop over some features of one run."""
     found = trajectories()
-    ours, theirs = association(found), textbook_association.association(found, 1, sampled)
+    ours, theirs = association_table(found), textbook_association.association(found, 1, sampled)
     check_association(ours, theirs)
     taken = interleaved(
         {
             "loop": lambda: textbook_association.association(found, 1, sampled),
-            "ours": lambda: association(found),
+            "ours": lambda: association_table(found),
         },
         repeats,
     )

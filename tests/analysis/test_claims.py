@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from scipy.stats import permutation_test, spearmanr
 
-from toposcope.analysis.case import FALLS, SAME_AS_STEP, STANDS, UNKNOWN
-from toposcope.analysis.claims import RULES, SCHEMA, claims
-from toposcope.analysis.correlation_claims import _course
+from toposcope.experiments.published_study.case import FALLS, SAME_AS_STEP, STANDS, UNKNOWN
+from toposcope.experiments.published_study.claims import RULES, SCHEMA, claims
+from toposcope.experiments.published_study.correlation_claims import _course
 from toposcope.analysis.permutations import p_of_rho, sign_flip
-from toposcope.analysis.table import association
+from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.study.published import Law, Published, Trace
 
@@ -71,7 +71,7 @@ def a_study(kind: str, seed: int = 0) -> list[Trajectory]:
 
 @cache
 def associations(trajectories: tuple[Trajectory, ...]) -> pl.DataFrame:
-    return association(trajectories)
+    return association_table(trajectories)
 
 
 def some_runs(names: dict[str, int]) -> pl.DataFrame:

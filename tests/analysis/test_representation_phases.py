@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import isotonic_regression
 
-from toposcope.analysis.representation_phases import SCHEMA, _chance, _Cut, representation_phases
+from toposcope.experiments.representation_phases.phases import SCHEMA, _chance, _Cut, representation_phases
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.turns import Turn, Turns, find_turns
+from toposcope.experiments.representation_phases.turns import Turn, Turns, find_turns
 from toposcope.errors import ToposcopeError
 from toposcope.kernels.alternating import alternating_errors, alternating_places
 from toposcope.study.feature_file import read_features

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 from scipy.stats import spearmanr
 
-from toposcope.analysis.case import FALLS, UNKNOWN
-from toposcope.analysis.claims import claims
-from toposcope.analysis.findings import feature_of
-from toposcope.analysis.reproduction import SCHEMA, n_rows, reproduction
-from toposcope.analysis.table import association
+from toposcope.experiments.published_study.case import FALLS, UNKNOWN
+from toposcope.experiments.published_study.claims import claims
+from toposcope.experiments.published_study.findings import feature_of
+from toposcope.experiments.published_study.reproduction import SCHEMA, n_rows, reproduction
+from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecasting.forecasters.paper import predictions
+from toposcope.experiments.published_study.predictions import predictions
 from toposcope.probes.labels import options_of
 from toposcope.study.feature_file import read_features
 from toposcope.study.published import Law, Published, Trace
@@ -98,7 +98,7 @@ def table(released: tuple[list[Trajectory], pl.DataFrame]) -> pl.DataFrame:
     trajectories, log = released
     runs = some_runs([t.run for t in trajectories], "series")
     made = predictions(trajectories, log, runs)
-    return reproduction(PUBLISHED, association(trajectories), NO_PHASES, NO_SCALING, trajectories, runs, made)
+    return reproduction(PUBLISHED, association_table(trajectories), NO_PHASES, NO_SCALING, trajectories, runs, made)
 
 
 @pytest.mark.reference
@@ -145,7 +145,7 @@ def test_two_sizes_do_not_tell_of_size(released: tuple[list[Trajectory], pl.Data
     runs = some_runs([t.run for t in trajectories], "series")
     made = predictions(trajectories, log, runs)
     found = claims(
-        PUBLISHED, association(trajectories), NO_PHASES, NO_CHANGE_POINTS, NO_SCALING, trajectories, runs, made
+        PUBLISHED, association_table(trajectories), NO_PHASES, NO_CHANGE_POINTS, NO_SCALING, trajectories, runs, made
     )
     verdicts = dict(found.select("number", "verdict").iter_rows())
     assert verdicts[5] == FALLS  # with the last loss in place of topology the blend does better
@@ -223,7 +223,7 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
     empty = pl.DataFrame(schema=dict.fromkeys(("run", "protocol", "forecaster"), pl.String) | {"fraction": pl.Float64})
     return reproduction(
         shipped_study("pythia").published,
-        association([trajectory]),
+        association_table([trajectory]),
         NO_PHASES,
         NO_SCALING,
         [trajectory],
@@ -325,7 +325,7 @@ def test_a_retrained_run_says_why_it_differs(rows: int, expected: str) -> None:
     scaling = pl.DataFrame(
         [{"quantity": q, **law} for q in ("rips H0.total", f"{CLOUD} H0.total", "validation_loss", "batch_loss")]
     ).with_columns(exponent=pl.Series([0.8, 0.3, -0.2, -0.1]))
-    table = reproduction(PUBLISHED, association([run]), phases, scaling, [run], runs, made, corpus="a corpus")
+    table = reproduction(PUBLISHED, association_table([run]), phases, scaling, [run], runs, made, corpus="a corpus")
     assert table.schema == pl.Schema(SCHEMA)
     correlation = row(table, "correlation", "H0.total", run.run)
     by_hand = [
@@ -363,7 +363,7 @@ def test_a_value_that_agrees_by_chance_is_not_called_reproduced() -> None:
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), some_runs([], "family"))
     for kind, expected in (("family", "the same value; retrained here"), ("series", "reproduced")):
         runs = some_runs([run.run], kind)
-        table = reproduction(published, association([]), phases, NO_SCALING, [run], runs, nothing)
+        table = reproduction(published, association_table([]), phases, NO_SCALING, [run], runs, nothing)
         assert row(table, "phases", "largest_change", run.run)["note"].startswith(expected)
 
 
@@ -374,7 +374,7 @@ def test_traces_where_they_were_measured() -> None:
     runs = some_runs([run.run], "series")
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
     for trajectories in ([], [run]):
-        table = reproduction(PUBLISHED, association([]), NO_PHASES, NO_SCALING, trajectories, runs, nothing)
+        table = reproduction(PUBLISHED, association_table([]), NO_PHASES, NO_SCALING, trajectories, runs, nothing)
         found = [row(table, "trace", f"{q} at step 1000", run.run) for q in ("np_mean", "H0.total")]
         if trajectories:
             assert [f["exact"] for f in found] == [0.5, 7.0]
@@ -390,7 +390,7 @@ def test_a_rho_of_one_has_no_p_by_student() -> None:
     runs = some_runs([run.run], "family")
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
     published = Published(scaling=PUBLISHED.scaling)
-    table = reproduction(published, association([]), NO_PHASES, scaling, [run], runs, nothing)
+    table = reproduction(published, association_table([]), NO_PHASES, scaling, [run], runs, nothing)
     p = row(table, "scaling", "H0.total p")
     assert np.isnan(p["published_protocol"])
     assert p["exact"] == 1 / 60
@@ -399,6 +399,6 @@ def test_a_rho_of_one_has_no_p_by_student() -> None:
 
 def test_without_a_publication_there_is_no_table() -> None:
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), some_runs([], "family"))
-    table = reproduction(None, association([]), NO_PHASES, NO_SCALING, [], some_runs([], "family"), nothing)
+    table = reproduction(None, association_table([]), NO_PHASES, NO_SCALING, [], some_runs([], "family"), nothing)
     assert table.schema == pl.Schema(SCHEMA)
     assert len(table) == 0

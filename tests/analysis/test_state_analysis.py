@@ -8,7 +8,7 @@ import pytest
 
 from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import COLUMNS
-from toposcope.analysis.table import association, comparisons
+from toposcope.analysis.table import association_table, comparisons
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.study.feature_file import read_features
@@ -77,7 +77,7 @@ def test_clouds_are_compared_with_their_own_spectra() -> None:
     clouds = {label: label for label in labels[:2]} | {"distances:of=hidden_states": "hidden_states"}
     loss = rng.normal(size=20).cumsum()
     run = Trajectory("a", steps, features, {"text_loss": loss}, {"step": steps.astype(float)}, clouds=clouds)
-    found = comparisons([run])
+    found = comparison_table([run])
     pairs = found.filter(pl.col("other") != "step").select("feature", "other").unique(maintain_order=True).rows()
     assert set(pairs) == {
         (feature, f"{cloud} {spectral}")
@@ -101,7 +101,7 @@ def test_the_clock_of_a_group_is_its_own() -> None:
         "a", steps, network, {"text_loss": rng.normal(size=20)}, {"step": steps.astype(float)},
         groups={"hidden": layers}, clouds={"hidden_states": "hidden_states"},
     )  # fmt: skip
-    table = association([run])
+    table = association_table([run])
     rows = {(r["group"], r["feature"]): r for r in table.iter_rows(named=True)}
     for group in ("network", "hidden"):
         assert rows[group, names[0]]["rho_top_eigenvalue"] == pytest.approx(rows[group, names[1]]["rho"])

@@ -12,7 +12,7 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecasting.forecast import Forecast, RefusedError, Run
 from toposcope.forecasting.forecasters.power_law import PowerLaw
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.stopping.early_stopping import (
+from toposcope.experiments.early_stopping.early_stopping import (
     BETTER,
     NOT_SHOWN,
     WORSE,
@@ -20,7 +20,7 @@ from toposcope.forecasting.stopping.early_stopping import (
     early_stopping,
     gain_by,
 )
-from toposcope.forecasting.stopping.stopping_rules import (
+from toposcope.experiments.early_stopping.stopping_rules import (
     BURN_INS,
     DELTAS,
     FRACTION,

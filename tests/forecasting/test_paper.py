@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecasters.paper import blend, final_loss, forecasts, last, loss_only, predictions, tda_only
+from toposcope.experiments.published_study.predictions import blend, final_loss, forecasts, last, loss_only, predictions, tda_only
 
 STEPS = np.arange(0, 5001, 100)
 NP_MEAN = "neural_persistence np_mean"

@@ -10,7 +10,7 @@ import pytest
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.topology.study_features import FRACTIONS, FeatureBlocks, feature_blocks, study_features
+from toposcope.experiments.topology_gain.study_features import FRACTIONS, FeatureBlocks, feature_blocks, study_features
 from toposcope.homology import Diagram
 from toposcope.study import Study, load_declaration, run_study
 from toposcope.study.diagrams import diagram_file

@@ -12,7 +12,7 @@ from toposcope.analysis.permutations import sign_flip
 from toposcope.forecasting.backtest import complete_runs
 from toposcope.forecasting.forecast import Run
 from toposcope.forecasting.forecasters.stack import BASE, Stack
-from toposcope.forecasting.topology.chance import (
+from toposcope.experiments.topology_gain.gain import (
     BOTH,
     NORMS,
     PLAIN,
@@ -24,8 +24,8 @@ from toposcope.forecasting.topology.chance import (
     of_fraction,
     reduced,
 )
-from toposcope.forecasting.topology.left_out import Fold, LeftOut, configuration, left_out
-from toposcope.forecasting.topology.study_features import FeatureBlocks
+from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, configuration, left_out
+from toposcope.experiments.topology_gain.study_features import FeatureBlocks
 from toposcope.logs import Log
 
 Simulated = tuple[list[Fold], FeatureBlocks]

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.text import Text
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecasting.stopping.early_stopping import EarlyStopping, early_stopping
+from toposcope.experiments.early_stopping.early_stopping import EarlyStopping, early_stopping
 from toposcope.report.figures import NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH
-from toposcope.report.figures.early_stopping import early_stopping as draw
+from toposcope.experiments.early_stopping.chart import early_stopping as draw
 from toposcope.report.rendering import render
 
 PLACES = np.arange(51)

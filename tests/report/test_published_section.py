@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from made_up_material import material
 
-from toposcope.analysis.claims import SCHEMA
+from toposcope.experiments.published_study.claims import SCHEMA
 from toposcope.cli import toposcope
 from toposcope.report.document import Code, Document, Section, csv, say
 from toposcope.report.evidence import published

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH, Training
-from toposcope.report.figures.representation_phases import told_of_phases
+from toposcope.experiments.representation_phases.chart import told_of_phases
 from toposcope.report.figures.sizes import told_of_collapse
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import clouds_of, headlines_of, named, spoken

@@ -11,7 +11,7 @@ from made_up_material import material
 from made_up_states import LABEL, SPECTRA, with_states
 
 from toposcope.analysis.analysis import Analysis
-from toposcope.analysis.table import association
+from toposcope.analysis.table import association_table
 from toposcope.analysis.table import comparisons as compared
 from toposcope.report import evidence, states
 from toposcope.report.association import full_table, has_scales, legend, short_table
@@ -47,7 +47,7 @@ def of_states(rule: str) -> Analysis:
         features |= {f"{LABEL} {name}": draw.standard_normal(N) for name in SPECTRA}
         found.append(dataclasses.replace(t, features=features, clouds={LABEL: LABEL}))
     return dataclasses.replace(
-        analysis(rule), trajectories=found, association=association(found), comparisons=compared(found)
+        analysis(rule), trajectories=found, association=association_table(found), comparisons=compared(found)
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.analysis import Analysis
-from toposcope.analysis.table import association
+from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 
 N = 40
@@ -31,7 +31,7 @@ def analysis(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Analysis
     found = [trajectory(run, 10 * seed + i, rule) for i, run in enumerate(runs)]
     nothing = pl.DataFrame()
     scaling = pl.DataFrame(schema={"quantity": pl.String, "n_sizes": pl.Int64, "exponent": pl.Float64})
-    return Analysis(found, association(found), nothing, nothing, nothing, scaling, nothing)
+    return Analysis(found, association_table(found), nothing, nothing, nothing, scaling, nothing)
 
 
 def runs_frame(runs: tuple[str, ...] = RUNS, **changed: object) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import polars as pl
 from toposcope.analysis import Analysis
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecasters.paper import SCHEMA as PREDICTIONS
+from toposcope.experiments.published_study.predictions import SCHEMA as PREDICTIONS
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration

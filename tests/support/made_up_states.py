@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.representation_phases import SCHEMA as PHASES
+from toposcope.experiments.representation_phases.phases import SCHEMA as PHASES
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.homology import Diagram
 from toposcope.report.material import Material

@@ -13,10 +13,10 @@ from toposcope.cli.forecast import forecast
 from toposcope.cli.layers import layers
 from toposcope.cli.measure import measure
 from toposcope.cli.report import report
-from toposcope.cli.stopping import stopping
 from toposcope.cli.study import study
 from toposcope.cli.train import train
 from toposcope.errors import ToposcopeError
+from toposcope.experiments.early_stopping.command import stopping
 from toposcope.version import __version__
 
 EPILOG = "Begin with: toposcope demo. Each command has --help with an example."

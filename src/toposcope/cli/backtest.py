@@ -14,8 +14,8 @@ from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars, wo
 if TYPE_CHECKING:
     import polars as pl
 
+    from toposcope.experiments.topology_gain.gain import TopologyChance
     from toposcope.forecasting.backtest import Split
-    from toposcope.forecasting.topology.chance import TopologyChance
     from toposcope.report.backtest import Backtested
 
 FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
@@ -58,11 +58,11 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
+    from toposcope.experiments.topology_gain.report import topology_sections, topology_tables
     from toposcope.forecasting.ask import of_one_unit
     from toposcope.forecasting.backtest import backtest as run_backtest
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, lead, write_backtest
-    from toposcope.report.topology import topology_sections, topology_tables
 
     shares = _shares(fractions)
     with bad_use():
@@ -91,8 +91,8 @@ def backtest(
 
 def _topology(data: Path, workers: int | None) -> tuple[TopologyChance, pl.DataFrame] | None:
     """Ask what topology adds, if the data are a study with checkpoints that were measured."""
-    from toposcope.forecasting.topology.chance import topology_chance
-    from toposcope.forecasting.topology.published_rules import published_rules
+    from toposcope.experiments.published_study.forecast_rules import published_rules
+    from toposcope.experiments.topology_gain.gain import topology_chance
     from toposcope.logs.formats.study import claims
     from toposcope.study import Study
 

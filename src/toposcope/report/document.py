@@ -134,6 +134,13 @@ def details(summary: str, *blocks: Block | None) -> Details | None:
     return Details(summary, found) if found else None
 
 
+def folded(found: Table | None, title: str, most: int = 12) -> Table | Details | None:
+    """Fold a table of more than so many rows away."""
+    if found is None or len(found.rows) <= most:
+        return found
+    return details(f"{title} ({len(found.rows):,} rows)", found)
+
+
 def csv(name: str) -> Link:
     """Return the link to a table's file."""
     return Link(f"{name}.csv", f"tables/{name}.csv")

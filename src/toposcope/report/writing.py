@@ -11,8 +11,8 @@ import polars as pl
 
 from toposcope.analysis import analyse
 from toposcope.analysis.adjustment import Method
+from toposcope.experiments.published_study.predictions import predictions
 from toposcope.files import write_bytes
-from toposcope.forecasting.forecasters.paper import predictions
 from toposcope.progress import Progress, silent
 from toposcope.report.document import Document, Picture
 from toposcope.report.figures import NAMELESS, STYLE, draw
