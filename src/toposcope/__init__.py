@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.version import __version__
 
-__all__ = ["Study", "ToposcopeError", "__version__", "measure", "neural_persistence", "rips", "series"]
+__all__ = ["Study", "ToposcopeError", "__version__", "homology", "measure", "neural_persistence", "rips", "series"]
 
 if TYPE_CHECKING:
+    from toposcope import homology
     from toposcope.checkpoints import series
     from toposcope.errors import ToposcopeError
     from toposcope.homology import neural_persistence, rips
@@ -25,8 +26,14 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # Names are fetched on first use, so that `import toposcope` does not import torch or numba.
+    if name == "homology":
+        return import_module("toposcope.homology")
     if name not in _HOMES:
         raise AttributeError(f"module 'toposcope' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

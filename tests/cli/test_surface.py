@@ -7,7 +7,7 @@ import click
 import toposcope
 from toposcope.cli import toposcope as commands
 
-NAMES = ["Study", "ToposcopeError", "__version__", "measure", "neural_persistence", "rips", "series"]
+NAMES = ["Study", "ToposcopeError", "__version__", "homology", "measure", "neural_persistence", "rips", "series"]
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
@@ -64,7 +64,7 @@ def surface() -> dict[str, list[str]]:
 
 
 def test_the_names_of_the_library() -> None:
-    assert sorted(toposcope.__all__) == NAMES
+    assert dir(toposcope) == sorted(toposcope.__all__) == NAMES
     for name in NAMES:
         assert getattr(toposcope, name) is not None
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pool_tasks import deadly, held, square
+from pool_tasks import deadly, held, shared_plus, square
 
-from toposcope.engine.pool import Failed, Workers
+from toposcope.engine.pool import TaskFailure, Workers, shared
 
 
 def test_every_task_has_its_result() -> None:
@@ -29,15 +29,22 @@ def test_a_task_that_kills_its_worker_stops_no_other(tmp_path: Path) -> None:
         # What the pool holds afterwards still works.
         assert dict(pool.run(square, [4])) == {4: 16}
     lost = found.pop((tmp_path, 3))
-    assert isinstance(lost, Failed)
+    assert isinstance(lost, TaskFailure)
     assert "killed 2 times" in lost.message
     assert found == {(tmp_path, number): number * number for number in range(8) if number != 3}
 
 
-def test_an_engine_tells_while_nothing_is_ready(tmp_path: Path) -> None:
-    told: list[int] = []
+def test_idle_is_called_while_no_result_is_ready(tmp_path: Path) -> None:
+    idle_calls: list[int] = []
     with Workers(2) as pool:
         # Workers take longer to start than the engine waits for a result.
-        found = list(pool.run(square, [1, 2], idle=lambda: told.append(1)))
+        found = list(pool.run(square, [1, 2], idle=lambda: idle_calls.append(1)))
     assert sorted(found) == [(1, 1), (2, 4)]
-    assert told
+    assert idle_calls
+
+
+def test_tasks_get_what_all_share() -> None:
+    for count in (1, 2):
+        with Workers(count, shared=10) as pool:
+            assert sorted(pool.run(shared_plus, [1, 2])) == [(1, 11), (2, 12)]
+    assert shared() is None

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+from toposcope.engine.pool import shared
+
 
 def square(number: int) -> int:
     return number * number
@@ -30,3 +32,7 @@ def deadly(task: tuple[Path, int]) -> int:
         (folder / "killed").touch() if number == 5 else None
         os.kill(os.getpid(), signal.SIGKILL)
     return number * number
+
+
+def shared_plus(number: int) -> int:
+    return int(shared()) + number

@@ -235,7 +235,7 @@ def _draw(answer: Answer, path: Path) -> None:
     import matplotlib as mpl
 
     from toposcope.files import write_bytes
-    from toposcope.report.figures import NAMELESS, STYLE
+    from toposcope.report.figures.drawn import NAMELESS, STYLE
     from toposcope.report.figures.forecast import forecast as draw
     from toposcope.report.rendering import render
 

@@ -1,1 +1,1 @@
-"""One way to run many tasks: processes of this machine, or a Ray cluster. Results do not depend on which."""
+"""Run many tasks: worker processes of this machine, or a Ray cluster. Results do not depend on which."""

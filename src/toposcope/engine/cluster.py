@@ -1,11 +1,11 @@
-"""Running tasks on a Ray cluster: they read and measure where the bytes are, and hand their rows back."""
+"""Run tasks on a Ray cluster: they read and measure where the bytes are, and send their rows back."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toposcope.engine.pool import Engine, Failed, Result, Task, free, nothing, one_thread
+from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, one_thread
 from toposcope.errors import ToposcopeError
 from toposcope.progress import Progress, silent
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     import ray
 
 POLL_SECONDS = 1.0
-QUEUED = 2
-"""Tasks handed over for each processor of the cluster: enough to keep it at work, few enough to stop soon."""
-TRIES = 3
-"""Times a task is begun again whose worker or node died."""
+TASKS_PER_PROCESSOR = 2
+"""Tasks submitted at a time, running or queued: enough to keep each processor busy, few enough to stop soon."""
+MAX_RETRIES = 3
+"""Times a task is run again after its worker or node died."""
+MAX_REASON_CHARACTERS = 150
 
 
 @contextmanager
 def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
-    """Provide the engine a user names: ``pool``, ``ray`` (this machine, or what ``RAY_ADDRESS`` names), ``ray://...``.
+    """Open the engine of a name: ``pool``, ``ray`` (this machine, or the cluster at ``RAY_ADDRESS``) or ``ray://...``.
 
     Raises
     ------
@@ -37,8 +38,8 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
         import ray
     except ImportError as error:
         raise ToposcopeError("engine ray: Ray is not installed; pip install 'toposcope[ray]'") from error
-    ours = not ray.is_initialized()
-    if ours:
+    connected_before = ray.is_initialized()
+    if not connected_before:
         try:
             ray.init(
                 address=None if name == "ray" else name,
@@ -47,23 +48,22 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
                 configure_logging=False,
             )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split())[:150]
             raise ToposcopeError(
-                f"engine {name}: no cluster there ({reason}); start one with: ray start --head"
+                f"engine {name}: no cluster there ({_reason(error)}); start one with: ray start --head"
             ) from error
     try:
         yield Cluster()
     finally:
-        if ours:
+        if not connected_before:
             ray.shutdown()
 
 
 class Cluster:
-    """A Ray cluster that is connected to (see `Engine`)."""
+    """The Ray cluster that this process is connected to, as an `Engine`."""
 
     @property
     def n_workers(self) -> int:
-        """Processors of the cluster."""
+        """Number of processors of the cluster."""
         import ray
 
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -73,21 +73,21 @@ class Cluster:
         function: Callable[[Task], Result],
         tasks: Iterable[Task],
         progress: Progress = silent,
-        cost: Callable[[Task], int] = free,
-        idle: Callable[[], None] = nothing,
-    ) -> Iterator[tuple[Task, Result | Failed]]:
-        """See `Engine.run`; progress of tasks under way is not told."""
+        cost: Callable[[Task], int] = no_cost,
+        idle: Callable[[], None] = do_nothing,
+    ) -> Iterator[tuple[Task, Result | TaskFailure]]:
+        """See `Engine.run`; what running tasks `report` does not arrive."""
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=TRIES)(_alone)
+        remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_run_task)
         largest = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
         waiting = iter(tasks)
         running: dict[ray.ObjectRef[Any], Task] = {}
         while True:
-            room = QUEUED * self.n_workers
+            room = TASKS_PER_PROCESSOR * self.n_workers
             while len(running) < room and (task := next(waiting, None)) is not None:
-                # What a task holds is asked of its node, so that a node is not given more than it has; one that no
-                # node has room for has a node to itself.
+                # Memory is reserved for each task, so that no node gets more than it has; a task that needs more than
+                # the largest node has runs there by itself.
                 running[remote.options(memory=min(cost(task), int(largest))).remote(function, task)] = task
             if not running:
                 return
@@ -99,8 +99,8 @@ class Cluster:
                 yield task, _result(reference)
 
 
-def _alone(function: Callable[[Task], Result], task: Task) -> Result:
-    """Compute as a worker process of this machine does, so that results do not depend on where."""
+def _run_task(function: Callable[[Task], Result], task: Task) -> Result:
+    """Compute as a worker process of this machine does, so that the results are the same."""
     with one_thread():
         return function(task)
 
@@ -113,5 +113,9 @@ def _result(reference: "ray.ObjectRef[Any]") -> Any:
     except ray.exceptions.RayTaskError:
         raise  # an error of ours, not of the cluster
     except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())[:150]
-        return Failed(f"lost on the cluster after {TRIES + 1} tries ({type(error).__name__}: {reason})")
+        message = f"lost on the cluster after {MAX_RETRIES + 1} tries ({type(error).__name__}: {_reason(error)})"
+        return TaskFailure(message)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:MAX_REASON_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Running one function over many tasks: here, or in spawned processes. Results do not depend on which."""
+"""Run one function over many tasks, in this process or in several; the results are the same."""
 
 import multiprocessing
 import os
@@ -26,39 +26,48 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 POLL_SECONDS = 0.2
-TRIES_ALONE = 2
+MAX_TRIES_ALONE = 2
+"""Times a task runs by itself after a worker died; it has failed if its worker dies each time."""
+DEFAULT_FREE_MEMORY = 4 * 10**9
+"""Bytes taken to be free where the system does not report it."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _report: Progress = silent
+_shared: Any = None
 
 
-def free(_: Any) -> int:
-    """Cost nothing."""
+def no_cost(_: Any) -> int:
+    """Return 0: the task holds no memory worth counting."""
     return 0
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing."""
 
 
 def report(what: str, done: int, total: int) -> None:
-    """Report progress from a task; reaches the caller of `Workers.run`."""
+    """Report progress from within a task; it reaches the `progress` of `Workers.run`."""
     _report(what, done, total)
 
 
+def shared() -> Any:
+    """Return, within a task, what all tasks share: the argument `shared` of `Workers`."""
+    return _shared
+
+
 @dataclass(frozen=True)
-class Failed:
-    """A task that could not be done, and why in one line."""
+class TaskFailure:
+    """The result of a task that could not be done; the message says why, in one line."""
 
     message: str
 
 
 class Engine(Protocol):
-    """What runs tasks: results do not depend on which engine, nor on how many workers it has."""
+    """Runs tasks. Results depend neither on the engine nor on its number of workers."""
 
     @property
     def n_workers(self) -> int:
-        """Tasks that run at a time."""
+        """Number of tasks that run at the same time."""
         ...
 
     def run(
@@ -66,44 +75,60 @@ class Engine(Protocol):
         function: Callable[[Task], Result],
         tasks: Iterable[Task],
         progress: Progress = silent,
-        cost: Callable[[Task], int] = free,
-        idle: Callable[[], None] = nothing,
-    ) -> Iterator[tuple[Task, Result | Failed]]:
-        """Yield every task with its result, in the order they finish.
+        cost: Callable[[Task], int] = no_cost,
+        idle: Callable[[], None] = do_nothing,
+    ) -> Iterator[tuple[Task, Result | TaskFailure]]:
+        """Yield each task with its result, in the order in which they finish.
 
         Parameters
         ----------
         function : callable
-            Defined at the top of a module.
+            Task -> result. It must be defined at the top level of a module.
         tasks : iterable
-            Taken one by one as there is room.
+            Read one by one, as workers become free.
         progress : callable
-            Called with what tasks `report`.
+            Receives what tasks `report`.
         cost : callable
-            Bytes a task holds in memory.
+            Task -> bytes it holds in memory.
         idle : callable
-            Called now and then while tasks are under way elsewhere and no result is ready.
+            Called every `POLL_SECONDS` while tasks run in other processes and none has finished.
+
+        Yields
+        ------
+        task, result
+            The result is a `TaskFailure` if the task killed its worker again and again. An exception raised by a
+            task is raised here.
         """
         ...
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Processes that run tasks; one worker means this process.
+    """Worker processes that run tasks, each on one thread. With one worker, tasks run in this process.
 
-    A worker that dies is replaced, and what was under way is begun again, one task at a time; a task that kills
-    its worker again and again has failed, and the others go on.
+    A worker that dies is replaced, and the tasks that were running are run again, one at a time. A task that kills its
+    worker again and again has failed; the others go on.
 
     Parameters
     ----------
     count : int
+        Number of workers.
     budget : int, optional
-        Bytes that tasks under way may hold together; one task alone may hold more. A quarter of the free memory if
-        left out.
+        Bytes that running tasks may hold together; a single task may hold more. Default: a quarter of the free memory.
+    shared : object, optional
+        Sent once to each worker; tasks get it from `shared`.
+
+    Examples
+    --------
+    >>> import math
+    >>> with Workers(1) as workers:
+    ...     dict(workers.run(math.factorial, [3, 4, 5]))
+    {3: 6, 4: 24, 5: 120}
     """
 
-    def __init__(self, count: int, budget: int | None = None) -> None:
+    def __init__(self, count: int, budget: int | None = None, shared: Any = None) -> None:
         self.n_workers = count
-        self.budget = _share_of_memory() if budget is None else budget
+        self.budget = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
+        self._shared = shared
         self._executor: ProcessPoolExecutor | None = None
         if count > 1:
             self._context = multiprocessing.get_context("spawn")
@@ -112,58 +137,61 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _start(self) -> None:
         self._reports: Any = self._context.SimpleQueue()
-        # Workers hold the other end and stop when this one is closed, at the latest by our death.
+        # Workers hold the other end and stop when this one is closed, at the latest when this process dies.
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
-        self._executor = ProcessPoolExecutor(self.n_workers, self._context, _begin_worker, (self._reports, lifeline))
+        arguments = (self._reports, lifeline, self._shared)
+        self._executor = ProcessPoolExecutor(self.n_workers, self._context, _begin_worker, arguments)
 
     def run(
         self,
         function: Callable[[Task], Result],
         tasks: Iterable[Task],
         progress: Progress = silent,
-        cost: Callable[[Task], int] = free,
-        idle: Callable[[], None] = nothing,
-    ) -> Iterator[tuple[Task, Result | Failed]]:
+        cost: Callable[[Task], int] = no_cost,
+        idle: Callable[[], None] = do_nothing,
+    ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`."""
         if self._executor is None:
-            yield from _run_here(function, tasks, progress)
+            yield from _run_in_this_process(function, tasks, progress, self._shared)
             return
         lost: list[Task] = []
         waiting = iter(tasks)
         while True:
-            yield from self._run(function, waiting, progress, cost, idle, lost)
+            yield from self._run_until_loss(function, waiting, progress, cost, idle, lost)
             if not lost:
                 return
-            for task in self._taken(lost):
-                yield from self._alone(function, task, progress, cost, idle)
+            for task in self._restart(lost):
+                yield from self._run_alone(function, task, progress, cost, idle)
 
-    def _alone(
+    def _run_alone(
         self,
         function: Callable[[Task], Result],
         task: Task,
         progress: Progress,
         cost: Callable[[Task], int],
         idle: Callable[[], None],
-    ) -> Iterator[tuple[Task, Result | Failed]]:
-        """Run a task that was under way when a worker died: by itself, so that it is known which one kills."""
-        for _ in range(TRIES_ALONE):
+    ) -> Iterator[tuple[Task, Result | TaskFailure]]:
+        """Run a task that was running when a worker died by itself, which shows whether it is the one that kills."""
+        for _ in range(MAX_TRIES_ALONE):
             lost: list[Task] = []
-            yield from self._run(function, iter([task]), progress, cost, idle, lost)
-            if not self._taken(lost):
+            yield from self._run_until_loss(function, iter([task]), progress, cost, idle, lost)
+            if not self._restart(lost):
                 return
-        told = f"its worker process was killed {TRIES_ALONE} times, perhaps for want of memory; try fewer --workers"
-        yield task, Failed(told)
+        message = (
+            f"its worker process was killed {MAX_TRIES_ALONE} times, perhaps for lack of memory; try fewer --workers"
+        )
+        yield task, TaskFailure(message)
 
-    def _taken(self, lost: list[Task]) -> list[Task]:
-        """Take tasks whose workers died off a list; there are new workers then."""
-        taken = lost[:]
+    def _restart(self, lost: list[Task]) -> list[Task]:
+        """Empty the list of lost tasks and return its content; replace the workers if there is any."""
+        tasks = lost[:]
         lost.clear()
-        if taken:
+        if tasks:
             self._kill()
             self._start()
-        return taken
+        return tasks
 
-    def _run(
+    def _run_until_loss(
         self,
         function: Callable[[Task], Result],
         waiting: Iterator[Task],
@@ -172,15 +200,15 @@ class Workers(AbstractContextManager["Workers"]):
         idle: Callable[[], None],
         lost: list[Task],
     ) -> Iterator[tuple[Task, Result]]:
-        """Run tasks until there are no more, or a worker died; what was under way is then added to `lost`."""
+        """Run tasks until none is left or a worker dies; the tasks that were running are then added to `lost`."""
         running: dict[Future[Result], Task] = {}
-        held: dict[Future[Result], int] = {}
+        costs: dict[Future[Result], int] = {}
         upcoming: list[Task] = []
         while True:
-            # A short queue: memory stays small, and little is lost when the run is stopped.
+            # A short queue keeps memory small, and little is lost when the run is stopped.
             while len(running) < 2 * self.n_workers:
                 upcoming = upcoming or [task for task in [next(waiting, None)] if task is not None]
-                if not upcoming or (running and sum(held.values()) + cost(upcoming[0]) > self.budget):
+                if not upcoming or (running and sum(costs.values()) + cost(upcoming[0]) > self.budget):
                     break
                 task = upcoming.pop()
                 try:
@@ -188,7 +216,7 @@ class Workers(AbstractContextManager["Workers"]):
                 except BrokenProcessPool:
                     lost += [task, *running.values()]
                     return
-                running[future], held[future] = task, cost(task)
+                running[future], costs[future] = task, cost(task)
             if not running:
                 return
             done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -199,23 +227,23 @@ class Workers(AbstractContextManager["Workers"]):
             for future in done:
                 if isinstance(future.exception(), BrokenProcessPool):
                     continue
-                del held[future]
+                del costs[future]
                 yield running.pop(future), future.result()
             if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
                 lost += [*running.values(), *upcoming]
                 return
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        """Hand a task to the executor, and remember the processes it makes for it."""
+        """Hand a task to the executor, and remember the processes it starts for it."""
         assert self._executor is not None
         before = set(multiprocessing.active_children())
-        with _interrupts_held():
+        with _interrupts_blocked():
             future = self._executor.submit(function, task)
         self._processes |= set(multiprocessing.active_children()) - before
         return future
 
     def _kill(self) -> None:
-        """End all workers at once."""
+        """Kill all workers."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -228,35 +256,30 @@ class Workers(AbstractContextManager["Workers"]):
         if self._executor is None:
             return
         if kind is not None:
-            # Work in hand is not waited for: its state is on disk, or it is cheap.
+            # Running tasks are not waited for: their state is on disk, or they are cheap.
             self._kill()
             return
         self._executor.shutdown(cancel_futures=True)
         self._lifeline.close()
 
 
-def _share_of_memory() -> int:
-    """Return a quarter of the free memory; a gigabyte where the system does not tell."""
-    return (free_memory() or 4 * 10**9) // 4
-
-
-def _run_here(
-    function: Callable[[Task], Result], tasks: Iterable[Task], progress: Progress
+def _run_in_this_process(
+    function: Callable[[Task], Result], tasks: Iterable[Task], progress: Progress, shared: Any
 ) -> Iterator[tuple[Task, Result]]:
-    global _report
-    before, _report = _report, progress
+    global _report, _shared
+    before, (_report, _shared) = (_report, _shared), (progress, shared)
     try:
         for task in tasks:
             with one_thread():
                 result = function(task)
             yield task, result
     finally:
-        _report = before
+        _report, _shared = before
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while processes are made: they inherit that, and leave it to their parent from the start."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C while processes start: they inherit that, and leave it to their parent from the beginning."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -269,41 +292,42 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute as a worker process does: sums over several threads depend on their number."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Compute on one thread, as a worker process does: a sum over several threads depends on their number."""
+    torch = sys.modules.get("torch")  # a task that needs torch is defined in a module that imports it
+    threads = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
     try:
-        with _libraries(len(sys.modules)).limit(limits=1):
+        with _thread_pools(len(sys.modules)).limit(limits=1):
             yield
     finally:
-        torch.set_num_threads(threads)
+        if torch:
+            torch.set_num_threads(threads)
 
 
 @lru_cache(1)
-def _libraries(_modules: int) -> "ThreadpoolController":
-    """Return what sets the threads of the loaded libraries; looked for anew when modules were imported since."""
+def _thread_pools(_n_modules: int) -> "ThreadpoolController":
+    """Return the controller of the loaded libraries' threads; made again when modules were imported since."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
-def _begin_worker(reports: Any, lifeline: Connection) -> None:
-    """Prepare a worker: one thread for arithmetic, no reaction to Ctrl-C, and no life after its parent's."""
-    import torch
+def _begin_worker(reports: Any, lifeline: Connection, shared: Any) -> None:
+    """Prepare a worker: one thread, no reaction to Ctrl-C, and an end together with its parent's."""
     from threadpoolctl import threadpool_limits
 
-    global _report
-    _report = lambda *told: reports.put(told)  # noqa: E731
-    for variable in THREAD_VARIABLES:  # libraries loaded from here on
+    global _report, _shared
+    _report, _shared = lambda *progress: reports.put(progress), shared
+    for variable in THREAD_VARIABLES:  # for libraries that are loaded later
         os.environ[variable] = "1"
-    threadpool_limits(1)  # libraries loaded by now
-    torch.set_num_threads(1)
+    threadpool_limits(1)  # for libraries that are loaded already
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
 
 
-def _end_with(lifeline: Connection) -> None:
+def _exit_with_parent(lifeline: Connection) -> None:
     wait_for_connections([lifeline])
     os._exit(1)

@@ -1,14 +1,13 @@
 """How well the forecasters would have done on runs whose end is known (METHODS 9)."""
 
-import multiprocessing
 import os
 from collections.abc import Hashable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
 
+from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast import RefusedError, Run
 from toposcope.forecasting.line_up import DEFAULT, FORECASTERS, line_up
@@ -125,24 +124,16 @@ def backtest(
     families = list(dict.fromkeys(run.log.family for run in runs))
     tasks = [(fraction, family) for fraction in fractions for family in families]
     each = {family: sum(run.log.family == family for run in runs) for family in families}
-    count = min(workers or os.cpu_count() or 1, len(tasks))
     total, done = sum(each[family] for _, family in tasks), 0
     progress("backtest", done, total)
     parts: dict[tuple[float, str], list[tuple[object, ...]]] = {}
-    if count == 1:
-        for task in tasks:
-            parts[task] = _of_family(tuple(runs), split, *task)
+    largest_first = sorted(tasks, key=lambda task: -each[task[1]])
+    with Workers(min(workers or os.cpu_count() or 1, len(tasks)), shared=(tuple(runs), split)) as engine:
+        for task, rows in engine.run(_forecast_family, largest_first):
+            if isinstance(rows, TaskFailure):
+                raise ToposcopeError(f"backtest of {task[1] or 'the runs'} at {task[0]:.0%}: {rows.message}")
+            parts[task] = rows
             progress("backtest", done := done + each[task[1]], total)
-    else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(count, context, _begin, (tuple(runs), split)) as pool:
-            waiting = {pool.submit(_task, *task): task for task in sorted(tasks, key=lambda task: -each[task[1]])}
-            while waiting:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    task = waiting.pop(future)
-                    parts[task] = future.result()
-                    progress("backtest", done := done + each[task[1]], total)
     return pl.DataFrame([row for task in tasks for row in parts[task]], schema=SCHEMA, orient="row")
 
 
@@ -152,22 +143,10 @@ def _key(run: Run, split: Split) -> Hashable:
     return run.size if split == "size" else (run.log.family, run.log.schedule)
 
 
-_shared: tuple[tuple[Run, ...], Split] | None = None
-"""What every task of a worker process works on."""
-
-
-def _begin(runs: tuple[Run, ...], split: Split) -> None:
-    global _shared
-    _shared = runs, split
-
-
-def _task(fraction: float, family: str) -> list[tuple[object, ...]]:
-    assert _shared is not None
-    return _of_family(*_shared, fraction, family)
-
-
-def _of_family(runs: tuple[Run, ...], split: Split, fraction: float, family: str) -> list[tuple[object, ...]]:
+def _forecast_family(task: tuple[float, str]) -> list[tuple[object, ...]]:
     """Forecast the runs of a family from a fraction."""
+    fraction, family = task
+    runs, split = shared()
     siblings: dict[Hashable, tuple[Run, ...]] = {}
     rows: list[tuple[object, ...]] = []
     for run in runs:

@@ -65,3 +65,7 @@ __all__ = [
     "unrolled",
     "wasserstein",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,6 +30,9 @@ class Loop:
     death: float
     paths: tuple[Path, ...]
 
+    def __repr__(self) -> str:
+        return f"Loop(birth={self.birth:.4g}, death={self.death:.4g}, {len(self.points)} points)"
+
     @property
     def points(self) -> NDArray[np.int64]:
         """The points on it, ascending."""

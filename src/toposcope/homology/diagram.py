@@ -58,6 +58,15 @@ class Diagram:
         if not usual:
             object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self.pairs)} finite bars"]
+        if len(self.pairs):
+            parts.append(f"longest {self.lifetimes.max():.4g}")
+        parts.append(f"{self.n_essential} essential")
+        if self.n_truncated:
+            parts.append(f"{self.n_truncated} truncated")
+        return f"Diagram(H{self.dimension}: {', '.join(parts)})"
+
     @property
     def lifetimes(self) -> NDArray[np.float64]:
         """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""

@@ -43,6 +43,12 @@ class NeuralPersistence:
     scale: float
     degenerate: bool
 
+    def __repr__(self) -> str:
+        return (
+            f"NeuralPersistence(mean={self.mean:.4g}, norm={self.norm:.4g}, normalized={self.normalized:.4g}, "
+            f"scale={self.scale:.4g}, {len(self.deaths)} deaths)"
+        )
+
     @cached_property
     def diagram(self) -> Diagram:
         """The points (1, a_e); births are 1 and the filtration descends."""

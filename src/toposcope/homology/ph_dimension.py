@@ -76,6 +76,13 @@ class PHDimension:
     n_points: int
     n_draws: int
 
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"PHDimension({self.dimension:.4g}, interval=({low:.4g}, {high:.4g}), n_points={self.n_points}, "
+            f"n_draws={self.n_draws})"
+        )
+
     @property
     def dimension(self) -> float:
         """The dimension of the primary (first) alpha."""

@@ -119,6 +119,9 @@ class Moments:
         self._sum_of_units = np.zeros(d)
         self._n_zero = 0
 
+    def __repr__(self) -> str:
+        return f"Moments(dimension={self.dimension}, n_points={self.n_points})"
+
     @property
     def n_points(self) -> int:
         """Rows taken so far."""

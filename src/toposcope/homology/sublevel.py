@@ -58,6 +58,9 @@ class Sublevel:
     essential_minima: Vertices
     merges: Vertices
 
+    def __repr__(self) -> str:
+        return f"Sublevel({len(self.minima)} minima that die, {len(self.essential_minima)} essential)"
+
 
 def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "freudenthal"] = "8") -> Sublevel:
     """Return the 0-dimensional sublevel persistence of a function on a two-dimensional grid.

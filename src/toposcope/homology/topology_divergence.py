@@ -48,6 +48,12 @@ class TopologyDivergence:
     n_batches: int
     batch_size: int
 
+    def __repr__(self) -> str:
+        return (
+            f"TopologyDivergence(value={self.value:.4g}, spread={self.spread:.4g}, n_batches={self.n_batches}, "
+            f"batch_size={self.batch_size})"
+        )
+
 
 def rtd(
     first: ArrayLike | Any,

@@ -14,9 +14,9 @@ from toposcope.forecasting.backtest import Split
 from toposcope.forecasting.line_up import DEFAULT
 from toposcope.forecasting.scores import scores, skills
 from toposcope.report.document import Document, Picture, Section, csv, say, section
-from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.backtest import coverage, error
-from toposcope.report.rendering import Renderer
+from toposcope.report.figures.drawn import NAMELESS, STYLE
+from toposcope.report.rendering import render_all
 from toposcope.report.tables import NOTHING, Column, Spec, interval_of, number_of, p_value, plain, table, text_of, whole
 from toposcope.report.writing import write_document
 
@@ -148,15 +148,10 @@ def write_backtest(
     Path
         Of ``report.md``.
     """
-    with Renderer(STYLE, NAMELESS, processes=1) as renderer:
-        pictures = {}
-        for draw in (error, coverage):
-            with mpl.rc_context(STYLE):
-                drawn = draw(found.scores)
-            renderer.add(drawn.name, drawn.figure)
-            pictures[drawn.name] = Picture(drawn.name, drawn.caption, drawn.alt)
-        document = _document(found, pictures, more)
-        rendered = renderer.finish()
+    with mpl.rc_context(STYLE):
+        figures = [draw(found.scores) for draw in (error, coverage)]
+    rendered = render_all([(each.name, each.figure) for each in figures], STYLE, NAMELESS, workers=1)
+    document = _document(found, {each.name: Picture(each.name, each.caption, each.alt) for each in figures}, more)
     own = {"forecasts": found.rows, "scores": found.scores, "skills": found.skills, "families": found.families}
     write_document(folder, document, rendered, {**own, **(tables or {})})
     return folder / "report.md"

@@ -1,18 +1,18 @@
-"""Composing a page: the charts of its sections are drawn and rendered, their tables computed, their sentences put first."""
+"""Composing a page from its sections: charts are drawn and rendered, tables computed, sentences put first."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Generic
 
 import matplotlib as mpl
 import polars as pl
+from matplotlib.figure import Figure
 
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.drawn import STYLE, Drawn
-from toposcope.report.rendering import Renderer
-from toposcope.report.section import ReportSection
-
-Material = TypeVar("Material")
+from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
+from toposcope.report.page import Rendered
+from toposcope.report.rendering import render_all
+from toposcope.report.section import MaterialType, ReportSection
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,56 +22,72 @@ class Composed:
     Attributes
     ----------
     summary : list of str
-        Sentences for the top of the page, the most important one first.
+        Sentences for the top of the page.
     sections : list of Section
-        Those with anything to show, in the order of the page.
+        Those that have anything to show, in the order of the page.
     tables : dict of polars.DataFrame
         By name.
+    figures : mapping
+        Name -> kind of file -> bytes.
     """
 
     summary: list[str]
     sections: list[Section]
     tables: dict[str, pl.DataFrame]
+    figures: Rendered
 
 
-def compose(sections: Iterable[ReportSection[Any]], material: Any, renderer: Renderer) -> Composed:
-    """Compose a page; its figures are handed to the renderer one by one, so that they are rendered meanwhile."""
-    sections = sorted(sections, key=lambda part: part.position)
-    pictures = {part.anchor: _pictures(part, material, renderer) for part in sections}
-    shown = [
-        section(part.anchor, part.title_of(material), *part.blocks(material, pictures[part.anchor]))
-        for part in sections
-    ]
-    return Composed(
-        summary=summary_of(sections, material),
-        sections=[part for part in shown if part is not None],
-        tables={name: material.tables[name] for part in sections for name in part.tables},
-    )
+class Page(Generic[MaterialType]):
+    """The sections of one page and what they are made from.
 
+    Parameters
+    ----------
+    sections : sequence of ReportSection
+    material
+        What their functions take; its ``tables`` hold what each section computes.
+    """
 
-def summary_of(sections: Iterable[ReportSection[Any]], material: Any) -> list[str]:
-    """Return the sentences that sections say first."""
-    return [s for part in sorted(sections, key=lambda part: part.summary_position) for s in part.summary(material)]
+    def __init__(self, sections: Sequence[ReportSection[MaterialType]], material: MaterialType) -> None:
+        self._sections = sorted(sections, key=lambda part: part.position)
+        self.material = material
 
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Compute every table."""
+        return {name: self.material.tables[name] for part in self._sections for name in part.tables}
 
-def draw(part: ReportSection[Any], material: Any, names: Sequence[str] = ()) -> list[Drawn]:
-    """Draw the charts of a section that there are data for; only those of some names, if names are given."""
-    with mpl.rc_context(STYLE):
-        charts = [drawn for chart in part.charts if (drawn := chart(material)) is not None]
-    return [drawn for drawn in charts if not names or drawn.name in names]
+    def summary(self) -> list[str]:
+        """Return the sentences of all sections, the most important ones first."""
+        ordered = sorted(self._sections, key=lambda part: part.summary_position)
+        return [sentence for part in ordered for sentence in part.summary(self.material)]
 
+    def drawn(self, *, compared: bool = False) -> Iterator[tuple[str, Drawn]]:
+        """Draw the charts that there are data for, one by one; yield each with the anchor of its section.
 
-def _pictures(part: ReportSection[Any], material: Any, renderer: Renderer) -> list[Picture]:
-    pictures = []
-    for chart in part.charts:
-        with mpl.rc_context(STYLE):
-            drawn = chart(material)
-        if drawn is not None:
-            renderer.add(drawn.name, drawn.figure)
-            pictures.append(Picture(drawn.name, drawn.caption, drawn.alt))
-    return pictures
+        Parameters
+        ----------
+        compared : bool
+            Only those that are set side by side when two studies are compared.
+        """
+        for part in self._sections:
+            for chart in part.compared_charts if compared else part.charts:
+                with mpl.rc_context(STYLE):
+                    drawn = chart(self.material)
+                if drawn is not None:
+                    yield part.anchor, drawn
 
+    def compose(self, workers: int | None = None) -> Composed:
+        """Compute, draw and render everything."""
+        pictures: dict[str, list[Picture]] = {part.anchor: [] for part in self._sections}
 
-def tables_of(makers: Mapping[str, Any], material: Any) -> dict[str, pl.DataFrame]:
-    """Compute every table."""
-    return {name: make(material) for name, make in makers.items()}
+        def figures() -> Iterator[tuple[str, Figure]]:
+            for anchor, drawn in self.drawn():
+                pictures[anchor].append(Picture(drawn.name, drawn.caption, drawn.alt))
+                yield drawn.name, drawn.figure
+
+        rendered = render_all(figures(), STYLE, NAMELESS, workers)
+        composed = [
+            section(part.anchor, part.title_of(self.material), *part.blocks(self.material, pictures[part.anchor]))
+            for part in self._sections
+        ]
+        shown = [part for part in composed if part is not None]
+        return Composed(self.summary(), shown, self.tables(), rendered)

@@ -15,12 +15,11 @@ from toposcope.forecasting.decision.equal_flop_pairs import Learnt
 from toposcope.forecasting.decision.reasons import SIGNALS, reasons, short
 from toposcope.forecasting.scaling.planner import Interval
 from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
-from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.decision import decision as draw_decision
-from toposcope.report.figures.drawn import Drawn
+from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
 from toposcope.report.figures.isoflop import isoflop
 from toposcope.report.figures.reliability import reliability as draw_reliability
-from toposcope.report.rendering import Renderer
+from toposcope.report.rendering import render_all
 from toposcope.report.tables import Column, Spec, Table, share, table
 from toposcope.report.writing import PAGE, write_document
 
@@ -30,15 +29,10 @@ def write_decision(folder: Path, advice: Advice) -> Path:
 
     Equal answers give equal bytes.
     """
-    with Renderer(STYLE, NAMELESS, processes=1) as renderer:
-        pictures = {}
-        for drawn in _figures(advice):
-            renderer.add(drawn.name, drawn.figure)
-            pictures[drawn.name] = Picture(drawn.name, drawn.caption, drawn.alt)
-        frames = {"points": _points(advice), "bootstrap": _bootstrap(advice)}
-        document = decision_document(advice, pictures)
-        rendered = renderer.finish()
-    write_document(folder, document, rendered, frames)
+    figures = list(_figures(advice))
+    rendered = render_all([(each.name, each.figure) for each in figures], STYLE, NAMELESS, workers=1)
+    document = decision_document(advice, {each.name: Picture(each.name, each.caption, each.alt) for each in figures})
+    write_document(folder, document, rendered, {"points": _points(advice), "bootstrap": _bootstrap(advice)})
     return folder / PAGE
 
 

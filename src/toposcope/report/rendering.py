@@ -1,15 +1,8 @@
-"""Figures as files, several at a time; imports little, since every process of its own begins with that."""
+"""Figures as files, several at a time; imports little, since every worker process imports it."""
 
 import io
-import multiprocessing
 import os
-import signal
-import threading
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
-from multiprocessing.connection import wait
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import matplotlib as mpl
@@ -18,7 +11,10 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-MOST_PROCESSES = 4
+from toposcope.engine.pool import TaskFailure, Workers, shared
+from toposcope.errors import ToposcopeError
+
+MAX_WORKERS = 4
 PLACES = 7
 """Decimals of a place in a figure, whose width is 1."""
 
@@ -26,67 +22,65 @@ Files = dict[str, bytes]
 """Kind of file -> its bytes."""
 
 
-class Renderer(AbstractContextManager["Renderer"]):
-    """Processes that render figures as SVG, PNG and PDF; they begin at once, and are warm when the figures are drawn.
+def render_all(
+    figures: Iterable[tuple[str, Figure]],
+    style: Mapping[Any, Any],
+    omitted_metadata: Mapping[str, Mapping[str, None]],
+    workers: int | None = None,
+) -> dict[str, Files]:
+    """Render figures as SVG, PNG and PDF, several at a time; the next ones are drawn meanwhile.
 
     Parameters
     ----------
+    figures : iterable of (str, Figure)
+        Names and figures.
     style : mapping
         Matplotlib's parameters.
-    nameless : mapping
-        By kind, the metadata to be left out, so that equal figures give equal bytes.
-    processes : int, optional
+    omitted_metadata : mapping
+        Kind of file -> metadata to leave out, so that equal figures give equal bytes.
+    workers : int, optional
         As many as there are processors, at most 4; with 1 this process renders.
+
+    Returns
+    -------
+    dict
+        Name -> kind of file -> bytes, in the order of the figures.
+
+    Raises
+    ------
+    ToposcopeError
+        If rendering a figure kills its process.
     """
+    names: list[str] = []
 
-    def __init__(
-        self, style: Mapping[str, Any], nameless: Mapping[str, Mapping[str, None]], processes: int | None = None
-    ) -> None:
-        self._arguments = (dict(style), {kind: dict(left_out) for kind, left_out in nameless.items()})
-        self._waiting: dict[str, tuple[Figure, Future[Files] | None]] = {}
-        count = min(os.cpu_count() or 1, MOST_PROCESSES) if processes is None else processes
-        self._executor: ProcessPoolExecutor | None = None
-        if count > 1:
-            self._executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
-            for _ in range(count):
-                self._executor.submit(_begin_once)
+    def tasks() -> Iterator[tuple[str, Figure]]:
+        for name, figure in figures:
+            names.append(name)
+            yield name, figure
 
-    def add(self, name: str, figure: Figure) -> None:
-        """Begin to render a figure."""
-        future = None
-        if self._executor is not None:
-            try:
-                future = self._executor.submit(render, figure, *self._arguments)
-            except BrokenProcessPool:
-                self._executor = None
-        self._waiting[name] = (figure, future)
-
-    def finish(self) -> dict[str, Files]:
-        """Return all files by the name of the figure, in the order added."""
-        return {name: self._result(*waiting) for name, waiting in self._waiting.items()}
-
-    def _result(self, figure: Figure, future: Future[Files] | None) -> Files:
-        try:
-            if future is not None:
-                return future.result()
-        except BrokenProcessPool:  # killed, perhaps for want of memory: one at a time needs less
-            self._executor = None
-        return render(figure, *self._arguments)
-
-    def __exit__(self, *_: object) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+    files: dict[str, Files] = {}
+    count = min(os.cpu_count() or 1, MAX_WORKERS) if workers is None else workers
+    with Workers(count, shared=(dict(style), {kind: dict(keys) for kind, keys in omitted_metadata.items()})) as engine:
+        for (name, _), result in engine.run(_render_task, tasks()):
+            if isinstance(result, TaskFailure):
+                raise ToposcopeError(f"figure {name}: {result.message}")
+            files[name] = result
+    return {name: files[name] for name in names}
 
 
-def render(figure: Figure, style: dict[Any, Any], nameless: Mapping[str, Mapping[str, None]]) -> Files:
+def _render_task(task: tuple[str, Figure]) -> Files:
+    return render(task[1], *shared())
+
+
+def render(figure: Figure, style: dict[Any, Any], omitted_metadata: Mapping[str, Mapping[str, None]]) -> Files:
     """Render one figure as every kind of file: laid out once, drawn once for each kind."""
     with mpl.rc_context(style):
         _lay_out(figure)
         svg, png, pdf = io.StringIO(), io.BytesIO(), io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(svg, metadata=nameless["svg"])  # type: ignore[no-untyped-call]
+        FigureCanvasSVG(figure).print_svg(svg, metadata=omitted_metadata["svg"])  # type: ignore[no-untyped-call]
         figure.dpi = mpl.rcParams["savefig.dpi"]
-        FigureCanvasAgg(figure).print_png(png, metadata=nameless["png"])  # type: ignore[no-untyped-call]
-        FigureCanvasPdf(figure).print_pdf(pdf, metadata=nameless["pdf"])  # type: ignore[no-untyped-call]
+        FigureCanvasAgg(figure).print_png(png, metadata=omitted_metadata["png"])  # type: ignore[no-untyped-call]
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata=omitted_metadata["pdf"])  # type: ignore[no-untyped-call]
     return {"svg": svg.getvalue().encode(), "png": png.getvalue(), "pdf": pdf.getvalue()}
 
 
@@ -104,20 +98,3 @@ def _lay_out(figure: Figure) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(float(p), PLACES) for p in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
-
-
-def _begin() -> None:
-    """Prepare a process: no reaction to Ctrl-C, which is its parent's, and no life after that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _begin_once() -> None:
-    """Nothing; whoever runs it has begun."""
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

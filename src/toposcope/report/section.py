@@ -1,30 +1,37 @@
-"""What a section of a study's report is: one value, in a file of its own under ``sections/``."""
+"""What a section of a page is: one value, in a file of its own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
 from toposcope.report.document import Block, Picture
 from toposcope.report.figures.drawn import Drawn
-from toposcope.report.material import Material
 
 
-def _pictures_alone(_: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+class HasTables(Protocol):
+    """What a page is made from: at least its tables, by name."""
+
+    @property
+    def tables(self) -> Mapping[str, pl.DataFrame]:
+        """Tables by name."""
+
+
+MaterialType = TypeVar("MaterialType", bound=HasTables)
+
+
+def _pictures_alone(_: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     return pictures
 
 
-def _nothing(_: Material) -> Iterable[Block | None]:
-    return ()
-
-
-def _no_sentences(_: Material) -> Sequence[str]:
+def _nothing(_: Any) -> tuple[()]:
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportSection:
-    """A section of a study's report: what it computes, draws and says.
+class ReportSection(Generic[MaterialType]):
+    """A section of a page: what it computes, draws and says of the page's material.
 
     A section without a block to show is left out of the page.
 
@@ -41,8 +48,8 @@ class ReportSection:
         written to ``tables/NAME.csv``.
     charts : sequence of callable
         Each draws one figure, or returns None where there is nothing to draw.
-    compared_charts : sequence of str
-        Names of the figures that are set side by side when two studies are compared.
+    compared_charts : sequence of callable
+        Those of the charts that are set side by side when two studies are compared.
     blocks : callable
         Of the material and the drawn figures, the paragraphs, tables and figures in their order.
     summary : callable
@@ -54,12 +61,16 @@ class ReportSection:
     """
 
     anchor: str
-    title: str | Callable[[Material], str]
+    title: str | Callable[[MaterialType], str]
     position: int = 500
-    tables: Mapping[str, Callable[[Material], pl.DataFrame]] = field(default_factory=dict)
-    charts: Sequence[Callable[[Material], Drawn | None]] = ()
-    compared_charts: Sequence[str] = ()
-    blocks: Callable[[Material, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
-    summary: Callable[[Material], Sequence[str]] = _no_sentences
+    tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
+    charts: Sequence[Callable[[MaterialType], Drawn | None]] = ()
+    compared_charts: Sequence[Callable[[MaterialType], Drawn | None]] = ()
+    blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
+    summary: Callable[[MaterialType], Sequence[str]] = _nothing
     summary_position: int = 500
-    methods: Callable[[Material], Iterable[Block | None]] = _nothing
+    methods: Callable[[MaterialType], Iterable[Block | None]] = _nothing
+
+    def title_of(self, material: MaterialType) -> str:
+        """Return the title on a page of some material."""
+        return self.title if isinstance(self.title, str) else self.title(material)

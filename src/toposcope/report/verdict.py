@@ -9,8 +9,8 @@ from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import counted, joined
-from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.association import NETWORK, SCALED, has_scales, measured, primary
+from toposcope.probes.feature import NETWORK, TOPOLOGY
+from toposcope.report.association import SCALED, has_scales, measured, primary
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.material import Material
@@ -84,8 +84,9 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
         return (
             "Topology adds nothing about the loss that passes every test: of "
             f"{counted(total, 'topological feature')}, {correlated} "
-            f"{_does(range(correlated), 'correlates', 'correlate')} with the loss; {len(kept)} ({_examples([named(f) for f in kept])}) {_does(kept, 'keeps', 'keep')} some "
-            f"of that once {_clocks(topology)} known, {somewhere}, but {_does(kept, 'fails', 'fail')} another test."
+            f"{_does(range(correlated), 'correlates', 'correlate')} with the loss; {len(kept)} "
+            f"({_examples([named(f) for f in kept])}) {_does(kept, 'keeps', 'keep')} some of that once "
+            f"{_clocks(topology)} known, {somewhere}, but {_does(kept, 'fails', 'fail')} another test."
         )
     within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
     start = "Topology adds nothing detectable about the loss to what the training step tells: of "

@@ -9,18 +9,15 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.analysis import analyse
 from toposcope.analysis.adjustment import Method
-from toposcope.experiments.published_study.predictions import predictions
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
-from toposcope.report.document import Document, Picture
-from toposcope.report.figures import NAMELESS, STYLE, draw
+from toposcope.report.composing import Page
+from toposcope.report.document import Document
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import Rendered, to_page
-from toposcope.report.rendering import Renderer
-from toposcope.report.sections import Facts, frames_of, study_document
+from toposcope.report.sections import report_sections, table_makers
 from toposcope.study import Study
 
 PAGE = "index.html"
@@ -48,37 +45,21 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
         The sentences at the top of the page.
     """
     progress("report", 0, 3)
-    with Renderer(STYLE, NAMELESS) as renderer:
-        material, facts = material_of(study, adjust), Facts.of(study)
-        progress("report", 1, 3)
-        pictures = []
-        for d in draw(material):
-            renderer.add(d.name, d.figure)
-            pictures.append(Picture(d.name, d.caption, d.alt))
-        frames = frames_of(material, facts)
-        document = study_document(material, facts, frames, pictures)
-        rendered = renderer.finish()
+    page = study_page(study, adjust)
+    page.tables()
+    progress("report", 1, 3)
+    composed = page.compose()
     progress("report", 2, 3)
+    document = Document(f"toposcope: {study.declaration.name}", [("", composed.summary)], composed.sections)
     folder = study.directory / "report"
-    write_document(folder, document, rendered, frames)
+    write_document(folder, document, composed.figures, composed.tables)
     progress("report", 3, 3)
-    return folder / PAGE, document.lead[0][1]
+    return folder / PAGE, composed.summary
 
 
-def material_of(study: Study, adjust: Method = "holm") -> Material:
-    """Read and analyse a study."""
-    log, runs = study.log(), study.runs()
-    declared = study.declaration
-    analysis = analyse(
-        study.frame(),
-        study.labels(),
-        log,
-        runs,
-        protocol=declared.protocol,
-        adjust=adjust,
-        tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
-    )
-    return Material.of(study, analysis, predictions(analysis.trajectories, log, runs))
+def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
+    """Read a study for its report."""
+    return Page(report_sections(), Material.of(study, table_makers(), adjust))
 
 
 def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.engine.cluster import engine_named
-from toposcope.engine.pool import Engine, Failed, Workers
+from toposcope.engine.pool import Engine, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
@@ -192,7 +192,7 @@ class _Runner:
             self.progress(run.name, 0, run.training.steps)
         tasks = [TrainTask(run, self.corpus_path, self.run_directory(run.name)) for run in ordered]
         for task, result in self.pool.run(train_task, tasks, self.progress):
-            if isinstance(result, Failed):
+            if isinstance(result, TaskFailure):
                 self._fail_run(task.run.name, "train", result.message)
             else:
                 self._keep_outcome(task.run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
-from toposcope.engine.pool import Engine, Failed
+from toposcope.engine.pool import Engine, TaskFailure
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.models import Origin, Reader
@@ -134,7 +134,7 @@ class Survey:
                 tally.add(sizes[task.run, task.checkpoint.step].stored)
                 group.add((task, result))
 
-    def _keep_read(self, results: Sequence[tuple[ReadTask, Read | Failed]]) -> None:
+    def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
         with self.store.together():
             for task, result in results:
@@ -145,7 +145,7 @@ class Survey:
                 else:
                     self.store.drop_checkpoints(run, [step])
                     self.rows[run].pop(step, None)
-                    message = result.message if isinstance(result, Failed) else result.evidence.error
+                    message = result.message if isinstance(result, TaskFailure) else result.evidence.error
                     self._fail({Unit(run, step, "", "read", ""): message})
                 if isinstance(result, Read):
                     self.store.put_evidence(run, step, result.evidence)
@@ -304,12 +304,12 @@ class Survey:
     def _keep(
         self,
         task: MeasureTask,
-        result: list[Measurement | Failure] | Failed,
+        result: list[Measurement | Failure] | TaskFailure,
         pending: "_Pending",
         group: "Group[_Finished]",
     ) -> None:
         """Keep what was measured; when all layers are there, what is said of the network."""
-        if isinstance(result, Failed):
+        if isinstance(result, TaskFailure):
             result = [Failure(name, result.message) for name in task.wanted]
         group.add(_Finished(task, result, pending))
         if pending.is_parted:  # the next part is added to the diagrams of this one, and the last asks for its rows

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.engine.pool import Failed, report
+from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
@@ -89,15 +89,15 @@ class MeasureTask:
     n_bytes: int = 0
 
 
-def train_task(task: TrainTask) -> Outcome | Failed:
+def train_task(task: TrainTask) -> Outcome | TaskFailure:
     """Train; an error of one run is told and stops no other."""
     try:
         return train(task.run, task.corpus, task.directory, report)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return Failed(_one_line(error))
+        return TaskFailure(_one_line(error))
 
 
-def read_task(task: ReadTask) -> Read | Failed:
+def read_task(task: ReadTask) -> Read | TaskFailure:
     """Read one checkpoint."""
     checkpoint = task.checkpoint
     try:
@@ -121,7 +121,7 @@ def read_task(task: ReadTask) -> Read | Failed:
         row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
         return Read(row, evidence)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return Failed(_one_line(error))
+        return TaskFailure(_one_line(error))
 
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:

@@ -1,1 +1,1 @@
-"""The published study of weights and loss, replayed claim by claim: its rules, its numbers, and what remains of them."""
+"""The published study of weights and loss, replayed claim by claim: its rules and its numbers."""

@@ -67,7 +67,7 @@ def published(material: Material) -> Drawn | None:
     named = list(dict.fromkeys(run for q in quantities for run in claims.correlations[q]))
     if not quantities:
         return None
-    measured = [t.run for t in material.analysis.trajectories]
+    measured = [t.run for t in material.trajectories]
     # Where none of the published runs is here, others stand in their place: the same quantities of other models.
     runs = named if set(named) & set(measured) else [*named, *measured]
     values = {(q, run): _correlations(material, q, run) for q in quantities for run in runs}
@@ -155,7 +155,7 @@ PROTOCOLS = {"published": "as published\n(loss of one batch)", "exact": "exact\n
 def predictions(material: Material) -> Drawn | None:
     """Draw the error of each forecaster by the fraction of training seen, with published errors as marks."""
     claims = material.declaration.published
-    table = _comparable(material.predictions, list(claims.final_loss) if claims else [])
+    table = _comparable(material.tables["predictions"], list(claims.final_loss) if claims else [])
     protocols = [p for p in PROTOCOLS if len(table.filter(protocol=p))]
     if not protocols:
         return None
@@ -239,7 +239,7 @@ def traces(material: Material) -> Drawn | None:
     quantities = [q for q in _traced(material) if any(q in trace.values for trace in published_traces.values())]
     if not quantities:
         return None
-    measured = {t.run: t for t in material.analysis.trajectories}
+    measured = {t.run: t for t in material.trajectories}
     figure = new_figure(2.1 * len(quantities) + 0.8)
     panels = figure.subplots(len(quantities), 1, sharex=True, squeeze=False)[:, 0]
     findings = _findings(material)
@@ -279,9 +279,9 @@ def traces(material: Material) -> Drawn | None:
 
 
 def _findings(material: Material) -> Findings:
-    analysis, claims = material.analysis, material.declaration.published
-    found = {t.run: t for t in analysis.trajectories}
-    return Findings(analysis.association, analysis.scaling, found, subject=claims.subject if claims else "weights")
+    tables, claims = material.tables, material.declaration.published
+    found = {t.run: t for t in material.trajectories}
+    return Findings(tables["association"], tables["scaling"], found, subject=claims.subject if claims else "weights")
 
 
 def _traced(material: Material) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ def _traces(material: Material) -> dict[str, Trace]:
     """
     claims = material.declaration.published
     found = dict(claims.traces) if claims else {}
-    for trajectory in material.analysis.trajectories:
+    for trajectory in material.trajectories:
         if NP.feature in trajectory.features or trajectory.run in found or PUBLISHED in trajectory.clouds:
             continue
         values = {q: trajectory.features.get(cloud_feature(PUBLISHED, q)) for q in _traced(material)}
@@ -314,7 +314,7 @@ def _traces(material: Material) -> dict[str, Trace]:
 
 def _of_trace(material: Material, run: str, trace: Trace) -> str:
     """Say how the published quantities move, and whether ours move the same way."""
-    measured = {t.run: t for t in material.analysis.trajectories}
+    measured = {t.run: t for t in material.trajectories}
     findings = _findings(material)
     parts = []
     for quantity in _traced(material):

@@ -40,7 +40,7 @@ def claims(
     published : Published or None
         None, or a publication on anything but weights: the table is empty.
     association, phases, change_points, scaling : polars.DataFrame
-        Of `Analysis`.
+        The tables of a report by those names.
     trajectories : sequence of Trajectory
     runs : polars.DataFrame
         `Study.runs`.

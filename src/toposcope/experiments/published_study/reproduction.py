@@ -54,7 +54,7 @@ def reproduction(
     published : Published or None
         None: the table is empty.
     association, phases, scaling : polars.DataFrame
-        Of `Analysis`.
+        The tables of a report by those names.
     trajectories : sequence of Trajectory
     runs : polars.DataFrame
         `Study.runs`.

@@ -40,12 +40,12 @@ SHADES = (COLOURS[4], COLOURS[5], COLOURS[3])
 
 def representation_phases(material: Material) -> Drawn | None:
     """Draw a spectral rank with its turns, and below it what the diagrams do."""
-    table, clouds = material.analysis.representation_phases, clouds_of(material.analysis.trajectories)
+    table, clouds = material.tables["representation_phases"], clouds_of(material.trajectories)
     cloud = pl.col("feature").str.replace(CLOUD, "")
     rows = table.filter(cloud.is_in(clouds), pl.col("n_turns").is_not_null())
     spectral = rows.filter(kind="spectral").unique("run", keep="first", maintain_order=True)
     runs = set(spectral.get_column("run"))
-    found = [t for t in material.analysis.trajectories if t.run in runs]
+    found = [t for t in material.trajectories if t.run in runs]
     if not found:
         return None
     shown, left_out = chosen(found, material.runs, MOST_PANELS)

@@ -7,15 +7,15 @@ fixed beforehand, within the runs that are learned from. Placebos go through the
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
 from toposcope.analysis.verdict import LEVEL
+from toposcope.engine.pool import TaskFailure, Workers, shared
+from toposcope.errors import ToposcopeError
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks, study_features
 from toposcope.forecasting.backtest import complete_runs
@@ -182,19 +182,16 @@ def chance(
     workers, progress
         See `topology_chance`.
     """
-    count = min(workers or os.cpu_count() or 1, len(blocks))
     progress("topology's chance", 0, len(blocks))
-    parts = []
-    if count <= 1:
-        for block in blocks:
-            parts.append(_of_block(tuple(runs), block, draws))
+    parts: dict[int, Part] = {}
+    count = max(1, min(workers or os.cpu_count() or 1, len(blocks)))
+    with Workers(count, shared=(tuple(runs), tuple(blocks), draws)) as engine:
+        for i, part in engine.run(_of_block, range(len(blocks))):
+            if isinstance(part, TaskFailure):
+                raise ToposcopeError(f"topology's chance at {blocks[i].fraction:.0%}: {part.message}")
+            parts[i] = part
             progress("topology's chance", len(parts), len(blocks))
-    else:
-        with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-            for part in pool.map(_of_block, [tuple(runs)] * len(blocks), blocks, [draws] * len(blocks)):
-                parts.append(part)
-                progress("topology's chance", len(parts), len(blocks))
-    return judged(parts, remarks)
+    return judged([parts[i] for i in range(len(blocks))], remarks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +204,9 @@ class Part:
     notes: tuple[str, ...]
 
 
-def _of_block(runs: tuple[Run, ...], block: FeatureBlocks, draws: int) -> Part:
-    return of_fraction(left_out(runs, block), block, draws)
+def _of_block(i: int) -> Part:
+    runs, blocks, draws = shared()
+    return of_fraction(left_out(runs, blocks[i]), blocks[i], draws)
 
 
 def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:

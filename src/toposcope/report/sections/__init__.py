@@ -9,12 +9,12 @@ from types import ModuleType
 
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
-from toposcope.report.material import TableMaker
+from toposcope.report.material import Material, TableMaker
 from toposcope.report.section import ReportSection
 
 
 @cache
-def report_sections() -> tuple[ReportSection, ...]:
+def report_sections() -> tuple[ReportSection[Material], ...]:
     """Return every section in the order of the page."""
     return tuple(sorted(collect(__name__, "toposcope.sections", _section_of).values(), key=lambda s: s.position))
 
@@ -37,6 +37,6 @@ def table_makers() -> Mapping[str, TableMaker]:
     return makers
 
 
-def _section_of(module: ModuleType) -> dict[str, ReportSection]:
+def _section_of(module: ModuleType) -> dict[str, ReportSection[Material]]:
     section = getattr(module, "SECTION", None)
     return {section.anchor: section} if isinstance(section, ReportSection) else {}

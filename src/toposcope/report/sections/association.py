@@ -145,7 +145,7 @@ SECTION = ReportSection(
         "comparisons": lambda material: comparison_table(material.trajectories),
     },
     charts=(draw_association, partial, spectral_against_topology),
-    compared_charts=("association",),
+    compared_charts=(draw_association,),
     blocks=_blocks,
     summary=verdict,
     summary_position=10,

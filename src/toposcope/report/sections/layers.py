@@ -55,6 +55,6 @@ SECTION = ReportSection(
     title="Layer by layer",
     position=100,
     charts=(layers, groups),
-    compared_charts=("layers",),
+    compared_charts=(layers,),
     blocks=_blocks,
 )

@@ -88,6 +88,6 @@ SECTION = ReportSection(
         "change_points": lambda material: change_point_table(material.trajectories),
     },
     charts=(change_points,),
-    compared_charts=("change_points",),
+    compared_charts=(change_points,),
     blocks=_blocks,
 )

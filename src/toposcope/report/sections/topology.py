@@ -10,5 +10,5 @@ SECTION = ReportSection(
     title="Topology over training",
     position=40,
     charts=(topology, rate, diagrams, crocker, gradients),
-    compared_charts=("topology", "rate"),
+    compared_charts=(topology, rate),
 )

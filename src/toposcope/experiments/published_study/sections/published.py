@@ -6,11 +6,11 @@ import polars as pl
 
 from toposcope.analysis.wording import counted, joined
 from toposcope.experiments.published_study.charts import published, traces
-from toposcope.report.figures.representations import published_representations
 from toposcope.experiments.published_study.claims import claims
 from toposcope.experiments.published_study.reproduction import reproduction
 from toposcope.probes.rips import RipsProbe
 from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.figures.representations import published_representations
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -146,7 +146,10 @@ def _claims(material: Material) -> pl.DataFrame:
     tables = material.tables
     return claims(
         material.declaration.published,
-        *(tables[name] for name in ("association", "phases", "change_points", "scaling")),
+        tables["association"],
+        tables["phases"],
+        tables["change_points"],
+        tables["scaling"],
         material.trajectories,
         material.runs,
         tables["predictions"],
@@ -157,7 +160,9 @@ def _reproduction(material: Material) -> pl.DataFrame:
     tables, declared = material.tables, material.declaration
     return reproduction(
         declared.published,
-        *(tables[name] for name in ("association", "phases", "scaling")),
+        tables["association"],
+        tables["phases"],
+        tables["scaling"],
         material.trajectories,
         material.runs,
         tables["predictions"],

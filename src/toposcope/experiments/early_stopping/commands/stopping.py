@@ -70,7 +70,7 @@ def _write(found: EarlyStopping, folder: Path) -> list[Path]:
 
     from toposcope.experiments.early_stopping.chart import early_stopping as draw
     from toposcope.files import write_bytes, write_text, write_whole
-    from toposcope.report.figures import NAMELESS, STYLE
+    from toposcope.report.figures.drawn import NAMELESS, STYLE
     from toposcope.report.rendering import render
 
     written = []
