@@ -1,6 +1,6 @@
 """Composing a page from its sections: charts are drawn and rendered, tables computed, sentences put first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -8,6 +8,7 @@ import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
 
+from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
 from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
 from toposcope.report.page import Rendered
@@ -51,9 +52,14 @@ class Page(Generic[MaterialType]):
         self._sections = sorted(sections, key=lambda part: part.position)
         self.material = material
 
+    def notes(self) -> list[str]:
+        """Return what was left out or assumed, a line each."""
+        return [note for part in self._sections for note in part.notes(self.material)]
+
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Compute every table."""
-        return {name: self.material.tables[name] for part in self._sections for name in part.tables}
+        """Compute every table; one without columns does not apply and is left out."""
+        tables = {name: self.material.tables[name] for part in self._sections for name in part.tables}
+        return {name: frame for name, frame in tables.items() if frame.width}
 
     def summary(self) -> list[str]:
         """Return the sentences of all sections, the most important ones first."""
@@ -91,3 +97,20 @@ class Page(Generic[MaterialType]):
         ]
         shown = [part for part in composed if part is not None]
         return Composed(self.summary(), shown, self.tables(), rendered)
+
+
+def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Callable[[MaterialType], pl.DataFrame]]:
+    """Return what computes each table of some sections, by the table's name.
+
+    Raises
+    ------
+    ToposcopeError
+        If two sections make a table of one name.
+    """
+    makers: dict[str, Callable[[MaterialType], pl.DataFrame]] = {}
+    for part in sections:
+        for name, make in part.tables.items():
+            if name in makers:
+                raise ToposcopeError(f"section {part.anchor}: another section already makes the table {name!r}")
+            makers[name] = make
+    return makers

@@ -122,6 +122,11 @@ def say(*parts: Inline, note: bool = False) -> Paragraph:
     return Paragraph(parts, note)
 
 
+def sentence(text: str) -> str:
+    """Begin a text with a capital and end it with a full stop."""
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
 def section(anchor: str, title: str, *blocks: Block | None) -> Section | None:
     """Return a section of the blocks that are there; none if none is."""
     found = tuple(block for block in blocks if block is not None)

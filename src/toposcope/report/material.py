@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import polars as pl
 
@@ -14,10 +15,13 @@ from toposcope.study.declaration import Declaration
 TableMaker = Callable[["Material"], pl.DataFrame]
 
 
-class Tables(Mapping[str, pl.DataFrame]):
+AnyMaterial = TypeVar("AnyMaterial")
+
+
+class Tables(Mapping[str, pl.DataFrame], Generic[AnyMaterial]):
     """Tables by name, each computed when it is first read."""
 
-    def __init__(self, material: "Material", makers: Mapping[str, TableMaker]) -> None:
+    def __init__(self, material: AnyMaterial, makers: Mapping[str, Callable[[AnyMaterial], pl.DataFrame]]) -> None:
         self._material, self._makers = material, dict(makers)
         self._computed: dict[str, pl.DataFrame] = {}
 

@@ -56,6 +56,8 @@ class ReportSection(Generic[MaterialType]):
         Of the material, sentences for the top of the page.
     summary_position : int
         The sentences of the section with the lowest number come first.
+    notes : callable
+        Of the material, what was left out or assumed, a line each; commands print them after the summary.
     methods : callable
         Of the material, what the section adds to the page's methods.
     """
@@ -69,6 +71,7 @@ class ReportSection(Generic[MaterialType]):
     blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
     summary: Callable[[MaterialType], Sequence[str]] = _nothing
     summary_position: int = 500
+    notes: Callable[[MaterialType], Sequence[str]] = _nothing
     methods: Callable[[MaterialType], Iterable[Block | None]] = _nothing
 
     def title_of(self, material: MaterialType) -> str:

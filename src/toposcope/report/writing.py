@@ -12,12 +12,13 @@ import polars as pl
 from toposcope.analysis.adjustment import Method
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
-from toposcope.report.composing import Page
+from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Document
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import Rendered, to_page
-from toposcope.report.sections import report_sections, table_makers
+from toposcope.report.section import MaterialType
+from toposcope.report.sections import report_sections
 from toposcope.study import Study
 
 PAGE = "index.html"
@@ -44,22 +45,27 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
     verdict : list of str
         The sentences at the top of the page.
     """
-    progress("report", 0, 3)
+    progress("report", 0, 2)
     page = study_page(study, adjust)
     page.tables()
-    progress("report", 1, 3)
-    composed = page.compose()
-    progress("report", 2, 3)
-    document = Document(f"toposcope: {study.declaration.name}", [("", composed.summary)], composed.sections)
+    progress("report", 1, 2)
     folder = study.directory / "report"
+    summary = write_page(folder, f"toposcope: {study.declaration.name}", page)
+    progress("report", 2, 2)
+    return folder / PAGE, summary
+
+
+def write_page(folder: Path, title: str, page: Page[MaterialType], workers: int | None = None) -> list[str]:
+    """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
+    composed = page.compose(workers)
+    document = Document(title, [("", composed.summary)], composed.sections)
     write_document(folder, document, composed.figures, composed.tables)
-    progress("report", 3, 3)
-    return folder / PAGE, composed.summary
+    return composed.summary
 
 
 def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
     """Read a study for its report."""
-    return Page(report_sections(), Material.of(study, table_makers(), adjust))
+    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust))
 
 
 def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:
