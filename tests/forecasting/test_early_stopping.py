@@ -7,11 +7,9 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecasting.forecast import Forecast, RefusedError, Run
-from toposcope.forecasting.forecasters.power_law import PowerLaw
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.experiments.early_stopping.early_stopping import (
     BETTER,
     NOT_SHOWN,
@@ -35,10 +33,14 @@ from toposcope.experiments.early_stopping.stopping_rules import (
     below_price,
     out_of_patience,
 )
+from toposcope.forecasting.forecast import Forecast, RefusedError, Run
+from toposcope.forecasting.forecasters.power_law import PowerLaw
+from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope.study.kinds import feature_named
 
 STEPS = np.arange(0, 5001, 100)
-NP = "neural_persistence np_normalized"
+NP = feature_named("neural_persistence np_normalized")
 VALUES = st.lists(st.sampled_from([np.nan, 0.0, 0.1, 0.2, 0.3, 0.305, 0.5]), max_size=25)
 
 
@@ -292,7 +294,7 @@ def test_normalised_persistence_comes_before_the_mean_and_before_a_published_one
         "neural_persistence:scale=network np_normalized": np.ones(51),
     }
     runs = [
-        Trajectory(n, STEPS, f, {"validation_loss": loss}, {})
+        Trajectory(n, STEPS, by_feature(f), {"validation_loss": loss}, {})
         for n, f in (("a", features), ("b", features | of_weights))
     ]
     watched = judged(runs).stops.filter(rule=NEURAL_PERSISTENCE).select("run", "watched").unique().sort("run").rows()

@@ -5,12 +5,12 @@ import polars as pl
 import pytest
 
 from toposcope.analysis.trajectories import trajectories
+from toposcope.experiments.published_study.forecast_rules import published_rules
+from toposcope.experiments.published_study.predictions import predictions
+from toposcope.experiments.topology_gain.gain import topology_chance
 from toposcope.forecasting.backtest import complete_runs
 from toposcope.forecasting.forecast import Run
-from toposcope.experiments.published_study.predictions import predictions
 from toposcope.forecasting.line_up import line_up
-from toposcope.experiments.topology_gain.gain import topology_chance
-from toposcope.experiments.published_study.forecast_rules import published_rules
 from toposcope.logs import read_logs
 from toposcope.study import Study, load_declaration, run_study
 

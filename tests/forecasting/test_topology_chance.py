@@ -9,9 +9,6 @@ from scipy.stats import wilcoxon
 from sklearn.decomposition import PCA
 
 from toposcope.analysis.permutations import sign_flip
-from toposcope.forecasting.backtest import complete_runs
-from toposcope.forecasting.forecast import Run
-from toposcope.forecasting.forecasters.stack import BASE, Stack
 from toposcope.experiments.topology_gain.gain import (
     BOTH,
     NORMS,
@@ -26,6 +23,9 @@ from toposcope.experiments.topology_gain.gain import (
 )
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, configuration, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks
+from toposcope.forecasting.backtest import complete_runs
+from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecasters.stack import BASE, Stack
 from toposcope.logs import Log
 
 Simulated = tuple[list[Fold], FeatureBlocks]

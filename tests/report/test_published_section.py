@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from made_up_material import material
-
-from toposcope.experiments.published_study.claims import SCHEMA
-from toposcope.cli import toposcope
-from toposcope.report.document import Code, Document, Section, csv, say
 from toposcope.report.evidence import published
+
+from toposcope.cli import toposcope
+from toposcope.experiments.published_study.claims import SCHEMA
+from toposcope.report.document import Code, Document, Section, csv, say
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.study.published import Published

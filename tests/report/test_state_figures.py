@@ -11,11 +11,12 @@ from made_up_material import material
 from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.experiments.representation_phases.chart import told_of_phases
 from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn
 from toposcope.report.figures.drawn import SMALL, WIDTH, Training
-from toposcope.experiments.representation_phases.chart import told_of_phases
 from toposcope.report.figures.sizes import told_of_collapse
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import clouds_of, headlines_of, named, spoken
@@ -196,10 +197,10 @@ def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
         "H0 total of hidden states (tokens of 9 texts, sampled, cosine, normalised, seed=1)"
     )
     renamed = dataclasses.replace(
-        t, features={f"{second} H1.entropy": t.steps.astype(np.float64)}, clouds={second: second}
+        t, features=by_feature({f"{second} H1.entropy": t.steps.astype(np.float64)}), clouds={second: second}
     )
     (first,) = headlines_of([renamed], ["H1.entropy"])
-    assert first.name == named(first.feature) == "H1 entropy of hidden states (texts, 50 components)"
+    assert first.name == named(first.key) == "H1 entropy of hidden states (texts, 50 components)"
     assert named("published H0.total") == "Published H0 total"
     assert named("hidden_states H1.betti_max") == "hidden_states H1.betti_max"
 
@@ -240,7 +241,7 @@ def test_holes_are_no_obstacle(study: Material) -> None:
 
 def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
     ours, *others = study.analysis.trajectories
-    features = {name.replace(LABEL, "published"): values for name, values in ours.features.items()}
+    features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
     told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
     both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[ours, *others, told]))
     figure, beside = one("representations", both), one("published_representations", both)

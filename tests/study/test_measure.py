@@ -15,7 +15,7 @@ from toposcope.family import Size, build
 from toposcope.homology import neural_persistence
 from toposcope.probes import Probe
 
-COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]
 PROBES: list[dict[str, Any]] = [NEURAL_PERSISTENCE, RIPS]
 
 

@@ -25,6 +25,7 @@ SCHEMA = {
     "findings": ["run", "position", "check_name", "severity", "steps", "layer", "message"],
     "measurements": ["id", "run", "step", "layer", "role", "probe", "options", "key", "flag", "diagrams"],
     "features": ["measurement", "statistic", "value"],
+    "kinds": ["probe", "statistic", "kind"],
     "errors": ["run", "step", "layer", "probe", "options", "message"],
 }
 
@@ -69,7 +70,7 @@ def test_the_schema_is_the_documented_one(store: Store) -> None:
     tables = [name for name in tables if not name.startswith("sqlite_")]  # its own
     found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
     assert found == SCHEMA
-    assert store.meta("schema_version") == "2"
+    assert store.meta("schema_version") == "3"
 
 
 def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:
@@ -106,10 +107,33 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> N
     connection.close()
     opened = Store(path)
     assert query(opened, "SELECT * FROM log") == [("run", 5, 2.5, 0.1, 0.5, 64, 100, 2.75, None)]
-    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("2", "0.0.1")
+    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("3", "0.0.1")
     opened.put_log("run", log([5], weight_norm=[3.5]))
     assert query(opened, "SELECT weight_norm FROM log") == [(3.5,)]
     test_the_schema_is_the_documented_one(opened)
+    opened.close()
+
+
+def test_a_store_of_the_second_version_learns_the_kinds_of_what_it_holds(tmp_path: Path, store: Store) -> None:
+    store.put_measurements(
+        [row(unit("a"), {"H0.total": 1.5}), row(unit("a", probe="controls"), {"alpha": 2.5, "frobenius_norm": 1.0})]
+    )
+    store.put_measurements([row(unit("a", probe="gone"), {"x": 1.0})])
+    store.put_published("run", "first", {10: {"effective_rank": 1.5, "H1.entropy": 2.5}})
+    expected = [
+        *(("controls", "alpha", "spectrum"), ("controls", "frobenius_norm", "norm"), ("gone", "x", "control")),
+        *(("published", "H1.entropy", "topology"), ("published", "effective_rank", "spectrum")),
+        ("rips", "H0.total", "topology"),
+    ]
+    assert query(store, "SELECT * FROM kinds ORDER BY probe, statistic") == expected
+    store.set_meta("schema_version", "2")
+    store.close()
+    connection = sqlite3.connect(store.path)
+    connection.execute("DROP TABLE kinds")
+    connection.close()
+    opened = Store(store.path)
+    assert opened.meta("schema_version") == "3"
+    assert query(opened, "SELECT * FROM kinds ORDER BY probe, statistic") == expected
     opened.close()
 
 

@@ -13,7 +13,7 @@ from toposcope.analysis.groups import combined, feature_names, layer_groups, pro
 from toposcope.analysis.logged import MOSTLY, Logged
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Feature, Kind, Probe, make_probes, probe_types
-from toposcope.probes.feature import NETWORK
+from toposcope.probes.feature import NETWORK, split_label
 from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope.probes.probe import EMBEDDING, HIDDEN, NOISE, POOLED
 from toposcope.study.kinds import kind_of
@@ -243,7 +243,7 @@ class _Arranged:
         return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
     def _feature(self, label: str, statistic: str, group: str) -> Feature:
-        probe = label.partition(":")[0]
+        probe, _ = split_label(label)
         kind = self.kinds_stored.get((probe, statistic)) or kind_of(probe, statistic)
         return Feature.of_label(label, statistic, kind, group)
 

@@ -29,9 +29,7 @@ def probe_types() -> dict[str, type[Probe]]:
     types = {cls.name(): cls for cls in sorted(Probe.__subclasses__(), key=lambda c: c.name())}
     for name, cls in types.items():
         if getattr(cls, "KIND", None) not in KINDS:
-            raise ToposcopeError(
-                f"probe {name}: KIND is missing; {cls.__name__} must set it to one of {', '.join(KINDS)}"
-            )
+            raise ToposcopeError(f"probe {name}: set {cls.__name__}.KIND to one of {', '.join(KINDS)}")
     return types
 
 

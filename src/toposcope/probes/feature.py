@@ -57,8 +57,7 @@ class Feature:
     @classmethod
     def of_label(cls, label: str, statistic: str, kind: Kind, group: str = NETWORK) -> "Feature":
         """Return a statistic of the probe that has a label, ``name`` or ``name:option=value,...``."""
-        probe, _, options = label.partition(":")
-        return cls(probe, options, statistic, kind, group)
+        return cls(*split_label(label), statistic, kind, group)
 
     def __str__(self) -> str:
         return f"{self.label} {self.statistic}"
@@ -81,6 +80,12 @@ class Feature:
         return replace(self, group=group)
 
 
+def split_label(label: str) -> tuple[str, str]:
+    """Return name and options of the probe that has a label, ``name`` or ``name:option=value,...``."""
+    name, _, options = label.partition(":")
+    return name, options
+
+
 def split_options(text: str) -> list[str]:
     """Split ``draws=10,scales=[0.5,1.0]`` into its options.
 
@@ -94,4 +99,4 @@ def split_options(text: str) -> list[str]:
 
 def options_of(label: str) -> dict[str, str]:
     """Return the options that a probe's label names, each as it is written."""
-    return dict(part.split("=", 1) for part in split_options(label.partition(":")[2]) if "=" in part)
+    return dict(part.split("=", 1) for part in split_options(split_label(label)[1]) if "=" in part)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from toposcope.analysis.trajectories import SCALE, STATES, WEIGHT_NORM, Trajectory, cloud_feature
 from toposcope.analysis.verdict import LEVEL
-from toposcope.probes.feature import TOPOLOGY, Feature, options_of
+from toposcope.probes.feature import TOPOLOGY, Feature, options_of, split_label
 from toposcope.study.kinds import PUBLISHED, feature_named
 
 
@@ -138,7 +138,7 @@ def spoken(features: Iterable[str]) -> list[str]:
 def clouds_of(found: Sequence[Trajectory]) -> list[str]:
     """Return the clouds that figures and sentences are of: the first of hidden states declared, and a published one."""
     labels = dict.fromkeys(label for t in found for label, cloud in t.clouds.items() if label == cloud)
-    first = [label for label in labels if label.split(":")[0] == STATES][:1]
+    first = [label for label in labels if split_label(label)[0] == STATES][:1]
     return first + ([PUBLISHED] if PUBLISHED in labels else [])
 
 

@@ -13,11 +13,17 @@ LOG = "log"
 def kind_of(probe: str, statistic: str) -> Kind:
     """Return what a statistic is counted as; ``control`` if nobody here knows the probe."""
     if probe == PUBLISHED:
-        return kind_of_cloud(statistic)
+        return _kind_of_published(statistic)
     if probe == LOG:
         return "norm"
     known = probe_types().get(probe)
     return known.kind(statistic) if known else "control"
+
+
+def _kind_of_published(statistic: str) -> Kind:
+    if statistic == "gradient_norm":
+        return "norm"
+    return "control" if statistic.startswith(("cka.", "procrustes.")) else kind_of_cloud(statistic)
 
 
 def feature_named(text: str, group: str = "network") -> Feature:

@@ -94,11 +94,15 @@ class Store:
         self._bring_up_to_date()
 
     def _bring_up_to_date(self) -> None:
-        """Add what an older version lacks; both or neither is done."""
+        """Add what an older version lacks; all or nothing is done."""
         columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
         with self._transaction() as c:
             if "weight_norm" not in columns:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
+            if self.meta("schema_version") in OLDER:
+                _put_kinds(
+                    c, c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement")
+                )
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
