@@ -17,7 +17,7 @@ from small_checkpoints import WRITERS, family_weights
 from toposcope.checkpoints import Access, series
 from toposcope.checkpoints.sources import fetching, hub, is_remote, patience
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import examine
+from toposcope.integrity import doctor
 
 MB = 1_000_000
 TOKEN = "hf_verysecrettokenofatest"
@@ -323,5 +323,5 @@ def test_the_doctor_finds_final_weights_under_an_early_name_by_published_hashes(
     for step, seed in (("step500", 2), ("step1500", 3)):
         (model.folder / step).mkdir()
         save_file(family_weights(seed), model.folder / step / "model.safetensors")
-    found = examine(series("hf:owner/name@step*", access=access))
+    found = doctor(series("hf:owner/name@step*", access=access)).findings
     assert [(f.check, f.steps) for f in found if f.severity == "fault"] == [("final weights", (500,))]

@@ -16,7 +16,7 @@ from small_checkpoints import safetensors_file as write_safetensors
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.checkpoints.sources import LocalSource
 from toposcope.errors import ToposcopeError
-from toposcope.integrity.evidence import gather, n_parameters
+from toposcope.integrity import n_parameters, summarise
 
 STEPS = [0, 5, 40, 300, 1000, 20000]
 """Sorted as text, 1000 would come before 300."""
@@ -440,7 +440,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.reference
 @pytest.mark.parametrize(("size", "count"), [("tiny-3k", 2936), ("med-21k", 20640)])
 def test_parameters_of_the_published_checkpoints(published_study: Path, size: str, count: int) -> None:
-    assert n_parameters(gather(series(published_study / "checkpoints" / size)[-1], deep=True)) == count
+    assert n_parameters(summarise(series(published_study / "checkpoints" / size)[-1], deep=True)) == count
 
 
 def test_masks_are_no_parameters_and_an_untied_head_counts(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_masks_are_no_parameters_and_an_untied_head_counts(tmp_path: Path) -> No
         "steps": torch.tensor([1]),
     }
     save_file(tensors, tmp_path / "step_1.safetensors")
-    assert n_parameters(gather(series(tmp_path)[0], deep=True)) == 4 * 3 * 2 + 3
+    assert n_parameters(summarise(series(tmp_path)[0], deep=True)) == 4 * 3 * 2 + 3
 
 
 def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_a_layer_goes_to_another_process(write: Writer, tmp_path: Path) -> None:
 def test_a_head_of_another_dtype_is_not_tied(tmp_path: Path) -> None:
     tensors = {"embed_in.weight": torch.zeros(4, 3), "embed_out.weight": torch.zeros(4, 3, dtype=torch.bfloat16)}
     save_file(tensors, tmp_path / "step_1.safetensors")
-    assert n_parameters(gather(series(tmp_path)[0], deep=True)) == 4 * 3 * 2
+    assert n_parameters(summarise(series(tmp_path)[0], deep=True)) == 4 * 3 * 2
 
 
 @pytest.mark.parametrize("steps", ["0,10", []], ids=str)

@@ -7,7 +7,17 @@ import click
 import toposcope
 from toposcope.cli import toposcope as commands
 
-NAMES = ["Study", "ToposcopeError", "__version__", "homology", "measure", "neural_persistence", "rips", "series"]
+NAMES = [
+    "Study",
+    "ToposcopeError",
+    "__version__",
+    "doctor",
+    "homology",
+    "measure",
+    "neural_persistence",
+    "rips",
+    "series",
+]
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],

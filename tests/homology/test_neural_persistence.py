@@ -1,4 +1,4 @@
-"""Neural persistence (METHODS 2) against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
+"""Neural persistence against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
 
 import math
 from typing import Any

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Log, read_log, read_logs
-from toposcope.logs.cleaning import log_of
-from toposcope.logs.raw import Raw
+from toposcope.logs.cleaning import clean_log
+from toposcope.logs.raw import RawLog
 
 
 def log_from(columns: dict[str, list[float | None]] | pl.DataFrame, **named: str) -> Log:
-    return log_of(Raw(Path("here"), "run", pl.DataFrame(columns, strict=False)), named)
+    return clean_log(RawLog(Path("here"), "run", pl.DataFrame(columns, strict=False)), named)
 
 
 def told(log: Log, text: str) -> bool:

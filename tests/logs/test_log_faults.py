@@ -108,7 +108,7 @@ def test_an_absent_place_and_an_empty_folder(tmp_path: Path) -> None:
     assert "no such file or folder" in refusal(tmp_path / "absent")
     (tmp_path / ".hidden.csv").write_text("step,loss\n1,3\n")
     (tmp_path / "README.md").write_text("# nothing")
-    assert "no training log in it" in refusal(tmp_path)
+    assert "holds no training log" in refusal(tmp_path)
 
 
 def test_a_bad_file_among_good_ones_is_told(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_in_a_circle_and_one_that_is_deep(tmp_path: Path) -> None:
     deep = tmp_path / "1" / "2" / "3" / "4" / "5"
     deep.mkdir(parents=True)
     (deep / "x.csv").write_text("step,loss\n1,3\n")
-    assert "no training log" in refusal(tmp_path)
+    assert "holds no training log" in refusal(tmp_path)
     (deep.parent / "y.csv").write_text("step,loss\n1,3\n")
     assert [log.name for log in read_logs(tmp_path).logs] == ["1/2/3/4/y"]
 

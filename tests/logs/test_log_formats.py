@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written_logs import WRITERS, Written, events, trainer
 
-from toposcope.checkpoints.logs import TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, Training
 from toposcope.family.sizes import SIZES
 from toposcope.family.training import write_run
-from toposcope.logs import read_log, read_logs
+from toposcope.logs import LogTable, read_log, read_logs
 from toposcope.study.declaration import load_declaration
 from toposcope.study.store import Store
 
@@ -166,7 +165,7 @@ def test_mlflow_database(tmp_path: Path) -> None:
     ]
     assert "2 rows have a loss that is NaN or infinite: ignored" in logs[0].remarks
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" * 9)
-    assert "other.db: not a database of MLflow" in read_logs(tmp_path).remarks[0]
+    assert "other.db: cannot be read as a training log: not a database of MLflow" in read_logs(tmp_path).remarks[0]
 
 
 def test_wandb_binary_history_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -194,7 +193,7 @@ def test_a_study(tmp_path: Path) -> None:
         tokens = {step: 8 * 128 * step for step in (10, 20)} if kind == "family" else {}
         rows = {10: {"loss": 4.0, "learning_rate": 0.1, "grad_norm": 1.0}, 20: {"loss": 3.5}}
         store.put_log(
-            name, TrainingLog.of({step: row | {"tokens": tokens.get(step, np.nan)} for step, row in rows.items()})
+            name, LogTable.from_rows({step: row | {"tokens": tokens.get(step, np.nan)} for step, row in rows.items()})
         )
     store.close()
     for place in (tmp_path, tmp_path / "study.toml", tmp_path / "study.db"):
@@ -211,7 +210,7 @@ def test_a_study(tmp_path: Path) -> None:
 def test_a_study_whose_database_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text('name = "sizes"\n[[runs]]\nsize = "tiny-3k"\n')
     (tmp_path / "study.db").write_bytes(b"SQLite format 3\0" * 9)
-    with pytest.raises(ToposcopeError, match="not a training log that can be read"):
+    with pytest.raises(ToposcopeError, match="cannot be read as a training log: DatabaseError"):
         read_logs(tmp_path)
 
 

@@ -80,7 +80,7 @@ def test_what_is_ignored_is_told(tmp_path: Path) -> None:
         ("D,loss\n1,2\n", {}, "no column for N, parameters"),
         ("N,loss\n1,2\n", {}, "no column for D, training tokens"),
         ("N,D,loss\n1,2,3\n", {"loss": "ce"}, "no column ce"),
-        ("N,D,loss\n1,2,3\n", {"n": "N"}, "n is no column of points"),
+        ("N,D,loss\n1,2,3\n", {"n": "N"}, "no column can be named to be n"),
         ("N,D,loss\n1,2,-3\n", {}, "no row has a positive"),
         ("", {}, "empty"),
     ],
@@ -104,11 +104,11 @@ def test_logs_give_a_point_each_at_their_end() -> None:
     assert list(points.run) == ["one", "two"]
     np.testing.assert_allclose(points.D, 999 * 1e5)
     np.testing.assert_allclose(points.loss, log("one").final_loss()[0] * np.array([1, np.log(2)]))
-    assert "new: left out, at step 999 of 3000" in points.remarks[0]
-    assert "x: left out, its log does not tell the number of parameters" in points.remarks[1]
-    with pytest.raises(ToposcopeError, match="cannot be set beside"):
+    assert "new: left out, it is not complete: step 999 of 3000" in points.remarks[0]
+    assert "x: left out, its log does not state the number of parameters" in points.remarks[1]
+    with pytest.raises(ToposcopeError, match="cannot be compared"):
         points_of([log("one"), log("two", unit="bits per byte")])
-    with pytest.raises(ToposcopeError, match="no log tells"):
+    with pytest.raises(ToposcopeError, match="no log states"):
         points_of([log("x", parameters=np.nan)])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
+from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
 
@@ -279,9 +279,9 @@ def test_no_row_holds_a_value_that_is_none(store: Store) -> None:
     assert store.statistics("run", 10, "rips", "{}") == {"a": {"total": 1.0}}
 
 
-def log(steps: list[int], **columns: list[float]) -> TrainingLog:
+def log(steps: list[int], **columns: list[float]) -> LogTable:
     empty = [math.nan] * len(steps)
-    return TrainingLog(np.array(steps), {c: np.array(columns.get(c, empty), dtype=np.float64) for c in COLUMNS})
+    return LogTable(np.array(steps), {c: np.array(columns.get(c, empty), dtype=np.float64) for c in COLUMNS})
 
 
 def test_a_log_keeps_infinities_and_leaves_out_what_was_not_logged(store: Store) -> None:

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 Labels = NDArray[np.str_]
 
 COLUMNS = ("N", "D", "C", "loss", "run", "family")
-"""What a column can be named to be; the compute C = 6 N D stands in where tokens are not told."""
+"""What the caller can say that a column is; tokens follow from the compute C = 6 N D."""
 TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "data_size", "dataset_size")
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
-"""Names beside those that logs have for the same."""
-SMALL = 1e5
-"""Parameters and tokens; tables in millions and billions stay below."""
-COMPLETE = 0.98
-"""Share of the planned steps from which on a log is at its end."""
+"""Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
+MIN_LARGEST = 1e5
+"""Parameters or tokens; all of a table in millions and billions stay below."""
+MIN_COMPLETE_SHARE = 0.98
+"""Share of the planned steps after which a log is complete."""
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Losses that were reached, and with what.
+    """Losses that runs reached, with their parameters and tokens.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Points:
     run : ndarray, shape (n,), str
         Which run each point is of. Points of one run are not independent: they are resampled together.
     family : ndarray, shape (n,), str
-        Which points belong together: same data, same tokenizer. Empty strings if nothing tells it.
+        Which points belong together: same data, same tokenizer. Empty strings if unknown.
     remarks : tuple of str
         What was ignored or guessed while reading, a sentence each.
 
@@ -80,9 +80,9 @@ class Points:
         """Training compute 6 N D, floating-point operations (Kaplan et al. 2020, section 2.1)."""
         return 6 * self.N * self.D
 
-    def where(self, kept: NDArray[np.bool_]) -> "Points":
+    def where(self, rows: NDArray[np.bool_]) -> "Points":
         """Return some of the points; remarks stay."""
-        return Points(self.N[kept], self.D[kept], self.loss[kept], self.run[kept], self.family[kept], self.remarks)
+        return Points(self.N[rows], self.D[rows], self.loss[rows], self.run[rows], self.family[rows], self.remarks)
 
 
 def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> Points:
@@ -92,7 +92,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     ----------
     path : str or Path
     columns : mapping, optional
-        Which column is which of `COLUMNS`; the others are guessed by their names.
+        Which column is which of `COLUMNS`; the others are identified by their names.
 
     Raises
     ------
@@ -101,19 +101,21 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     """
     import polars as pl
 
-    from toposcope.logs.formats import runs_of
+    from toposcope.logs.formats import read_raw
 
     path, named = Path(path), dict(columns or {})
     if unknown := set(named) - set(COLUMNS):
-        raise ToposcopeError(f"points: {', '.join(sorted(unknown))} is no column of points; expected {COLUMNS}")
+        raise ToposcopeError(
+            f"points: no column can be named to be {', '.join(sorted(unknown))}; choose from {', '.join(COLUMNS)}"
+        )
     if not path.exists():
         raise ToposcopeError(f"{path}: no such file")
-    raws = runs_of(path, look=True)
+    raws = read_raw(path, look=True)
     if raws is None:
         raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
     tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
     points = _of_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
-    if points.N.max() < SMALL and points.D.max() < SMALL:
+    if points.N.max() < MIN_LARGEST and points.D.max() < MIN_LARGEST:
         raise ToposcopeError(
             f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
             "give parameters and tokens themselves"
@@ -124,7 +126,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
 def points_of(logs: Iterable[Log]) -> Points:
     """Return one point for each log: its final loss, at all the tokens that it was trained on.
 
-    Logs that do not tell parameters or tokens, or that have not reached the end of their plan, are left out, with a
+    Logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
     remark. Bits become nats.
 
     Raises
@@ -137,17 +139,17 @@ def points_of(logs: Iterable[Log]) -> Points:
         tokens = log.tokens_per_step * float(log.steps[-1])
         if not (log.parameters > 0 and tokens > 0):
             missing = "parameters" if not log.parameters > 0 else "tokens"
-            remarks.append(f"{log.name}: left out, its log does not tell the number of {missing}")
-        elif log.last_step is not None and log.steps[-1] < COMPLETE * log.last_step:
-            remarks.append(f"{log.name}: left out, at step {log.steps[-1]} of {log.last_step} it is not at its end")
+            remarks.append(f"{log.name}: left out, its log does not state the number of {missing}")
+        elif log.last_step is not None and log.steps[-1] < MIN_COMPLETE_SHARE * log.last_step:
+            remarks.append(f"{log.name}: left out, it is not complete: step {log.steps[-1]} of {log.last_step}")
         else:
             rows.append((log.parameters, tokens, log.final_loss()[0] * _in_nats(log.unit), log.name))
             families.append(log.family)
             units.add(log.unit.endswith("per byte"))
     if not rows:
-        raise ToposcopeError("points: no log tells parameters, tokens and a final loss; " + "; ".join(remarks))
+        raise ToposcopeError("points: no log states parameters, tokens and a final loss; " + "; ".join(remarks))
     if len(units) > 1:
-        raise ToposcopeError("points: losses per byte and losses per token cannot be set beside each other")
+        raise ToposcopeError("points: losses per byte and losses per token cannot be compared")
     if True in units:
         remarks.append("losses are per byte")
     N, D, loss, names = zip(*rows, strict=True)
@@ -183,23 +185,23 @@ def _of_table(path: Path, table: "pl.DataFrame", named: dict[str, str]) -> Point
 
 def _found(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
     """Return which column is which of `COLUMNS`."""
-    from toposcope.logs.raw import listed
+    from toposcope.logs.raw import join_names
 
     for what, name in named.items():
         if name not in names:
-            raise ToposcopeError(f"{path}: no column {name} ({what}); there are {listed(names)}")
-    found = _guessed(names) | named
+            raise ToposcopeError(f"{path}: no column {name} ({what}); there are {join_names(names)}")
+    found = _identified(names) | named
     for what, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
         if what not in found and not (what == "D" and "C" in found):
-            raise ToposcopeError(f"{path}: no column for {what}, {meaning}; name it. There are {listed(names)}")
+            raise ToposcopeError(f"{path}: no column for {what}, {meaning}; name it. There are {join_names(names)}")
     return found
 
 
 def _nats(loss: Vector, name: str) -> tuple[Vector, list[str]]:
-    """Return losses in nats, and remarks; the name of the column tells their unit."""
-    from toposcope.logs.columns import loss_column
+    """Return losses in nats, and remarks; their unit is that in the name of the column."""
+    from toposcope.logs.columns import target_of
 
-    unit = loss_column(name).unit
+    unit = target_of(name).unit
     if unit == "perplexity":
         return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
     return loss * _in_nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
@@ -221,12 +223,12 @@ def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
     return first
 
 
-def _guessed(names: list[str]) -> dict[str, str]:
-    """Return which column is which of `COLUMNS`, as far as names tell."""
-    from toposcope.logs.columns import guess
+def _identified(names: list[str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`, by their names."""
+    from toposcope.logs.columns import identify_columns
 
-    logged = guess(names)
-    found = {"loss": logged.losses[0].column} if logged.losses else {}
+    logged = identify_columns(names)
+    found = {"loss": logged.losses[0].name} if logged.losses else {}
     for what, as_logged, others in (
         ("N", "parameters", ()),
         ("D", "tokens", TOKENS),
@@ -235,7 +237,7 @@ def _guessed(names: list[str]) -> dict[str, str]:
         ("family", "family", FAMILY),
     ):
         plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
-        fit = [*logged.columns.get(as_logged, []), *(plain[other] for other in others if other in plain)]
+        fit = [*logged.named.get(as_logged, []), *(plain[other] for other in others if other in plain)]
         if fit:
             found[what] = fit[0]
     return found

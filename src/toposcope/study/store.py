@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats.entry import itemsize
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import Evidence, Finding
+from toposcope.integrity import CheckpointSummary, Finding
+from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study.kinds import PUBLISHED, kind_of
 
@@ -101,7 +101,8 @@ class Store:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
             if self.meta("schema_version") in OLDER:
                 _put_kinds(
-                    c, c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement")
+                    c,
+                    c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
                 )
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 
@@ -139,7 +140,7 @@ class Store:
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
-    def put_log(self, run: str, log: TrainingLog | None) -> None:
+    def put_log(self, run: str, log: LogTable | None) -> None:
         """Replace the training log of a run; NaN means not logged, infinities are kept."""
         columns = [log.steps.tolist(), *(log.values[c].tolist() for c in COLUMNS)] if log else []
         rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
@@ -192,15 +193,15 @@ class Store:
                 [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
             )
 
-    def evidence(self, run: str) -> dict[int, Evidence]:
+    def evidence(self, run: str) -> dict[int, CheckpointSummary]:
         """Return what the doctor knows of the checkpoints of a run, by step; what cannot be decoded is not known."""
         found = {}
         for step, content in self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run):
             with suppress(msgspec.MsgspecError):  # of another version, or damaged: that checkpoint is read again
-                found[step] = msgspec.msgpack.decode(content, type=Evidence)
+                found[step] = msgspec.msgpack.decode(content, type=CheckpointSummary)
         return found
 
-    def put_evidence(self, run: str, step: int, evidence: Evidence) -> None:
+    def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Keep what the doctor asks of a checkpoint."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))

@@ -15,7 +15,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
-from toposcope.integrity import Evidence, gather
+from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.probe import Diagrams, States
@@ -51,7 +51,7 @@ class Read:
     """What reading a checkpoint gave; `row` is None where its evidence tells of an error."""
 
     row: CheckpointRow | None
-    evidence: Evidence
+    evidence: CheckpointSummary
 
 
 class Hashed(NamedTuple):
@@ -102,7 +102,7 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
     checkpoint = task.checkpoint
     try:
         fingerprint = checkpoint.fingerprint()
-        evidence = gather(checkpoint, deep=True, passed=lambda n: report(WORK, n, 0))
+        evidence = summarise(checkpoint, deep=True, progress=lambda n: report(WORK, n, 0))
         if evidence.error:
             return Read(None, evidence)
         layers = tuple(
@@ -195,7 +195,7 @@ def _checked(result: Measurement | Failure) -> Measurement | Failure:
     return result
 
 
-def _hash_all(evidence: Evidence) -> str:
+def _hash_all(evidence: CheckpointSummary) -> str:
     told = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
     return hashlib.sha256(told.encode()).hexdigest()
 
