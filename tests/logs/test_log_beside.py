@@ -11,7 +11,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from small_checkpoints import refused
 
-from toposcope.logs import COLUMNS, LogTable, log_beside
+from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
+from toposcope.logs.columns import target_of
 
 
 def read(folder: Path) -> LogTable:
@@ -34,7 +35,7 @@ def trainer_state(*history: dict[str, float]) -> str:
     return json.dumps({"global_step": 4, "log_history": history})
 
 
-def test_our_log(tmp_path: Path) -> None:
+def test_the_log_of_a_run_trained_here(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(
         "step,loss,learning_rate,grad_norm,tokens,flops,validation_loss\n"
         "0,4.5,0.0,1.25,0,0,4.75\n"
@@ -73,7 +74,34 @@ def test_the_norm_of_the_weights(name: str, tmp_path: Path) -> None:
     assert_logged(read(tmp_path), [0], {"loss": [4.5], "weight_norm": [10.5]})
 
 
-def test_what_a_log_lacks_is_filled_from_another() -> None:
+def test_losses_of_any_sign_and_accuracies(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "step,loss,eval_loss,eval/c4/loss,train/bpb,eval_accuracy,epoch\n"
+        "10,-0.5,3.5,3.75,1.25,,0\n"
+        "20,-1.5,,,1.0,0.25,1\n"
+    )
+    nan = np.nan
+    columns = {
+        "loss": [-0.5, -1.5],
+        "validation_loss": [3.5, nan],
+        "train/bpb": [1.25, 1.0],
+        "eval/c4/loss": [3.75, nan],
+        "eval_accuracy": [nan, 0.25],
+    }
+    assert_logged(read(tmp_path), [10, 20], columns)
+    log = read_log(tmp_path, columns={"loss": "train/bpb"})
+    assert log.table is not None
+    assert log.table.values["eval_accuracy"][1] == 0.25
+    seen = log.until(10)
+    assert seen is not None
+    assert seen.table is not None
+    assert seen.table.steps.tolist() == [10]
+    described = {name: target_of(name) for name in log.table.further_targets}
+    assert not described["eval_accuracy"].lower_is_better
+    assert (described["train/bpb"].lower_is_better, described["train/bpb"].unit) == (True, "bits per byte")
+
+
+def test_missing_values_are_filled_from_another_log() -> None:
     log = LogTable.from_rows({0: {"loss": 4.0}, 10: {"grad_norm": 1.0}, 20: {"loss": 3.0}})
     more = LogTable.from_rows({10: {"loss": 3.5, "grad_norm": 9.0}, 20: {"loss": 9.0}, 30: {"validation_loss": 2.5}})
     nan = np.nan
@@ -116,7 +144,7 @@ def test_rows_of_a_trainer_are_merged_by_step(place: str, tmp_path: Path) -> Non
     assert_logged(read(tmp_path), [2, 4], columns)
 
 
-def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
+def test_the_newest_state_of_a_trainer_counts(tmp_path: Path) -> None:
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -125,7 +153,7 @@ def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
     assert read(tmp_path).steps.tolist() == list(range(10))
 
 
-def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+def test_the_newest_state_is_that_of_the_highest_step(tmp_path: Path) -> None:
     for age, step in enumerate((10, 9)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -213,7 +241,7 @@ def test_a_broken_log_is_not_passed_over(tmp_path: Path) -> None:
     ],
     ids=["infinite step", "huge step", "deep", "binary", "one field"],
 )
-def test_a_strangely_broken_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with refused(tmp_path / name, "cannot be read as a training log"):
         log_beside(tmp_path)

@@ -1,4 +1,4 @@
-"""Columns are guessed by name."""
+"""Columns are identified by their names."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_names_of_a_loss(name: str, unit: str, validation: bool) -> None:
 @pytest.mark.parametrize(
     "name", ["aux_loss", "train/z_loss", "loss_scale", "loss__MAX", "loss_metrics/global_max_loss"]
 )
-def test_what_is_no_loss_of_the_model(name: str) -> None:
+def test_losses_that_are_not_the_models_own(name: str) -> None:
     assert identify_columns([name]).losses == []
 
 

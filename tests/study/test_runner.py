@@ -3,6 +3,7 @@
 import math
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable

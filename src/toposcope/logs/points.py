@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.columns import identify_columns, target_of
+from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
+from toposcope.logs.raw import join_names, numbers, plural
 from toposcope.typing import Vector
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Labels = NDArray[np.str_]
 
@@ -99,10 +99,6 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     ToposcopeError
         If the file cannot be read, a column is not found, or no row has a positive N, D and loss.
     """
-    import polars as pl
-
-    from toposcope.logs.formats import read_raw
-
     path, named = Path(path), dict(columns or {})
     if unknown := set(named) - set(COLUMNS):
         raise ToposcopeError(
@@ -114,7 +110,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     if raws is None:
         raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
     tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
-    points = _of_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
+    points = _from_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
     if points.N.max() < MIN_LARGEST and points.D.max() < MIN_LARGEST:
         raise ToposcopeError(
             f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
@@ -143,7 +139,7 @@ def points_of(logs: Iterable[Log]) -> Points:
         elif log.last_step is not None and log.steps[-1] < MIN_COMPLETE_SHARE * log.last_step:
             remarks.append(f"{log.name}: left out, it is not complete: step {log.steps[-1]} of {log.last_step}")
         else:
-            rows.append((log.parameters, tokens, log.final_loss()[0] * _in_nats(log.unit), log.name))
+            rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
             families.append(log.family)
             units.add(log.unit.endswith("per byte"))
     if not rows:
@@ -158,58 +154,71 @@ def points_of(logs: Iterable[Log]) -> Points:
     )
 
 
-def _of_table(path: Path, table: "pl.DataFrame", named: dict[str, str]) -> Points:
-    from toposcope.logs.raw import numbers
-
-    found = _found(path, table.columns, named)
-    values = {what: numbers(table[found[what]]).values for what in ("N", "D", "C") if what in found}
-    loss, remarks = _nats(numbers(table[found["loss"]]).values, found["loss"])
+def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
+    source = _sources(path, table.columns, named)
+    values = {column: numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
+    loss, remarks = _in_nats(numbers(table[source["loss"]]).values, target_of(source["loss"]).unit)
     N = np.where(values["N"] > 0, values["N"], np.nan)
     D = values["D"] if "D" in values else values["C"] / (6 * N)
     if "D" not in values:
-        remarks.append(f"tokens are computed from compute ({found['C']}): D = C / (6 N)")
-    labels = {what: _labels(table, found.get(what)) for what in ("run", "family")}
-    whole = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
-    first = _first_of_equals([N, D, loss, *labels.values()])
-    if not whole.all():
-        remarks.append(f"{_rows(~whole)} without a positive N, D and loss: ignored")
-    if (whole & ~first).any():
-        remarks.append(f"{_rows(whole & ~first)} twice in the table: counted once")
-    kept = whole & first
-    if not kept.any():
+        remarks.append(f"tokens are computed from compute ({source['C']}): D = C / (6 N)")
+    run, family = (_labels(table, source.get(column)) for column in ("run", "family"))
+    complete = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
+    first = _first_of_equals([N, D, loss, run, family])
+    for n, what in (
+        ((~complete).sum(), "without a positive N, D and loss: ignored"),
+        ((complete & ~first).sum(), "twice in the table: counted once"),
+    ):
+        if n:
+            remarks.append(f"{plural(int(n), 'row', 'rows')} {what}")
+    rows = complete & first
+    if not rows.any():
         raise ToposcopeError(f"{path}: no row has a positive N, D and loss")
     alone = np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_)
-    run = np.where(labels["run"] == "", alone, labels["run"])
-    return Points(N[kept], D[kept], loss[kept], run[kept], labels["family"][kept], tuple(remarks))
+    run = np.where(run == "", alone, run)
+    return Points(N[rows], D[rows], loss[rows], run[rows], family[rows], tuple(remarks))
 
 
-def _found(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
-    """Return which column is which of `COLUMNS`."""
-    from toposcope.logs.raw import join_names
-
-    for what, name in named.items():
+def _sources(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
+    """Return which column of a table each of `COLUMNS` is read from."""
+    for column, name in named.items():
         if name not in names:
-            raise ToposcopeError(f"{path}: no column {name} ({what}); there are {join_names(names)}")
-    found = _identified(names) | named
-    for what, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
-        if what not in found and not (what == "D" and "C" in found):
-            raise ToposcopeError(f"{path}: no column for {what}, {meaning}; name it. There are {join_names(names)}")
-    return found
+            raise ToposcopeError(f"{path}: no column {name} ({column}); there are {join_names(names)}")
+    source = _identified(names) | named
+    for column, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
+        if column not in source and not (column == "D" and "C" in source):
+            raise ToposcopeError(f"{path}: no column for {column}, {meaning}; name it. There are {join_names(names)}")
+    return source
 
 
-def _nats(loss: Vector, name: str) -> tuple[Vector, list[str]]:
-    """Return losses in nats, and remarks; their unit is that in the name of the column."""
-    from toposcope.logs.columns import target_of
+def _identified(names: list[str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`, by their names."""
+    logged = identify_columns(names)
+    plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
+    found = {"loss": [target.name for target in logged.losses]}
+    for column, quantity, others in (
+        ("N", "parameters", ()),
+        ("D", "tokens", TOKENS),
+        ("C", "", COMPUTE),
+        ("run", "run", ()),
+        ("family", "family", FAMILY),
+    ):
+        found[column] = [*logged.named.get(quantity, []), *(plain[other] for other in others if other in plain)]
+    return {column: candidates[0] for column, candidates in found.items() if candidates}
 
-    unit = target_of(name).unit
+
+def _in_nats(loss: Vector, unit: str) -> tuple[Vector, list[str]]:
+    """Return losses in nats, and remarks."""
     if unit == "perplexity":
         return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
-    return loss * _in_nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
+    return loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
 
 
-def _labels(table: "pl.DataFrame", name: str | None) -> Labels:
-    import polars as pl
+def _nats(unit: str) -> float:
+    return float(np.log(2)) if unit.startswith("bits") else 1.0
 
+
+def _labels(table: pl.DataFrame, name: str | None) -> Labels:
     if name is None:
         return np.full(len(table), "", dtype=np.str_)
     return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
@@ -221,32 +230,3 @@ def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
     first = np.zeros(keys.shape[1], dtype=bool)
     first[np.unique(keys, axis=1, return_index=True)[1]] = True
     return first
-
-
-def _identified(names: list[str]) -> dict[str, str]:
-    """Return which column is which of `COLUMNS`, by their names."""
-    from toposcope.logs.columns import identify_columns
-
-    logged = identify_columns(names)
-    found = {"loss": logged.losses[0].name} if logged.losses else {}
-    for what, as_logged, others in (
-        ("N", "parameters", ()),
-        ("D", "tokens", TOKENS),
-        ("C", "", COMPUTE),
-        ("run", "run", ()),
-        ("family", "family", FAMILY),
-    ):
-        plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
-        fit = [*logged.named.get(as_logged, []), *(plain[other] for other in others if other in plain)]
-        if fit:
-            found[what] = fit[0]
-    return found
-
-
-def _in_nats(unit: str) -> float:
-    return float(np.log(2)) if unit.startswith("bits") else 1.0
-
-
-def _rows(which: NDArray[np.bool_]) -> str:
-    n = int(which.sum())
-    return "1 row" if n == 1 else f"{n} rows"

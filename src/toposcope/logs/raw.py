@@ -21,7 +21,7 @@ MAX_REMARK_LENGTH = 1000
 
 @dataclass(frozen=True, eq=False)
 class RawLog:
-    """A table of one run, or of several that it tells apart itself.
+    """A table of one run, or of several under a column of runs.
 
     Attributes
     ----------
