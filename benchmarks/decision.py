@@ -13,6 +13,7 @@ import click
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
+from toposcope.logs.points import Points, read_points
 
 from bench import RESULTS, Column, show, write
 from toposcope.forecasting.decision.calibration import (
@@ -40,12 +41,7 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-<<<<<<< HEAD
-from toposcope.logs.points import Points, read_points
 from toposcope.report.figures.drawn import STYLE
-=======
-from toposcope.report.figures import STYLE
->>>>>>> main
 from toposcope.report.figures.reliability import reliability as draw
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
