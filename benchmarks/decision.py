@@ -13,7 +13,6 @@ import click
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
-from toposcope.logs.points import Points, read_points
 
 from bench import RESULTS, Column, show, write
 from toposcope.forecasting.decision.calibration import (
