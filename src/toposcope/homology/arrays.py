@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.kernels.magnitudes import EXPONENT_BITS, Magnitudes
+from toposcope.typing import Indices, Matrix
 
 COMPUTED_IN = (np.dtype(np.float32), np.dtype(np.float64))
 NORMAL_EXPONENT = 1000
@@ -38,7 +39,7 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
     return matrix
 
 
-def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[NDArray[np.float64], int]:
+def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[Matrix, int]:
     """Return the same in float64, in units of a power of two in which no entry is above one, and that power.
 
     Returns
@@ -195,7 +196,7 @@ def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return wide
 
 
-def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int64]:
+def as_indices(values: ArrayLike | Any, name: str, count: int) -> Indices:
     """Return distinct indices below a count, at least one.
 
     Raises
@@ -211,7 +212,7 @@ def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int
             f"{name}: expected distinct numbers from 0 to {count - 1}, got {len(chosen)} from {chosen.min()} to "
             f"{chosen.max()}"
         )
-    indices: NDArray[np.int64] = chosen.astype(np.int64)
+    indices: Indices = chosen.astype(np.int64)
     return indices
 
 

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.homology.arrays import as_float_matrix
-
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix
 
 BLOCK = 1 << 20
 """Entries in float64 at a time."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
+from toposcope.typing import Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class Diagram:
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
     """
 
-    pairs: NDArray[np.float64]
+    pairs: Matrix
     dimension: int
     n_essential: int = 0
     n_truncated: int = 0
     cover_radius: float = 0.0
     engine: str = ""
-    births: NDArray[np.float64] | None = None
+    births: Vector | None = None
 
     def __post_init__(self) -> None:
         usual = type(self.pairs) is np.ndarray and self.pairs.dtype == np.float64
@@ -68,7 +68,7 @@ class Diagram:
         return f"Diagram(H{self.dimension}: {', '.join(parts)})"
 
     @property
-    def lifetimes(self) -> NDArray[np.float64]:
+    def lifetimes(self) -> Vector:
         """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""
         return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
 
@@ -82,6 +82,6 @@ def as_diagram(value: Any, name: str) -> Diagram:
     return value
 
 
-def sorted_pairs(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+def sorted_pairs(pairs: Matrix) -> Matrix:
     """Sort points by birth, then death, so that equal diagrams are equal arrays."""
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]

@@ -15,10 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_number
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, Whole, as_cloud
-
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 SAME_DIRECTION = 2.0**-50
 """Chord of the unit sphere that rounding may leave between equal directions."""
@@ -121,7 +118,7 @@ def _two_least(matrix: Matrix, same: float = 0.0) -> Matrix:
     return two_least(matrix)
 
 
-def _two_least_squares(points: Points, same: float) -> Matrix:
+def _two_least_squares(points: Matrix, same: float) -> Matrix:
     """Return the two least squared distances of each point that has no earlier one at a square of at most `same`."""
     from toposcope.kernels.duplicates import first_occurrences
 
@@ -135,7 +132,7 @@ def _two_least_squares(points: Points, same: float) -> Matrix:
         points = points[~repeats]
 
 
-def _neighbours(points: Points) -> tuple[NDArray[np.int32], Matrix]:
+def _neighbours(points: Matrix) -> tuple[NDArray[np.int32], Matrix]:
     """List the nearest points of each, and their squared distances; the first two are certain, absent ones infinite."""
     from toposcope.kernels.euclidean_tree import LARGEST_ERROR, Search, when_asked
     from toposcope.kernels.neighbour_search import KEPT, ProductSearch, difference_search, rounding

@@ -8,16 +8,13 @@ births and their number need no n x n distances and no reduction.
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
-from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, Whole, as_cloud
-
-Vector = NDArray[np.float64]
-"""One number a birth."""
-Edges = NDArray[np.int64]
+from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Whole, as_cloud
+from toposcope.typing import Indices, Matrix, Vector
 
 N_PIVOTS = 64
 """Half of them central points, half random ones."""
@@ -113,7 +110,7 @@ def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
     return cloud.tree()[0], births
 
 
-def _from_centre(cloud: Euclidean) -> Points:
+def _from_centre(cloud: Euclidean) -> Matrix:
     """Return the distinct points, those near the centroid first."""
     from toposcope.kernels.duplicates import first_occurrences
 
@@ -121,7 +118,7 @@ def _from_centre(cloud: Euclidean) -> Points:
     return points[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
 
 
-def _empty_lunes(points: Points, kind: int) -> Edges | None:
+def _empty_lunes(points: Matrix, kind: int) -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
@@ -147,7 +144,7 @@ def _empty_lunes(points: Points, kind: int) -> Edges | None:
     return np.concatenate(found)
 
 
-def _precision(points: Points) -> type[np.floating[Any]]:
+def _precision(points: Matrix) -> type[np.floating[Any]]:
     """Return in what precision bounds tell a point's nearest neighbours from others."""
     from scipy.spatial.distance import cdist
 

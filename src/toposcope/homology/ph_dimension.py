@@ -15,6 +15,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
+from toposcope.typing import Matrix, Vector
 
 N_SIZES = 8
 LEAST_POINTS = 50
@@ -72,7 +73,7 @@ class PHDimension:
 
     estimates: tuple[DimensionEstimate, ...]
     sizes: NDArray[np.int64]
-    log_sums: NDArray[np.float64]
+    log_sums: Matrix
     n_points: int
     n_draws: int
 
@@ -197,7 +198,7 @@ def _as_sizes(sizes: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     return counts
 
 
-def _log_power_sums(lifetimes: NDArray[np.float64], alphas: list[float], shape: tuple[int, ...]) -> list[float]:
+def _log_power_sums(lifetimes: Vector, alphas: list[float], shape: tuple[int, ...]) -> list[float]:
     """Logarithm of sum(l^alpha) for every alpha, in units of the longest bar so that no power leaves the range."""
     longest = lifetimes.max()
     if longest == 0:
@@ -209,7 +210,7 @@ def _log_power_sums(lifetimes: NDArray[np.float64], alphas: list[float], shape: 
     return [float(alpha * np.log(longest) + np.log((shares**alpha).sum())) for alpha in alphas]
 
 
-def _estimate(alpha: float, log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> DimensionEstimate:
+def _estimate(alpha: float, log_sizes: Vector, logs: Matrix) -> DimensionEstimate:
     """Fit one line to the means over draws; `logs` has shape (sizes, draws)."""
     from scipy.special import stdtrit
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_float_matrix, as_scaled_matrix, scaled
 from toposcope.homology.memory import check_fits
+from toposcope.typing import Indices, Matrix, Vector
 
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
 BORUVKA_POINTS = 1000
@@ -41,7 +39,7 @@ class Cloud(Protocol):
     def tree(self) -> tuple[Vector, str]:
         """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Return the distances between chosen points, shape (k, k); not to be changed."""
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
@@ -114,7 +112,7 @@ class Euclidean:
     A power of two changes no digit of a result, and keeps the squares of all but vanishing differences in range.
     """
 
-    points: Points
+    points: Matrix
     exponent: int
     name: str
 
@@ -152,7 +150,7 @@ class Euclidean:
 
         return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Compute them from coordinate differences."""
         from toposcope.kernels.pairwise import distance_matrix
 
@@ -189,7 +187,7 @@ class Euclidean:
         return found
 
 
-def _prim_squares(points: Points) -> Vector:
+def _prim_squares(points: Matrix) -> Vector:
     from toposcope.kernels.euclidean_prim import prim_squares
 
     return prim_squares(points)
@@ -233,7 +231,7 @@ class Directions:
     sphere: Euclidean
 
     @classmethod
-    def of(cls, points: Points, name: str) -> "Directions":
+    def of(cls, points: Matrix, name: str) -> "Directions":
         """Divide every point by its norm."""
         largest = np.abs(points).max(axis=1)
         if not largest.all():
@@ -256,7 +254,7 @@ class Directions:
         chords, engine = self.sphere.tree()
         return chords**2 / 2, engine
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Compute them from chords."""
         return self.sphere.distances(chosen) ** 2 / 2
 
@@ -277,7 +275,7 @@ class Distances:
     They need not obey the triangle inequality, without which a cover radius bounds nothing.
     """
 
-    matrix: Points
+    matrix: Matrix
     metric: ClassVar[Metric] = "precomputed"
 
     @property
@@ -296,7 +294,7 @@ class Distances:
 
         return np.sort(prim_lengths(self.matrix)), "prim"
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""
         if np.array_equal(chosen, np.arange(len(self.matrix))):
             return self.matrix
@@ -335,7 +333,7 @@ class Whole:
     """
 
     cloud: Cloud
-    matrix: Points
+    matrix: Matrix
     metric: Metric
 
     @property
@@ -352,7 +350,7 @@ class Whole:
         """Prim's algorithm on the distances."""
         return Distances(self.matrix).tree()
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""
         return Distances(self.matrix).distances(chosen)
 
@@ -365,7 +363,7 @@ class Whole:
         return self.cloud.cover_radius(chosen)
 
 
-def as_distances(values: ArrayLike | Any, name: str) -> Points:
+def as_distances(values: ArrayLike | Any, name: str) -> Matrix:
     """Return a matrix of distances between n points: symmetric, not negative, zero on the diagonal; float64.
 
     Raises

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
+from toposcope.typing import Matrix
 
-Matrix = NDArray[np.float64]
 Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"]
 
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)

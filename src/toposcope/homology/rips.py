@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
@@ -13,6 +13,7 @@ from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, total_memory
 from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large
+from toposcope.typing import Indices, Matrix, Vector
 
 DEFAULT_LANDMARKS = 2000
 """Landmarks where the number of points is left to us and all are too many."""
@@ -128,9 +129,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
 
 
-def farthest_points(
-    points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def farthest_points(points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean") -> tuple[Indices, Vector]:
     """Choose landmarks greedily, each the farthest from those before it, starting farthest from the centroid.
 
     Parameters
@@ -164,7 +163,7 @@ def farthest_points(
     return cloud.landmarks(count)
 
 
-def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: float) -> Diagram:
+def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagram:
     """Return H0, from the lengths of the minimum spanning tree where they are known of a large cloud."""
     engine = "lunes"
     if lengths is None or not is_large(cloud.shape) or isinstance(cloud, DeviceEuclidean):
@@ -184,11 +183,11 @@ def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: fl
 class _Sample(NamedTuple):
     """Points that stand for a cloud, and how far from them another point can be."""
 
-    indices: NDArray[np.int64]
+    indices: Indices
     cover_radius: float
 
 
-def _sample(cloud: Cloud, size: int, chosen: NDArray[np.int64] | None) -> _Sample:
+def _sample(cloud: Cloud, size: int, chosen: Indices | None) -> _Sample:
     """Return the chosen points, or all of them, or landmarks."""
     if chosen is not None:
         return _Sample(chosen, cloud.cover_radius(chosen))
@@ -198,7 +197,7 @@ def _sample(cloud: Cloud, size: int, chosen: NDArray[np.int64] | None) -> _Sampl
     return _Sample(indices, float(radii[-1]))
 
 
-def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: NDArray[np.float64] | None) -> Diagram:
+def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | None) -> Diagram:
     diagram = loop_diagram(cloud.distances(sample.indices), threshold)
     return replace(diagram, cover_radius=sample.cover_radius, births=births)
 
@@ -221,7 +220,7 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
     ]
 
 
-def _finite_part(bars: NDArray[np.float64], dimension: int, cover_radius: float) -> Diagram:
+def _finite_part(bars: Matrix, dimension: int, cover_radius: float) -> Diagram:
     finite = np.isfinite(bars[:, 1])
     n_truncated = int((~finite).sum())
     return Diagram(

@@ -13,9 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import NORMAL_EXPONENT, as_array, as_count, not_finite
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 EPS = 2.0**-52
 

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number
 from toposcope.homology.diagram import Diagram, as_diagram
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 
 def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:
@@ -92,9 +91,7 @@ def landscape(diagram: Diagram, at: ArrayLike, n_layers: int = 5) -> Vector:
     return layers
 
 
-def persistence_image(
-    diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: ArrayLike, bandwidth: float
-) -> NDArray[np.float64]:
+def persistence_image(diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: ArrayLike, bandwidth: float) -> Matrix:
     """Integrate the persistence surface over the pixels of a grid (Adams et al. 2017).
 
     Each bar puts an isotropic Gaussian of standard deviation `bandwidth` at (birth, lifetime), weighted by its

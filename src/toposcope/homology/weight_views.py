@@ -4,10 +4,10 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
+from toposcope.typing import Indices
 
 PARTS = ("q", "k", "v")
 
@@ -49,7 +49,7 @@ def qkv_rows(
     *,
     layout: Literal["stacked", "interleaved"] = "stacked",
     per: Literal["part", "head"] = "part",
-) -> dict[str, NDArray[np.int64]]:
+) -> dict[str, Indices]:
     """Return which rows of a fused query-key-value matrix belong to which part or head.
 
     Parameters

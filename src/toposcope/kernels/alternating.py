@@ -10,12 +10,9 @@ regression (errors of all prefixes in one pass).
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-
-Vector = NDArray[np.float64]
-Index = NDArray[np.int64]
+from toposcope.typing import Indices, Vector
 
 
 @compiled
@@ -44,7 +41,7 @@ def alternating_errors(series: Vector, most: int) -> Vector:
 
 
 @compiled
-def alternating_places(series: Vector, rising: int, count: int) -> Index:
+def alternating_places(series: Vector, rising: int, count: int) -> Indices:
     """Return where the best alternating stretches of series begin, and where they turn.
 
     Parameters

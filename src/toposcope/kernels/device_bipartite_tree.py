@@ -17,8 +17,9 @@ Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from toposcope.typing import Vector
 
 KEY_TYPES = {
     torch.float16: torch.int16,
@@ -80,7 +81,7 @@ class Edges:
         self.b = positions - self.a * n + m
 
 
-def device_tree_weights(W: Tensor) -> NDArray[np.float64]:
+def device_tree_weights(W: Tensor) -> Vector:
     """Return the weights |w| of the maximum spanning tree, ascending; shape (m + n - 1,).
 
     Parameters

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from toposcope.kernels.euclidean_tree import MANY, tree_squares, when_asked
 from toposcope.kernels.neighbour_search import KEPT, Neighbours, rounding
 from toposcope.kernels.union_find import Parents
+from toposcope.typing import Indices, Vector
 
 BLOCK_BYTES = 1 << 28
 """Size of what a block of rows takes, about."""
 
 
-def device_tree_squares(points: Tensor) -> NDArray[np.float64] | None:
+def device_tree_squares(points: Tensor) -> Vector | None:
     """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64.
 
     Parameters
@@ -73,7 +73,7 @@ class TorchProductSearch:
         self._own = (1 - relative) * squared_norms - absolute
         self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * KEPT * d))
 
-    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
         with torch.no_grad(), _full_precision(self._points.device.type):
             components = torch.from_numpy(labels).to(self._points.device)
@@ -90,7 +90,7 @@ class TorchProductSearch:
         return indices, squares, least.values[:, -1].double() + self._own[rows]
 
 
-def torch_difference_search(points: Tensor, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+def torch_difference_search(points: Tensor, rows: Indices, labels: Parents) -> Neighbours:
     """Return the neighbours of some points outside their components, from coordinate differences alone.
 
     Parameters

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.neighbour_search import KEPT, Neighbours, Points, ProductSearch, difference_search, rounding
+from toposcope.kernels.neighbour_search import KEPT, Neighbours, ProductSearch, difference_search, rounding
 from toposcope.kernels.union_find import Parents, find, join
+from toposcope.typing import Indices, Matrix, Vector
 
 Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 """From some points, and the component of every point, to the nearest points outside."""
@@ -29,7 +30,7 @@ LARGEST_ERROR = 0.25
 """Products whose relative error may exceed this are not made: its bound no longer holds."""
 
 
-def boruvka_squares(points: Points) -> NDArray[np.float64] | None:
+def boruvka_squares(points: Matrix) -> Vector | None:
     """Return the squared edge lengths of the minimum spanning tree, unsorted; shape (n - 1,), float64.
 
     Parameters
@@ -56,7 +57,7 @@ def when_asked(make: Callable[[], Search]) -> Search:
     return lambda rows, labels: made()(rows, labels)
 
 
-def tree_squares(n: int, searches: Sequence[Search], limit: int) -> NDArray[np.float64] | None:
+def tree_squares(n: int, searches: Sequence[Search], limit: int) -> Vector | None:
     """Return the same of n points that only the searches know.
 
     Parameters
@@ -110,9 +111,9 @@ def _doubtful(
     labels: Parents,
     largest: int,
     indices: NDArray[np.int32],
-    squares: NDArray[np.float64],
-    beyond: NDArray[np.float64],
-) -> NDArray[np.int64]:
+    squares: Matrix,
+    beyond: Vector,
+) -> Indices:
     """Return the points from which an edge shorter than their component's choice might leave unlisted."""
     n = len(labels)
     choice = np.full(n, np.inf)
@@ -137,8 +138,8 @@ def _join(
     largest: int,
     parent: Parents,
     indices: NDArray[np.int32],
-    squares: NDArray[np.float64],
-    tree: NDArray[np.float64],
+    squares: Matrix,
+    tree: Vector,
     found: int,
 ) -> int:
     """Join every component along its choice; returns how many edges `tree` holds."""

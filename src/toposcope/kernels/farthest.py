@@ -8,19 +8,17 @@ Source: Gonzalez 1985.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.typing import Indices, Matrix, Vector
 
 ON_TRIAL = 16
 """Most points that are taken at a time."""
 
 
 @compiled
-def farthest_order(
-    points: NDArray[np.float64], first: int, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vector]:
     """Return distinct landmarks, each the farthest point from those before it.
 
     Parameters
@@ -61,7 +59,7 @@ def farthest_order(
 
 
 @compiled
-def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+def _measure(points: Matrix, chosen: Indices, squares: Matrix) -> None:
     """Fill in the squared distances of all points from some, a line each."""
     for i in range(len(points)):
         for k in range(len(chosen)):
@@ -69,7 +67,7 @@ def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: ND
 
 
 @compiled
-def _place(chosen: NDArray[np.int64], index: int) -> int:
+def _place(chosen: Indices, index: int) -> int:
     """Return where an index stands among others; -1 if it does not."""
     for k in range(len(chosen)):
         if chosen[k] == index:
@@ -78,7 +76,7 @@ def _place(chosen: NDArray[np.int64], index: int) -> int:
 
 
 @compiled
-def _farthest(nearest: NDArray[np.float64], chosen: NDArray[np.int64]) -> int:
+def _farthest(nearest: Vector, chosen: Indices) -> int:
     """Fill in the points with the largest values that are not below zero, the largest first; return how many."""
     count = 0
     for i in range(len(nearest)):

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import Words
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Matrix
 
 
 @compiled
 def first_row_with_possible_births(
-    distances: NDArray[np.float64],
+    distances: Matrix,
     label: NDArray[np.int32],
     neighbours: Words,
     reached: float,
@@ -73,7 +74,7 @@ def _meet(neighbours: Words, a: int, b: int) -> bool:
 
 
 @compiled
-def _lune_has_a_point(distances: NDArray[np.float64], u: int, v: int) -> bool:
+def _lune_has_a_point(distances: Matrix, u: int, v: int) -> bool:
     for w in range(len(distances)):
         if distances[u, w] < distances[u, v] and distances[v, w] < distances[u, v]:
             return True

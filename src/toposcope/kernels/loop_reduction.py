@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from toposcope.kernels.bit_sets import BitTree, empty_tree, largest, toggle
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.lunes import JOINS, Edges, pair_index
+from toposcope.typing import Indices
 
 ALIVE = -1
 """In place of the rank of the edge that closed a loop."""
@@ -41,8 +42,8 @@ class Sums(NamedTuple):
     size : int
     """
 
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
+    starts: Indices
+    stops: Indices
     members: NDArray[np.int32]
     size: int
 

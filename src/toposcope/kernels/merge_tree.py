@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.union_find import find
-
-Vertices = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 
 @compiled
 def grid_basins(
-    padded: NDArray[np.float64], steps: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[Vertices, Vertices, Vertices, Vertices]:
+    padded: Matrix, steps: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[Indices, Indices, Indices, Indices]:
     """Send every vertex of a grid downwards, and find the vertices that join basins.
 
     Parameters
@@ -92,9 +91,7 @@ def grid_basins(
 
 
 @compiled
-def graph_basins(
-    values: NDArray[np.float64], edges: NDArray[np.int64]
-) -> tuple[Vertices, Vertices, Vertices, Vertices]:
+def graph_basins(values: Vector, edges: NDArray[np.int64]) -> tuple[Indices, Indices, Indices, Indices]:
     """Send every vertex of a graph down its steepest descent, and find the edges that join basins.
 
     Parameters
@@ -141,7 +138,7 @@ def graph_basins(
 
 @compiled
 def join_basins(
-    births: NDArray[np.float64], heights: NDArray[np.float64], saddles: Vertices, ends: NDArray[np.int64]
+    births: Vector, heights: Vector, saddles: Indices, ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Join basins by the elder rule.
 
@@ -189,7 +186,7 @@ def join_basins(
 
 
 @compiled
-def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
+def _roots(parent: Indices) -> Indices:
     """Return the roots of a union-find forest, ascending."""
     count = 0
     for v in range(len(parent)):
@@ -204,6 +201,6 @@ def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @compiled
-def _before(values: NDArray[np.float64], a: int, b: int) -> bool:
+def _before(values: Vector, a: int, b: int) -> bool:
     """Tell whether vertex a comes before vertex b in the order of (value, index)."""
     return bool(values[a] < values[b] or (values[a] == values[b] and a < b))

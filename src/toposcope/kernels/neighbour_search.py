@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.union_find import Parents
+from toposcope.typing import Indices, Matrix, Vector
 
 KEPT = 10
 """Neighbours on a list."""
@@ -27,8 +28,6 @@ BLOCK_BYTES = 1 << 24
 
 RUN = 256
 """Bounds compared with the last one kept at once."""
-
-Points = NDArray[np.float64]
 
 
 class Neighbours(NamedTuple):
@@ -44,8 +43,8 @@ class Neighbours(NamedTuple):
     """
 
     indices: NDArray[np.int32]
-    squares: NDArray[np.float64]
-    beyond: NDArray[np.float64]
+    squares: Matrix
+    beyond: Vector
 
 
 def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
@@ -58,9 +57,7 @@ def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
     return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
 
 
-def product_factors(
-    points: Points, dtype: type[np.floating[Any]]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any], Vector]:
     """Return what lower bounds of squared distances are made of: ``(left @ right.T)[i] + own[i]``.
 
     Parameters
@@ -101,11 +98,11 @@ class ProductSearch:
     dtype : numpy.float32 or numpy.float64
     """
 
-    def __init__(self, points: Points, dtype: type[np.floating[Any]]) -> None:
+    def __init__(self, points: Matrix, dtype: type[np.floating[Any]]) -> None:
         self._points = points
         self._left, self._right, self._own = product_factors(points, dtype)
 
-    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
         n = len(self._points)
         found = _unfilled(len(rows))
@@ -121,7 +118,7 @@ class ProductSearch:
         return found
 
 
-def difference_search(points: Points, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+def difference_search(points: Matrix, rows: Indices, labels: Parents) -> Neighbours:
     """Return the neighbours of some points outside their components, from coordinate differences alone."""
     found = _unfilled(len(rows))
     _scan(points, rows, labels, found.indices, found.squares, found.beyond)
@@ -147,10 +144,10 @@ def _insert(values: Any, indices: Any, value: float, index: int) -> None:
 @compiled
 def _least(
     bounds: NDArray[np.floating[Any]],
-    rows: NDArray[np.int64],
+    rows: Indices,
     labels: Parents,
     indices: NDArray[np.int32],
-    beyond: NDArray[np.float64],
+    beyond: Vector,
 ) -> None:
     """List the columns of least bound outside each row's component, and the last bound kept."""
     n = bounds.shape[1]
@@ -179,7 +176,7 @@ def _least(
 
 
 @compiled
-def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32], squares: NDArray[np.float64]) -> None:
+def _measure(points: Matrix, rows: Indices, indices: NDArray[np.int32], squares: Matrix) -> None:
     """Measure the listed points exactly, and sort the lists."""
     for r in range(len(rows)):
         listed = indices[r].copy()
@@ -192,12 +189,12 @@ def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32]
 
 @compiled
 def _scan(
-    points: Points,
-    rows: NDArray[np.int64],
+    points: Matrix,
+    rows: Indices,
     labels: Parents,
     indices: NDArray[np.int32],
-    squares: NDArray[np.float64],
-    beyond: NDArray[np.float64],
+    squares: Matrix,
+    beyond: Vector,
 ) -> None:
     for r in range(len(rows)):
         own = labels[rows[r]]

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.pairwise import pair_distance
+from toposcope.typing import Indices, Matrix
 
-Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
-Edges = NDArray[np.int64]
 
 EUCLIDEAN, COSINE = 0, 1
 """What edges are as long as: the distance of two points, or half its square."""
@@ -41,14 +40,14 @@ TIE_TOLERANCE = 1e-9
 
 
 @compiled
-def edge_length(points: Points, a: int, b: int, kind: int) -> float:
+def edge_length(points: Matrix, a: int, b: int, kind: int) -> float:
     """Return the length of an edge as it enters the filtration."""
     length = pair_distance(points, a, b)
     return length**2 / 2 if kind == COSINE else length
 
 
 @compiled
-def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
+def edge_lengths(points: Matrix, edges: Indices, kind: int) -> Matrix:
     """Return the lengths of edges, by their first two numbers; shape (m,)."""
     lengths = np.empty(len(edges))
     for e in range(len(edges)):
@@ -58,8 +57,8 @@ def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
 
 @compiled
 def empty_lunes(
-    points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
-) -> tuple[Edges, int]:
+    points: Matrix, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
+) -> tuple[Indices, int]:
     """Return the edges that nothing refutes, of some points with all that come before them.
 
     Parameters
@@ -131,7 +130,7 @@ def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
 
 
 @compiled
-def _nearest(row: Bounds) -> NDArray[np.int64]:
+def _nearest(row: Bounds) -> Indices:
     """Return the points of least bound, ascending."""
     places, bounds = np.full(N_NEAREST, -1), np.full(N_NEAREST, np.float32(np.inf))
     for w in range(len(row)):
@@ -145,7 +144,7 @@ def _nearest(row: Bounds) -> NDArray[np.int64]:
 
 
 @compiled
-def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, square: float) -> bool:
+def _refuted_by_some(points: Matrix, some: Indices, u: int, v: int, square: float) -> bool:
     """Return whether one of some points certainly refutes an edge; they are tried up to u itself."""
     below = square * (1 - TIE_TOLERANCE)
     for w in some:
@@ -158,7 +157,7 @@ def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, sq
 
 @compiled
 def _refuted(
-    points: Points, row: Bounds, others: NDArray[np.int64], u: int, v: int, square: float, kind: int
+    points: Matrix, row: Bounds, others: Indices, u: int, v: int, square: float, kind: int
 ) -> tuple[bool, bool, int]:
     """Return whether a point refutes an edge, whether one comes as near without being nearer, and how many were tried.
 
