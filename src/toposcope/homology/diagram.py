@@ -27,10 +27,10 @@ class Diagram:
         Classes still alive at the filtration cap, whose death is not known.
     cover_radius : float
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
-        distance 2r of the exact one. nan if the points that were left out are not at hand.
+        distance 2r of the exact one. nan if the points that were left out are not available.
     engine : str
         The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``gudhi``. It does
-        not change the diagram, and is not kept in a study.
+        not change the diagram, and is not stored in a study.
     births : ndarray, shape (b,), float64, or None
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
     """
@@ -74,7 +74,7 @@ class Diagram:
 
 
 def as_diagram(value: Any, name: str) -> Diagram:
-    """Return a diagram, or say what came in its place."""
+    """Return a diagram; refuse anything else."""
     if not isinstance(value, Diagram):
         raise ToposcopeError(
             f"{name}: expected a Diagram, got {type(value).__name__}; Diagram(pairs, dimension) makes one"

@@ -19,7 +19,7 @@ FIRST_EDGE_SHARE, GROWTH = 1 / 16, 1.5
 """Share of the edges that enters first, and the factor by which each further part increases what has entered."""
 
 N_SAMPLED_DISTANCES = 20_000
-"""Distances that are looked at to judge how long the edges of a part are; fewer edges than that enter at once."""
+"""Distances sampled to judge how long the edges of a part are; fewer edges than that enter at once."""
 
 BYTES_PER_ENTRY = 24
 """For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
@@ -55,7 +55,7 @@ def loop_bytes(n: int) -> int:
 def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None:
     """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
 
-    Of what is needed, `allocated` bytes are there already.
+    Of what is needed, `allocated` bytes are allocated already.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None
 
 
 class LoopFiltration:
-    """The filtration of a cloud, run up to where its last loop is closed; for cycles, they must be kept."""
+    """The filtration of a cloud, run up to where its last loop is closed; `cycle` needs ``keeps_cycles``."""
 
     def __init__(self, distances: Matrix, threshold: float, *, keeps_cycles: bool = False) -> None:
         from toposcope.kernels.loop_reduction import no_loops
@@ -154,12 +154,12 @@ def _cap(distances: Matrix, threshold: float) -> float:
 def _parts(distances: Matrix, cap: float) -> Iterator[float]:
     """Yield the longest length of each part of the edges, the last of which is `cap`."""
     n = len(distances)
-    drawn = (
+    sampled = (
         np.random.default_rng(0).integers(0, n, (2, N_SAMPLED_DISTANCES))
         if n * (n - 1) // 2 > N_SAMPLED_DISTANCES
         else np.empty((2, 0), int)
     )
-    lengths = distances[*drawn[:, drawn[0] != drawn[1]]]
+    lengths = distances[*sampled[:, sampled[0] != sampled[1]]]
     lengths = np.sort(lengths[lengths <= cap])
     share, before = FIRST_EDGE_SHARE, -np.inf
     while share < 1 and len(lengths):

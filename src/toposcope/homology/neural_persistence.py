@@ -34,7 +34,7 @@ class NeuralPersistence:
     degenerate : bool
         True for an all-zero matrix, whose persistence is 0 by convention.
     diagram : Diagram
-        The points (1, a_e); births are 1 and the filtration descends. Made when it is asked for.
+        The points (1, a_e); births are 1 and the filtration descends. Made on first access.
     """
 
     mean: float

@@ -16,10 +16,10 @@ from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cl
 from toposcope.typing import Indices, Matrix, Vector
 
 DEFAULT_LANDMARKS = 2000
-"""Landmarks where the number of points is left to us and all are too many."""
+"""Landmarks where the user sets no number of points and all are too many."""
 
 MAX_MEMORY_SHARE = 0.5
-"""Share of the machine's memory that H1 may take where the number of points is left to us."""
+"""Share of the machine's memory that H1 may take where the user sets no number of points."""
 
 ENGINE_BYTES = 32
 """GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
@@ -64,7 +64,7 @@ def rips(
     -------
     list of Diagram
         Index k holds dimension k. H0 has n - 1 finite points (duplicates give bars of length zero) less the truncated.
-        ``engine`` tells which algorithm ran.
+        ``engine`` names the algorithm that ran.
 
     Raises
     ------
@@ -75,8 +75,8 @@ def rips(
     Notes
     -----
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2 d) time for the
-    distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are reckoned with; see
-    `toposcope.homology.loops`. H2 and up may take more memory than is reckoned with before the run. Bars of length zero
+    distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
+    `toposcope.homology.loops`. H2 and up may take more memory than is counted on before the run. Bars of length zero
     are left out from H1 on: how many there are depends on the order of equal distances.
 
     Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
@@ -95,10 +95,9 @@ def rips(
     if max_dimension > 1:
         mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
-    lengths = births = None
+    lengths, births = None, None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
-        found = tree_and_births(cloud)
-        lengths, births = (None, None) if found is None else found
+        lengths, births = tree_and_births(cloud) or (None, None)
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
@@ -120,7 +119,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
 
     Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
-    are not reckoned with: GUDHI's time hangs on the cloud.
+    are not included: GUDHI's time depends on the cloud.
     """
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
@@ -164,7 +163,7 @@ def farthest_points(points: ArrayLike | Any, count: int, *, metric: Metric = "eu
 
 
 def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagram:
-    """Return H0, from the lengths of the minimum spanning tree where they are known of a large cloud."""
+    """Return H0, from the lengths of the minimum spanning tree where they are known already, for a large cloud."""
     engine = "lunes"
     if lengths is None or not is_large(cloud.shape) or isinstance(cloud, DeviceEuclidean):
         lengths, engine = cloud.tree()
@@ -213,10 +212,10 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
         homology_coeff_field=2,
         n_jobs=1,
     )
-    found = engine.fit_transform([cloud.distances(sample.indices)])[0]
+    diagrams = engine.fit_transform([cloud.distances(sample.indices)])[0]
     return [
         _finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k, sample.cover_radius)
-        for k, bars in zip(dimensions, found, strict=True)
+        for k, bars in zip(dimensions, diagrams, strict=True)
     ]
 
 

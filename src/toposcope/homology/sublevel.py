@@ -23,8 +23,8 @@ _NEIGHBOURS: Mapping[str, frozenset[tuple[int, int]]] = {
     "8": frozenset(_RING),
     "freudenthal": frozenset({(-1, -1), (-1, 0), (0, 1), (1, 1), (1, 0), (0, -1)}),
 }
-# The largest range in which float64 holds every whole number.
-_EXACT_INTEGERS = 2**53
+_MAX_EXACT_INTEGER = 2**53
+"""Up to here float64 holds every whole number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def sublevel_graph(values: ArrayLike | Any, edges: ArrayLike | Any) -> Sublevel:
     values : array-like or torch.Tensor, shape (n,)
         Finite real numbers, integers or booleans; computed in float64, and left as they are.
     edges : array-like or torch.Tensor, shape (k, 2)
-        Integers from 0 to n - 1, in any order; edges given twice and loops count for nothing. May be empty.
+        Integers from 0 to n - 1, in any order; repeated edges and loops change nothing. May be empty.
 
     Returns
     -------
@@ -321,7 +321,7 @@ def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
         raise ToposcopeError(f"values: expected {expected} with at least one entry, got shape {array.shape}")
     if array.dtype.kind not in "biuf":
         raise ToposcopeError(f"values: expected real numbers, got {array.dtype} of shape {array.shape}")
-    if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _EXACT_INTEGERS:
+    if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _MAX_EXACT_INTEGER:
         raise ToposcopeError(
             f"values: expected integers within 2^53, which float64 keeps apart, got {array.dtype} from "
             f"{array.min()} to {array.max()}, shape {array.shape}"

@@ -29,7 +29,7 @@ def unrolled(weight: Any) -> Any:
     -----
     This is the matrix that multiplies unrolled input patches. Rieck et al. 2019 (appendix) unroll the *input* instead,
     one sparse matrix for each pair of input map and filter, whose size depends on the size of the input, which weights
-    alone do not tell.
+    alone do not determine.
     """
     shape = tuple(getattr(weight, "shape", ()))
     if len(shape) < 2 or not hasattr(weight, "reshape"):

@@ -64,7 +64,7 @@ def prim_squares(points: Matrix) -> Vector:
     """
     n = len(points)
     squares = np.empty(n - 1)
-    # Behind the points outside stand others, so that four can be taken at a time; what is found of them is not used.
+    # Behind the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
     outside = np.zeros(n + 3, np.int64)
     outside[:n] = np.arange(n)
     nearest = np.full(n + 3, np.inf)
@@ -74,7 +74,7 @@ def prim_squares(points: Matrix) -> Vector:
         n_outside -= 1
         outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
         for o in range(0, n_outside, 4):
-            found = _four_squares(
+            squared = _four_squares(
                 points[outside[o]],
                 points[outside[o + 1]],
                 points[outside[o + 2]],
@@ -82,7 +82,7 @@ def prim_squares(points: Matrix) -> Vector:
                 added,
             )
             for i in range(4):
-                nearest[o + i] = min(nearest[o + i], found[i])
+                nearest[o + i] = min(nearest[o + i], squared[i])
         shortest = np.inf
         for o in range(n_outside):
             if nearest[o] < shortest:

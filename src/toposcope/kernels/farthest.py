@@ -1,9 +1,10 @@
 """Greedy farthest-point order of a cloud.
 
-The farthest points are taken several at a time on trial: their distances from all points are made in one pass over the
-memory. As long as the next landmark is one of them, as it mostly is where there are many dimensions, no pass is needed.
+Several of the farthest points are candidates for the next landmarks: their distances from all points are computed in
+one pass over the memory. As long as the next landmark is a candidate, which is the rule in many dimensions, no pass is
+needed.
 
-Cost: O(n d) for each landmark, and for each point that was taken in vain; O(n) memory.
+Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory.
 Source: Gonzalez 1985.
 """
 
@@ -13,8 +14,8 @@ from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.typing import Indices, Matrix, Vector
 
-ON_TRIAL = 16
-"""Most points that are taken at a time."""
+MAX_CANDIDATES = 16
+"""Points measured at a time."""
 
 
 @compiled
@@ -38,16 +39,16 @@ def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vec
     n = len(points)
     nearest = np.full(n, np.inf)
     indices, squared_radii = np.empty(count, np.int64), np.empty(count)
-    trial, squares = np.full(ON_TRIAL, -1), np.empty((ON_TRIAL, n))
+    candidates, squares = np.full(MAX_CANDIDATES, -1), np.empty((MAX_CANDIDATES, n))
     farthest, size, used = first, 1, 1
-    trial[0] = first
-    _measure(points, trial[:1], squares)
+    candidates[0] = first
+    _measure(points, candidates[:1], squares)
     for k in range(count):
-        place = _place(trial[:size], farthest)
+        place = _place(candidates[:size], farthest)
         if place < 0:
-            size = _farthest(nearest, trial[: min(2 * size, ON_TRIAL) if used == size else used])
+            size = _farthest(nearest, candidates[: min(2 * size, MAX_CANDIDATES) if used == size else used])
             used, place = 0, 0
-            _measure(points, trial[:size], squares)
+            _measure(points, candidates[:size], squares)
         used += 1
         indices[k] = farthest
         for i in range(n):

@@ -39,12 +39,12 @@ def first_row_with_possible_births(
         Rows before it are known to have none.
     """
     n = len(distances)
-    doubtful = np.empty(n, np.int64)
+    undecided = np.empty(n, np.int64)
     for u in range(begin, n):
         count = 0
         for v in range(u + 1, n):
             if reached < distances[u, v] <= upto and not _meet(neighbours, label[u], label[v]):
-                doubtful[count] = v
+                undecided[count] = v
                 count += 1
         if not count:
             continue
@@ -52,15 +52,15 @@ def first_row_with_possible_births(
         for w in near[np.argsort(distances[u][near])]:
             left = 0
             for k in range(count):
-                v = doubtful[k]
+                v = undecided[k]
                 if not distances[w, v] < distances[u, v]:
-                    doubtful[left] = v
+                    undecided[left] = v
                     left += 1
             count = left
             if not count:
                 break
         for k in range(count):
-            if not _lune_has_a_point(distances, u, doubtful[k]):
+            if not _lune_has_a_point(distances, u, undecided[k]):
                 return u
     return n
 

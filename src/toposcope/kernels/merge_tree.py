@@ -6,8 +6,8 @@ is. The vertices whose paths end at one minimum are its basin. Components can me
 neighbours in two basins: these alone are sorted, and visited in ascending order, the younger components at each
 attached to the oldest.
 
-On a grid the lower neighbours are first grouped by their joins around the ring of eight cells, which tells almost all
-vertices from saddles without looking further than one cell.
+On a grid the lower neighbours are first grouped by their joins around the ring of eight cells, which separates
+almost all vertices from saddles without looking further than one cell.
 
 Cost: O(n) beside the saddles, O(s log n) for s of them; two integers a vertex of memory at most, and one byte (grids).
 Source: Carr, Snoeyink & Axen 2003, "Computing contour trees in all dimensions", section 4 (join trees); the elder rule
@@ -69,14 +69,14 @@ def grid_basins(
                 | np.uint8(row[j] <= value) << 7
             )
     parent = np.full(padded.size, -1, np.int64)
-    most = 0
+    max_saddles = 0
     for i in range(m):
         for j in range(n):
             vertex = (i + 1) * width + j + 1
             parent[vertex] = vertex + steps[lower[i, j], 0]
-            most += max(counts[lower[i, j]] - 1, 0)
-    saddles, ends = np.empty(most, np.int64), np.empty((most, 2), np.int64)
-    found = 0
+            max_saddles += max(counts[lower[i, j]] - 1, 0)
+    saddles, ends = np.empty(max_saddles, np.int64), np.empty((max_saddles, 2), np.int64)
+    n_saddles = 0
     for i in range(m):
         for j in range(n):
             for group in range(1, counts[lower[i, j]]):
@@ -85,9 +85,9 @@ def grid_basins(
                 first = find(parent, vertex)
                 second = find(parent, vertex + steps[lower[i, j], group])
                 if first != second:
-                    saddles[found], ends[found, 0], ends[found, 1] = vertex, first, second
-                    found += 1
-    return parent, _roots(parent), saddles[:found], ends[:found]
+                    saddles[n_saddles], ends[n_saddles, 0], ends[n_saddles, 1] = vertex, first, second
+                    n_saddles += 1
+    return parent, _roots(parent), saddles[:n_saddles], ends[:n_saddles]
 
 
 @compiled
@@ -126,13 +126,13 @@ def graph_basins(values: Vector, edges: NDArray[np.int64]) -> tuple[Indices, Ind
     for e in range(k):
         between += parent[edges[e, 0]] != parent[edges[e, 1]]
     saddles, ends = np.empty(between, np.int64), np.empty((between, 2), np.int64)
-    found = 0
+    n_saddles = 0
     for e in range(k):
         a, b = edges[e]
         if parent[a] != parent[b]:
-            saddles[found] = b if _before(values, a, b) else a
-            ends[found, 0], ends[found, 1] = parent[a], parent[b]
-            found += 1
+            saddles[n_saddles] = b if _before(values, a, b) else a
+            ends[n_saddles, 0], ends[n_saddles, 1] = parent[a], parent[b]
+            n_saddles += 1
     return parent, _roots(parent), saddles, ends
 
 
@@ -202,5 +202,5 @@ def _roots(parent: Indices) -> Indices:
 
 @compiled
 def _before(values: Vector, a: int, b: int) -> bool:
-    """Tell whether vertex a comes before vertex b in the order of (value, index)."""
+    """Return whether vertex a comes before vertex b in the order of (value, index)."""
     return bool(values[a] < values[b] or (values[a] == values[b] and a < b))

@@ -20,8 +20,8 @@ from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.union_find import Parents
 from toposcope.typing import Indices, Matrix, Vector
 
-KEPT = 10
-"""Neighbours on a list."""
+N_LISTED = 10
+"""Neighbours listed for a point."""
 
 BLOCK_BYTES = 1 << 24
 """Size of the block of bounds held at once."""
@@ -35,8 +35,8 @@ class Neighbours(NamedTuple):
 
     Attributes
     ----------
-    indices : ndarray, shape (k, KEPT), int32
-    squares : ndarray, shape (k, KEPT), float64
+    indices : ndarray, shape (k, N_LISTED), int32
+    squares : ndarray, shape (k, N_LISTED), float64
         Exact squared distances, ascending; infinite where there are fewer points.
     beyond : ndarray, shape (k,), float64
         No point that is neither listed nor of the own component has a smaller squared distance.
@@ -105,33 +105,33 @@ class ProductSearch:
     def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
         n = len(self._points)
-        found = _unfilled(len(rows))
+        lists = _unfilled(len(rows))
         height = max(16, BLOCK_BYTES // (self._left.itemsize * n))
         block = np.empty((min(height, len(rows)), n), self._left.dtype)
         for begin in range(0, len(rows), height):
             chosen = rows[begin : begin + height]
             part = slice(begin, begin + len(chosen))
             bounds = np.matmul(self._left[chosen], self._right.T, out=block[: len(chosen)])
-            _least(bounds, chosen, labels, found.indices[part], found.beyond[part])
-            found.beyond[part] += self._own[chosen]
-        _measure(self._points, rows, found.indices, found.squares)
-        return found
+            _least(bounds, chosen, labels, lists.indices[part], lists.beyond[part])
+            lists.beyond[part] += self._own[chosen]
+        _measure(self._points, rows, lists.indices, lists.squares)
+        return lists
 
 
 def difference_search(points: Matrix, rows: Indices, labels: Parents) -> Neighbours:
     """Return the neighbours of some points outside their components, from coordinate differences alone."""
-    found = _unfilled(len(rows))
-    _scan(points, rows, labels, found.indices, found.squares, found.beyond)
-    return found
+    lists = _unfilled(len(rows))
+    _scan(points, rows, labels, lists.indices, lists.squares, lists.beyond)
+    return lists
 
 
 def _unfilled(count: int) -> Neighbours:
-    return Neighbours(np.empty((count, KEPT), np.int32), np.empty((count, KEPT)), np.empty(count))
+    return Neighbours(np.empty((count, N_LISTED), np.int32), np.empty((count, N_LISTED)), np.empty(count))
 
 
 @compiled
-def _insert(values: Any, indices: Any, value: float, index: int) -> None:
-    """Put a value in its place in an ascending list, whose last one falls off."""
+def insert_ascending(values: Any, indices: Any, value: float, index: int) -> None:
+    """Put a value in its place in an ascending list, whose last one is dropped."""
     k = len(values) - 1
     while k > 0 and values[k - 1] > value:
         values[k] = values[k - 1]
@@ -153,12 +153,12 @@ def _least(
     n = bounds.shape[1]
     words = np.zeros(RUN // 8, np.uint64)
     flags = words.view(np.uint8)
-    kept = np.empty(KEPT, bounds.dtype)
+    least = np.empty(N_LISTED, bounds.dtype)
     for r in range(len(rows)):
         own = labels[rows[r]]
-        kept[:] = np.inf
+        least[:] = np.inf
         indices[r] = -1
-        last = kept[KEPT - 1]
+        last = least[N_LISTED - 1]
         for c in range(0, n, RUN):
             run = bounds[r, c : c + RUN]
             others = labels[c : c + RUN]
@@ -170,8 +170,8 @@ def _least(
                     continue
                 for j in range(8 * w, min(8 * w + 8, len(run))):
                     if flags[j] and run[j] < last:
-                        _insert(kept, indices[r], run[j], c + j)
-                        last = kept[KEPT - 1]
+                        insert_ascending(least, indices[r], run[j], c + j)
+                        last = least[N_LISTED - 1]
         beyond[r] = last
 
 
@@ -182,9 +182,11 @@ def _measure(points: Matrix, rows: Indices, indices: NDArray[np.int32], squares:
         listed = indices[r].copy()
         indices[r] = -1
         squares[r] = np.inf
-        for k in range(KEPT):
+        for k in range(N_LISTED):
             if listed[k] >= 0:
-                _insert(squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k])
+                insert_ascending(
+                    squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k]
+                )
 
 
 @compiled
@@ -204,6 +206,6 @@ def _scan(
             if labels[j] == own:
                 continue
             square = squared_distance(points[rows[r]], points[j])
-            if square < squares[r, KEPT - 1]:
-                _insert(squares[r], indices[r], square, j)
-        beyond[r] = squares[r, KEPT - 1]
+            if square < squares[r, N_LISTED - 1]:
+                insert_ascending(squares[r], indices[r], square, j)
+        beyond[r] = squares[r, N_LISTED - 1]

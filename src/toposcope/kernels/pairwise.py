@@ -10,7 +10,7 @@ from toposcope.kernels.compiled import compiled, compiled_sums
 from toposcope.typing import Matrix, Vector
 
 BLOCK_BYTES = 1 << 18
-"""Size of the points that are kept in the cache while all before them pass."""
+"""Size of the points that stay in the cache while all before them are read."""
 
 
 @compiled
@@ -46,7 +46,7 @@ def _four(points: Matrix, begin: int) -> tuple[Vector, Vector, Vector, Vector]:
 
 @compiled
 def pair_distance(points: Matrix, a: int, b: int) -> float:
-    """Return the distance of two points, to the last bit as `distance_matrix` does; made for few."""
+    """Return the distance of two points, to the last bit as `distance_matrix` does; meant for few pairs."""
     p, q = points[a], points[b]
     return float(np.sqrt(_sixteen_squares(p, p, p, p, q, q, q, q)[0]))
 
@@ -82,9 +82,9 @@ def _sixteen_squares(
 
 @compiled
 def two_least(distances: Matrix) -> Matrix:
-    """Return the two least entries of each row beside the diagonal, infinite where there are none; shape (n, 2)."""
+    """Return the two least entries of each row off the diagonal, infinite where there are none; shape (n, 2)."""
     n = len(distances)
-    found = np.empty((n, 2))
+    result = np.empty((n, 2))
     for i in range(n):
         least, second = np.inf, np.inf
         for j in range(n):
@@ -94,5 +94,5 @@ def two_least(distances: Matrix) -> Matrix:
                     least, second = distance, least
                 else:
                     second = distance
-        found[i] = least, second
-    return found
+        result[i] = least, second
+    return result
