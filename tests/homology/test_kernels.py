@@ -1,4 +1,4 @@
-"""The kernels alone: what the functions above them do not show."""
+"""The kernels alone, where the functions that call them cannot be used to test them."""
 
 import shutil
 import subprocess
@@ -57,7 +57,7 @@ def test_find_halves_a_long_path() -> None:
 
 @moderate
 @given(st.integers(2, 30), st.data())
-def test_join_tells_whether_two_trees_became_one(n: int, data: st.DataObject) -> None:
+def test_join_returns_whether_two_trees_became_one(n: int, data: st.DataObject) -> None:
     parent, group = np.arange(n, dtype=data.draw(st.sampled_from([np.uint32, np.int64]))), list(range(n))
     for a, b in data.draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=2 * n)):
         assert join(parent, a, b) == (group[a] != group[b])
