@@ -35,6 +35,7 @@ from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.engine.pool import Workers
+from toposcope.probes import Feature
 from toposcope.study.declaration import Declaration, DeclaredSeries
 from toposcope.study.runner import run_study
 
@@ -251,7 +252,9 @@ def trajectories() -> list[Trajectory]:
     for run in range(RUNS):
         loss = 1.5 + 3 * (1 + steps / 300) ** -0.5 + 0.02 * rng.standard_normal(STEPS)
         walk = np.cumsum(rng.standard_normal((FEATURES, STEPS)), axis=1)
-        features = {f"feature {k}": 0.1 * k * steps / 1000 + walk[k] for k in range(FEATURES)}
+        features = {
+            Feature("feature", "", str(k), "topology"): 0.1 * k * steps / 1000 + walk[k] for k in range(FEATURES)
+        }
         norm = 10 + steps / 200 + 0.1 * rng.standard_normal(STEPS)
         rate = np.cumsum(0.003 * np.cos(np.pi * steps / (2 * steps[-1])) + 1e-5)
         found.append(
@@ -272,7 +275,7 @@ def check_association(ours: pl.DataFrame, theirs: pl.DataFrame) -> None:
     """Let both agree in every column; ends of bootstrap intervals up to the noise of resampling."""
     keys = ["run", "group", "target", "feature"]
     both = theirs.join(ours, on=keys, how="left", suffix=" ours", maintain_order="left")
-    left_out = {*keys, "verdict", "p_pairing"}
+    left_out = {*keys, "kind", "verdict", "p_pairing"}
     for name in (name for name in theirs.columns if name not in left_out and "adjusted" not in name):
         a, b = (both[column].to_numpy().astype(np.float64) for column in (name, f"{name} ours"))
         allowed = NOISE if name.removeprefix("block_") in ("low", "high") else SAME

@@ -15,6 +15,7 @@ from scipy.stats import t as student
 from toposcope.analysis.dependence import block_length, effective_size
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import with_verdicts
+from toposcope.probes import Feature
 
 Vector = NDArray[np.float64]
 Row = dict[str, str | int | float]
@@ -31,12 +32,20 @@ def association(found: Sequence[Trajectory], runs: int, features: int) -> pl.Dat
         target, losses = next(iter(trajectory.targets.items()))
         for feature in list(trajectory.features)[:features]:
             others = [other.features[feature] for other in found if other is not trajectory]
-            place: Row = {"run": trajectory.run, "group": "network", "target": target, "feature": feature}
+            place: Row = {
+                "run": trajectory.run,
+                "group": "network",
+                "target": target,
+                "feature": str(feature),
+                "kind": feature.kind,
+            }
             rows.append(place | _items(trajectory, feature, losses, others, rng))
     return with_verdicts(pl.DataFrame(rows))
 
 
-def _items(trajectory: Trajectory, feature: str, y: Vector, others: Sequence[Vector], rng: np.random.Generator) -> Row:
+def _items(
+    trajectory: Trajectory, feature: Feature, y: Vector, others: Sequence[Vector], rng: np.random.Generator
+) -> Row:
     x, n = trajectory.features[feature], len(y)
     clocks = [trajectory.clocks[name] for name in CLOCKS]
     step = clocks[:1]

@@ -55,6 +55,7 @@ def _frames(n: int, loss: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFram
         {
             "run": ["a"] * n, "step": steps, "layer": ["network"] * n, "role": ["network"] * n,
             "probe": ["rips"] * n, "options": ["{}"] * n, "statistic": ["H0.total"] * n,
+            "kind": ["topology"] * n,
             "value": [float(s) for s in steps], "flag": [""] * n,
         }
     )  # fmt: skip

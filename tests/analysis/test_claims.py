@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from named_features import by_feature
 from scipy.stats import permutation_test, spearmanr
 
 from toposcope.analysis.case import FALLS, SAME_AS_STEP, STANDS, UNKNOWN
@@ -14,6 +15,7 @@ from toposcope.analysis.correlation_claims import _course
 from toposcope.analysis.permutations import p_of_rho, sign_flip
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
 
 SIZES = {"a": 3_000, "b": 7_000, "c": 21_000, "d": 46_000, "e": 97_000}
@@ -59,7 +61,7 @@ def a_run(name: str, rng: np.random.Generator, kind: str, place: float) -> Traje
     }
     batch = loss + (1 - place) * (0.02 if kind == "information" else 0.5) * rng.normal(size=n)
     clocks = {"step": STEPS.astype(np.float64)}
-    return Trajectory(name, STEPS, features, {"validation_loss": loss, "batch_loss": batch}, clocks)
+    return Trajectory(name, STEPS, by_feature(features), {"validation_loss": loss, "batch_loss": batch}, clocks)
 
 
 @cache
@@ -110,7 +112,7 @@ def some_change_points(explained: bool) -> pl.DataFrame:
 
 def some_scaling(**values: Any) -> pl.DataFrame:
     law = {"n": 5, "n_sizes": 5, "exponent": 0.2, "r_squared": 0.99, "rho": 1.0, "p_exact": 1 / 60, **values}
-    quantities = [H0, WEIGHT_NORM, "validation_loss", "batch_loss"]
+    quantities = [H0, str(WEIGHT_NORM), "validation_loss", "batch_loss"]
     rows: list[dict[str, Any]] = [{"quantity": quantity, **law} for quantity in quantities]
     rows[1] |= {"rho": values.get("norm_rho", 0.3)}
     for row in rows[2:]:
@@ -175,7 +177,7 @@ def test_a_clock_says_what_the_step_says() -> None:
 
 def test_what_strengthens_by_the_noise_of_one_batch_does_not_stand() -> None:
     study = a_study("clock")
-    batch = [abs(spearmanr(t.features[H0], t.targets["batch_loss"])[0]) for t in study[:5]]
+    batch = [abs(spearmanr(t.features[feature_named(H0)], t.targets["batch_loss"])[0]) for t in study[:5]]
     assert batch == sorted(batch)
     assert batch[-1] - batch[0] > 0.2
     verdict, why = judge(study)[2]

@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named_features import by_feature
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from toposcope.analysis.matched import collapse, matched
+from toposcope.analysis.matched import MATCHED, collapse, matched
 from toposcope.analysis.trajectories import Trajectory
 
 Vector = NDArray[np.float64]
@@ -31,7 +32,7 @@ def run(
     targets = {} if loss is None else {"text_loss": loss}
     clocks = {"step": steps.astype(np.float64)}
     tokens = np.asarray(per_step * steps, dtype=np.float64)
-    return Trajectory(name, steps, {"hidden_states x": values}, targets, clocks, tokens=tokens)
+    return Trajectory(name, steps, by_feature({"hidden_states x": values}), targets, clocks, tokens=tokens)
 
 
 def values(found: pl.DataFrame, by: str, name: str) -> tuple[Vector, Vector]:
@@ -139,11 +140,11 @@ def test_spread_by_hand() -> None:
     levels = np.array([1.0, 10.0])
     table = {"a": [0.0, 1.0], "b": [2.0, 5.0], "c": [1.0, 3.0]}
     rows = [
-        ("x", "step", level, name, n, value)
+        ("x", "topology", "step", level, name, n, value)
         for n, (name, told) in enumerate(table.items())
         for level, value in zip(levels, told, strict=True)
     ]
-    found = pl.DataFrame(rows, schema=["feature", "by", "level", "run", "n_parameters", "value"], orient="row")
+    found = pl.DataFrame(rows, schema=list(MATCHED), orient="row")
     row = collapse(found).row(0, named=True)
     assert row["spread"] == pytest.approx(np.sqrt((1 + 4) / 2) / np.std([0, 1, 2, 5, 1, 3], ddof=1))
     assert row["rho_size"] == pytest.approx(0.5)

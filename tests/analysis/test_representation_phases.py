@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named_features import by_feature, by_group
 from sklearn.isotonic import isotonic_regression
 
 from toposcope.analysis.representation_phases import SCHEMA, _chance, _Cut, representation_phases
@@ -47,7 +48,9 @@ def drifting(n: int, correlation: float, rng: np.random.Generator) -> np.ndarray
 
 def run(features: dict[str, np.ndarray], twins: dict[str, np.ndarray] | None = None) -> Trajectory:
     steps = STEPS[: len(next(iter(features.values())))]
-    return Trajectory("run", steps, features, {}, {"step": steps.astype(float)}, twins={"network": twins or {}})
+    return Trajectory(
+        "run", steps, by_feature(features), {}, {"step": steps.astype(float)}, twins=by_group({"network": twins or {}})
+    )
 
 
 def by_search(y: np.ndarray, rising: int, count: int) -> float:
@@ -202,7 +205,7 @@ def test_the_published_model_collapses_and_expands(published_study: Path) -> Non
         f"published {statistic}": np.array([told.features[step][statistic] for step in steps.tolist()])
         for statistic in ("effective_rank", "eigenspectrum_decay", "H0.total", "H1.entropy")
     }
-    found = representation_phases([Trajectory(name, steps, features, {}, {})])
+    found = representation_phases([Trajectory(name, steps, by_feature(features), {}, {})])
     rank, decay, *_ = found.rows(named=True)
     assert rank["directions"].startswith("down up")
     assert rank["turn_1"] == 128

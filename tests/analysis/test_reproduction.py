@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from named_features import by_feature
 from scipy.stats import spearmanr
 
 from toposcope.analysis.case import FALLS, UNKNOWN
@@ -16,8 +17,9 @@ from toposcope.analysis.reproduction import SCHEMA, n_rows, reproduction
 from toposcope.analysis.table import association
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecasting.forecasters.paper import predictions
-from toposcope.probes.labels import options_of
+from toposcope.probes.feature import options_of
 from toposcope.study.feature_file import read_features
+from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
 from toposcope.study.shipped import shipped_study
 
@@ -88,7 +90,7 @@ def released(published_study: Path) -> tuple[list[Trajectory], pl.DataFrame]:
         features = {f"published {name}": np.array([entry[key] for entry in rows]) for name, key in RELEASED.items()}
         smoothed = np.array([losses[max(0, step - 99) : step + 1].mean() for step in steps])
         targets = {"smoothed_loss": smoothed, "batch_loss": np.array([entry["loss"] for entry in rows])}
-        found.append(Trajectory(run, steps, features, targets, {"step": steps.astype(np.float64)}))
+        found.append(Trajectory(run, steps, by_feature(features), targets, {"step": steps.astype(np.float64)}))
         logs.append(pl.DataFrame({"run": run, "step": range(len(losses)), "loss": losses}))
     return found, pl.concat(logs)
 
@@ -177,7 +179,7 @@ def test_features_by_their_options(quantity: str, published: bool, expected: str
         "published H1.total",
         "gradient_rips H0.total",
     ]
-    assert feature_of(quantity, names, published) == expected
+    assert str(feature_of(quantity, by_feature(dict.fromkeys(names)), published) or "") == expected
 
 
 EXACT_STATES = "hidden_states:layers=all,texts=32,scales=[5.0,10.0],keep=500"
@@ -207,7 +209,8 @@ def test_features_of_hidden_states_by_their_options(quantity: str, published: bo
         *(f"{label} {name}" for label in (EXACT_STATES, PROJECTED) for name in ("H0.total", "effective_rank")),
         "published H1.entropy",
     ]
-    assert feature_of(quantity, names, published, "hidden_states") == expected
+    features = by_feature(dict.fromkeys(names))
+    assert str(feature_of(quantity, features, published, "hidden_states") or "") == expected
 
 
 def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict[str, Any]) -> pl.DataFrame:
@@ -216,7 +219,7 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
     trajectory = Trajectory(
         run=run,
         steps=place,
-        features={name: np.array(values, dtype=float) for name, values in features.items()},
+        features=by_feature({name: np.array(values, dtype=float) for name, values in features.items()}),
         targets={name: np.array(values, dtype=float) for name, values in losses.items()},
         clocks={"step": place.astype(float)},
     )
@@ -298,8 +301,8 @@ def a_trained_run(rows: int) -> Trajectory:
     loss = 5 - up
     targets = {"validation_loss": loss, "batch_loss": loss + 0.1 * rng.normal(size=len(steps))}
     return Trajectory(
-        "tiny-3k", steps, features, targets, {"step": steps.astype(float)},
-        noise={f"{CLOUD} H0.total": np.full(len(steps), 0.7)},
+        "tiny-3k", steps, by_feature(features), targets, {"step": steps.astype(float)},
+        noise=by_feature({f"{CLOUD} H0.total": np.full(len(steps), 0.7)}),
     )  # fmt: skip
 
 
@@ -329,8 +332,8 @@ def test_a_retrained_run_says_why_it_differs(rows: int, expected: str) -> None:
     assert table.schema == pl.Schema(SCHEMA)
     correlation = row(table, "correlation", "H0.total", run.run)
     by_hand = [
-        spearmanr(run.features[f"{CLOUD} H0.total"], run.targets["batch_loss"])[0],
-        spearmanr(run.features["rips H0.total"], run.targets["validation_loss"])[0],
+        spearmanr(run.features[feature_named(f"{CLOUD} H0.total")], run.targets["batch_loss"])[0],
+        spearmanr(run.features[feature_named("rips H0.total")], run.targets["validation_loss"])[0],
     ]
     assert [correlation["published_protocol"], correlation["exact"]] == pytest.approx(by_hand)
     assert "retrained here on a corpus, not the published checkpoints" in correlation["note"]
@@ -370,7 +373,7 @@ def test_a_value_that_agrees_by_chance_is_not_called_reproduced() -> None:
 def test_traces_where_they_were_measured() -> None:
     steps = np.array([0, 500, 1000])
     features = {"neural_persistence np_mean": np.array([0.3384, 0.35, 0.5]), "rips H0.total": np.array([9.0, 8.0, 7.0])}
-    run = Trajectory("pythia-14m", steps, features, {}, {"step": steps.astype(float)})
+    run = Trajectory("pythia-14m", steps, by_feature(features), {}, {"step": steps.astype(float)})
     runs = some_runs([run.run], "series")
     nothing = predictions([], pl.DataFrame(schema={"run": pl.String}), runs)
     for trajectories in ([], [run]):

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from named_features import by_feature, by_group
 
 from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import COLUMNS
 from toposcope.analysis.table import association, comparisons
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import with_verdicts
+from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope.study.feature_file import read_features
 
 SPECTRAL = ("effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank", "top_eigenvalue")
@@ -23,7 +25,10 @@ def pythia(published_study: Path) -> Analysis:
     rows = [(step, key, value) for step, told in run.features.items() for key, value in told.items()]
     place = {"run": name, "layer": "network", "role": "network", "probe": "published", "options": "{}", "flag": ""}
     features = pl.DataFrame(rows, schema=["step", "statistic", "value"], orient="row")
-    features = features.with_columns(**{column: pl.lit(text) for column, text in place.items()})
+    features = features.with_columns(
+        kind=pl.col("statistic").map_elements(kind_of_cloud, return_dtype=pl.String),
+        **{column: pl.lit(text) for column, text in place.items()},
+    )
     labels = pl.DataFrame({"probe": ["published"], "options": ["{}"], "label": ["published"]})
     log = pl.DataFrame({"run": name, "step": run.log.steps, **run.log.values})
     runs = pl.DataFrame(
@@ -76,7 +81,9 @@ def test_clouds_are_compared_with_their_own_spectra() -> None:
     features["distances:of=hidden_states H0.wasserstein_2"] = np.where(steps > 0, rng.normal(size=20), np.nan)
     clouds = {label: label for label in labels[:2]} | {"distances:of=hidden_states": "hidden_states"}
     loss = rng.normal(size=20).cumsum()
-    run = Trajectory("a", steps, features, {"text_loss": loss}, {"step": steps.astype(float)}, clouds=clouds)
+    run = Trajectory(
+        "a", steps, by_feature(features), {"text_loss": loss}, {"step": steps.astype(float)}, clouds=clouds
+    )
     found = comparisons([run])
     pairs = found.filter(pl.col("other") != "step").select("feature", "other").unique(maintain_order=True).rows()
     assert set(pairs) == {
@@ -98,8 +105,8 @@ def test_the_clock_of_a_group_is_its_own() -> None:
     names = ("hidden_states H0.total", "hidden_states top_eigenvalue")
     network, layers = ({name: rng.normal(size=20) for name in names} for _ in range(2))
     run = Trajectory(
-        "a", steps, network, {"text_loss": rng.normal(size=20)}, {"step": steps.astype(float)},
-        groups={"hidden": layers}, clouds={"hidden_states": "hidden_states"},
+        "a", steps, by_feature(network), {"text_loss": rng.normal(size=20)}, {"step": steps.astype(float)},
+        groups=by_group({"hidden": layers}), clouds={"hidden_states": "hidden_states"},
     )  # fmt: skip
     table = association([run])
     rows = {(r["group"], r["feature"]): r for r in table.iter_rows(named=True)}

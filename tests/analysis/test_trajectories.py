@@ -1,14 +1,14 @@
 """Frames arranged by run, group and layer, and their scale-free twins."""
 
-import re
-
 import numpy as np
 import polars as pl
 import pytest
 
 from toposcope.analysis.groups import layer_groups
-from toposcope.analysis.trajectories import CONTROLS, Trajectory, trajectories
+from toposcope.analysis.trajectories import SCALE, Trajectory, trajectories
 from toposcope.probes import make_probes
+from toposcope.probes.feature import TOPOLOGY
+from toposcope.study.kinds import feature_named, kind_of
 
 ROLES = {
     "layers.0.attn.qkv.weight": "attn.qkv",
@@ -47,12 +47,15 @@ def frames(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
                     "controls": {"frobenius_norm": grown},
                 }[probe.name()]
                 told.append(statistics)
-                rows += [(step, layer, role, probe.name(), probe.options(), k, v) for k, v in statistics.items()]
+                rows += [
+                    (step, layer, role, probe.name(), probe.options(), k, probe.kind(k), v)
+                    for k, v in statistics.items()
+                ]
             rows += [
-                (step, "network", "network", probe.name(), probe.options(), k, v)
+                (step, "network", "network", probe.name(), probe.options(), k, probe.kind(k), v)
                 for k, v in probe.combine(told).items()
             ]
-    columns = ["step", "layer", "role", "probe", "options", "statistic", "value"]
+    columns = ["step", "layer", "role", "probe", "options", "statistic", "kind", "value"]
     features = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
     labels = pl.DataFrame(
         [(p.name(), p.options(), p.label()) for p in probes], ["probe", "options", "label"], orient="row"
@@ -73,30 +76,34 @@ def frames(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
 
 def test_groups_are_combined_as_the_network_is() -> None:
     (found,) = trajectories(*frames(6))
-    np.testing.assert_allclose(found.features["rips H0.total"], 20 * (1 + found.steps))
-    np.testing.assert_allclose(found.groups["mlp"]["rips H0.total"], 2 * (1 + found.steps))
-    np.testing.assert_allclose(found.groups["head"]["rips H0.total"], 18 * (1 + found.steps))
-    np.testing.assert_allclose(found.groups["head"]["controls frobenius_norm"], 3 * (1 + found.steps))
-    np.testing.assert_allclose(found.layers["head.weight"]["rips H0.total"], 18 * (1 + found.steps))
+    np.testing.assert_allclose(found.features[feature_named("rips H0.total")], 20 * (1 + found.steps))
+    np.testing.assert_allclose(found.groups["mlp"][feature_named("rips H0.total", "mlp")], 2 * (1 + found.steps))
+    np.testing.assert_allclose(found.groups["head"][feature_named("rips H0.total", "head")], 18 * (1 + found.steps))
+    np.testing.assert_allclose(
+        found.groups["head"][feature_named("controls frobenius_norm", "head")], 3 * (1 + found.steps)
+    )
+    np.testing.assert_allclose(
+        found.layers["head.weight"][feature_named("rips H0.total", "head.weight")], 18 * (1 + found.steps)
+    )
     assert list(found.roles) == ["layers.0.mlp.w1.weight", "head.weight"]
 
 
 def test_twins_are_divided_layer_by_layer() -> None:
     (found,) = trajectories(*frames(6))
-    np.testing.assert_allclose(found.twins["network"]["rips H0.total"], 2 + 6)
-    np.testing.assert_allclose(found.twins["head"]["rips H0.total"], 6)
-    np.testing.assert_allclose(found.twins["network"]["rips H0.mean"], 8 / 14)
-    assert "rips H0.count" not in found.twins["network"]
-    assert "controls frobenius_norm" not in found.twins["network"]
+    np.testing.assert_allclose(found.twins["network"][feature_named("rips H0.total", "network")], 2 + 6)
+    np.testing.assert_allclose(found.twins["head"][feature_named("rips H0.total", "head")], 6)
+    np.testing.assert_allclose(found.twins["network"][feature_named("rips H0.mean", "network")], 8 / 14)
+    assert feature_named("rips H0.count") not in found.twins["network"]
+    assert feature_named("controls frobenius_norm") not in found.twins["network"]
 
 
 def test_a_layer_that_was_not_measured_leaves_a_gap_in_its_groups() -> None:
     features, labels, log = frames(6)
     gone = (pl.col("step") == 200) & (pl.col("layer") == "head.weight") & (pl.col("probe") == "rips")
     (found,) = trajectories(features.filter(~gone), labels, log)
-    assert np.isnan(found.groups["head"]["rips H0.total"][2])
-    assert np.isfinite(found.groups["mlp"]["rips H0.total"]).all()
-    assert np.isnan(found.twins["network"]["rips H0.total"][2])
+    assert np.isnan(found.groups["head"][feature_named("rips H0.total", "head")][2])
+    assert np.isfinite(found.groups["mlp"][feature_named("rips H0.total", "mlp")]).all()
+    assert np.isnan(found.twins["network"][feature_named("rips H0.total", "network")][2])
 
 
 def test_without_controls_there_are_no_twins_of_layers() -> None:
@@ -161,7 +168,9 @@ def with_states(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     columns = ["step", "layer", "role", "label", "statistic", "value"]
     more = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
     told_labels = pl.DataFrame([(p.name(), p.options(), p.label()) for p in DECLARED], labels.schema, orient="row")
-    more = more.join(told_labels, on="label", maintain_order="left").select(features.columns)
+    more = more.join(told_labels, on="label", maintain_order="left")
+    kinds = [kind_of(*pair) for pair in more.select("probe", "statistic").iter_rows()]
+    more = more.with_columns(kind=pl.Series(kinds)).select(features.columns)
     return pl.concat([features, more]), pl.concat([labels, told_labels]), log
 
 
@@ -174,27 +183,27 @@ def mixed() -> Trajectory:
 
 def test_weights_and_clouds_keep_apart(mixed: Trajectory) -> None:
     grown = 1.0 + mixed.steps
-    np.testing.assert_allclose(mixed.features["rips H0.total"], 20 * grown)
-    np.testing.assert_allclose(mixed.features[f"{STATES} H0.total"], 10 * grown)
+    np.testing.assert_allclose(mixed.features[feature_named("rips H0.total")], 20 * grown)
+    np.testing.assert_allclose(mixed.features[feature_named(f"{STATES} H0.total")], 10 * grown)
     (alone,) = trajectories(*frames(6))
     for group, features in alone.groups.items():
         assert mixed.groups[group].keys() == features.keys()
         assert mixed.twins[group].keys() == alone.twins[group].keys()
     assert set(mixed.groups) == {*alone.groups, "hidden", "embedding"}
-    np.testing.assert_allclose(mixed.groups["hidden"][f"{STATES} H0.total"], 7 * grown)
-    np.testing.assert_allclose(mixed.groups["embedding"]["embeddings H0.total"], 4 * grown)
-    assert not [name for name in mixed.groups["hidden"] if "rips" in name]
+    np.testing.assert_allclose(mixed.groups["hidden"][feature_named(f"{STATES} H0.total", "hidden")], 7 * grown)
+    np.testing.assert_allclose(mixed.groups["embedding"][feature_named("embeddings H0.total", "embedding")], 4 * grown)
+    assert not [name for name in mixed.groups["hidden"] if name.probe == "rips"]
 
 
 def test_twins_beside_clouds(mixed: Trajectory) -> None:
     """Weights by layer with their norm, the last state by its own, layers of states each by its own."""
     twins = mixed.twins["network"]
-    np.testing.assert_allclose(twins["rips H0.total"], 8)
-    np.testing.assert_allclose(twins[f"{STATES} H0.total"], 2)
-    np.testing.assert_allclose(twins[f"{STATES} top_eigenvalue"], 1 / 5)
-    np.testing.assert_allclose(mixed.twins["hidden"][f"{STATES} H0.total"], (2 + 4) / 2)
-    np.testing.assert_allclose(mixed.twins["embedding"]["embeddings H0.total"], 2)
-    assert not [name for name in twins if name.startswith(("distances:of=hidden_states", "embeddings"))]
+    np.testing.assert_allclose(twins[feature_named("rips H0.total")], 8)
+    np.testing.assert_allclose(twins[feature_named(f"{STATES} H0.total")], 2)
+    np.testing.assert_allclose(twins[feature_named(f"{STATES} top_eigenvalue")], 1 / 5)
+    np.testing.assert_allclose(mixed.twins["hidden"][feature_named(f"{STATES} H0.total", "hidden")], (2 + 4) / 2)
+    np.testing.assert_allclose(mixed.twins["embedding"][feature_named("embeddings H0.total", "embedding")], 2)
+    assert not [f for f in twins if f.label in ("distances:of=hidden_states", "embeddings")]
 
 
 def test_entries_of_curves_and_matrices_are_no_features(mixed: Trajectory) -> None:
@@ -203,28 +212,24 @@ def test_entries_of_curves_and_matrices_are_no_features(mixed: Trajectory) -> No
         mixed.noise,
         *(m for by in (mixed.groups, mixed.layers, mixed.twins) for m in by.values()),
     ]
-    assert not [name for features in everywhere for name in features if "@" in name]
-    assert list(mixed.noise) == [f"{STATES} H0.total"]
+    assert not [name for features in everywhere for name in features if "@" in name.statistic]
+    assert list(mixed.noise) == [feature_named(f"{STATES} H0.total")]
 
 
 def test_clock_of_hidden_states(mixed: Trajectory) -> None:
-    scale = f"{STATES} top_eigenvalue"
-    of_states = (
-        f"{STATES} H0.total",
-        "distances:of=hidden_states H0.wasserstein_2",
-        "similarity rtd.previous",
-        scale,
-    )
-    assert [mixed.scale(name) for name in of_states] == [scale] * 4
+    scale = feature_named(f"{STATES} top_eigenvalue")
+    names = (f"{STATES} H0.total", "distances:of=hidden_states H0.wasserstein_2", "similarity rtd.previous", str(scale))
+    assert [mixed.scale(feature_named(name)) for name in names] == [scale] * 4
+    assert mixed.scale(feature_named(names[0], "hidden")) == feature_named(str(scale), "hidden")
     assert scale in mixed.features
-    assert mixed.scale("rips H0.total") == ""
-    assert mixed.scale("controls frobenius_norm") == ""
+    assert mixed.scale(feature_named("rips H0.total")) is None
+    assert mixed.scale(feature_named("controls frobenius_norm")) is None
 
 
 def test_the_loss_on_a_fixed_text_is_a_target_and_no_feature(mixed: Trajectory) -> None:
     assert list(mixed.targets) == ["text_loss", "smoothed_loss", "batch_loss"]
     np.testing.assert_allclose(mixed.targets["text_loss"], 9 - mixed.steps / 1000)  # of the first declared
-    assert not [name for name in mixed.features if name.startswith("language_modelling")]
+    assert not [f for f in mixed.features if f.probe == "language_modelling"]
 
 
 @pytest.mark.parametrize(
@@ -264,23 +269,18 @@ def test_tokens() -> None:
 
 def test_what_is_no_topology() -> None:
     controls = [
-        *(
-            "controls alpha",
-            "log grad_norm_mean",
-            "gradient_rips gradient_norm",
-            "random_matrices:draws=3 gaussian.np_mean",
-        ),
+        *("controls alpha", "log grad_norm_mean", "gradient_rips gradient_norm"),
+        *("random_matrices:draws=3 gaussian.np_mean", "clustering coefficient", "language_modelling perplexity"),
         *("hidden_states n_points", "hidden_states:points=texts two_nn", "published eigenvalue_ratio_1_10"),
         *("hidden_states pca_variance", "published pca_variance_explained", "similarity cka.previous"),
-        *("similarity procrustes.first", "language_modelling perplexity"),
+        *("similarity procrustes.first", "embeddings rankme"),
     ]
     topology = [
         *("rips H0.total", "published np_mean", "hidden_states H1.entropy", "published wasserstein_h1_from_prev"),
         *("similarity rtd.first", "distances:of=hidden_states H1.bottleneck", "neural_persistence np_norm"),
     ]
-    assert [bool(re.search(CONTROLS, name)) for name in (*controls, *topology)] == [True] * 12 + [False] * 7
-    series = pl.Series([*controls, *topology])
-    assert series.str.contains(CONTROLS).to_list() == [True] * 12 + [False] * 7  # Polars has an engine of its own
+    assert TOPOLOGY not in {feature_named(text).kind for text in controls}
+    assert {feature_named(text).kind for text in topology} == {TOPOLOGY}
 
 
 def test_what_compares_states_is_of_those_it_compares() -> None:
@@ -294,9 +294,15 @@ def test_what_compares_states_is_of_those_it_compares() -> None:
     labels = pl.DataFrame(
         [(p.name(), p.options(), p.label()) for p in declared], with_states(6)[1].schema, orient="row"
     )
-    rows = [(s, "network", "network", p.name(), p.options(), "top_eigenvalue", 1.0) for s in range(6) for p in declared]
-    columns = ["step", "layer", "role", "probe", "options", "statistic", "value"]
+    rows = [
+        (s, "network", "network", p.name(), p.options(), SCALE, p.kind(SCALE), 1.0) for s in range(6) for p in declared
+    ]
+    columns = ["step", "layer", "role", "probe", "options", "statistic", "kind", "value"]
     features = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
     (found,) = trajectories(features, labels, frames(6)[2].clear())
-    assert found.scale("similarity rtd.previous") == "hidden_states:points=texts top_eigenvalue"
-    assert found.scale("distances:of=hidden_states H1.wasserstein_2") == "hidden_states top_eigenvalue"
+    assert found.scale(feature_named("similarity rtd.previous")) == feature_named(
+        "hidden_states:points=texts top_eigenvalue"
+    )
+    assert found.scale(feature_named("distances:of=hidden_states H1.wasserstein_2")) == feature_named(
+        "hidden_states top_eigenvalue"
+    )

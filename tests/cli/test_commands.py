@@ -25,7 +25,7 @@ from toposcope.cli import main
 from toposcope.cli.shared import parse_options
 from toposcope.probes import make_probes
 
-COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]
 COMMANDS = [
     [],
     ["demo"],

@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.forecasting.forecast import Forecast, RefusedError, Run
-from toposcope.forecasting.forecasters.power_law import PowerLaw
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stopping.early_stopping import (
     BETTER,
@@ -36,9 +37,10 @@ from toposcope.forecasting.stopping.stopping_rules import (
     out_of_patience,
 )
 from toposcope.logs import Log
+from toposcope.study.kinds import feature_named
 
 STEPS = np.arange(0, 5001, 100)
-NP = "neural_persistence np_normalized"
+NP = feature_named("neural_persistence np_normalized")
 VALUES = st.lists(st.sampled_from([np.nan, 0.0, 0.1, 0.2, 0.3, 0.305, 0.5]), max_size=25)
 
 
@@ -214,7 +216,7 @@ class Foretold:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> Forecast:
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         assert schedule.last_step == 5000
         assert not siblings
         self.seen.append(int(log.steps[-1]))
@@ -238,7 +240,7 @@ def test_forecasts_are_made_from_what_was_seen() -> None:
 
 def test_a_forecaster_that_knows_the_law_stops_where_the_price_says() -> None:
     loss = 2 + 3 / (np.arange(51) * 100 + 1.0) ** 0.5
-    gain = gain_by(PowerLaw(), [Log("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
+    gain = gain_by(StepPowerLaw(), [Log("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
     stops = judged([run_of("a", loss)], gain=gain).stops.filter(rule=GAIN)
     for price in PRICES:
         truth = (loss[10:-1] - loss[-1]) / (1 - STEPS[10:-1] / 5000)
@@ -292,7 +294,7 @@ def test_normalised_persistence_comes_before_the_mean_and_before_a_published_one
         "neural_persistence:scale=network np_normalized": np.ones(51),
     }
     runs = [
-        Trajectory(n, STEPS, f, {"validation_loss": loss}, {})
+        Trajectory(n, STEPS, by_feature(f), {"validation_loss": loss}, {})
         for n, f in (("a", features), ("b", features | of_weights))
     ]
     watched = judged(runs).stops.filter(rule=NEURAL_PERSISTENCE).select("run", "watched").unique().sort("run").rows()

@@ -9,13 +9,15 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecasters.paper import blend, final_loss, forecasts, last, loss_only, predictions, tda_only
+from toposcope.study.kinds import feature_named
 
 STEPS = np.arange(0, 5001, 100)
-NP_MEAN = "neural_persistence np_mean"
+NP_MEAN = feature_named("neural_persistence np_mean")
 PUBLISHED_ERRORS = {
     "paper_loss_only": (0.10639984826620545, 0.10106616270651365, 0.08603882343798426),
     "paper_tda_only": (0.26336539319483687, 0.14993595462281747, 0.05540471222967249),
@@ -199,7 +201,7 @@ def published_errors(published_study: Path) -> dict[str, dict[str, np.ndarray]]:
     found: dict[str, dict[str, np.ndarray]] = {}
     for run, rows in released.items():
         columns = {key: np.array([row[key] for row in rows]) for key in ("step", "loss", "neural_persistence_mean")}
-        features = {"published np_mean": columns["neural_persistence_mean"]}
+        features = by_feature({"published np_mean": columns["neural_persistence_mean"]})
         made = Trajectory(run, columns["step"], features, {"batch_loss": columns["loss"]}, {})
         table = predictions([made], log_of(columns["loss"], run), runs_of(run=run)).filter(protocol="published")
         found[run] = {

@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 
 from toposcope.analysis.trajectories import trajectories
-from toposcope.forecasting.backtest import complete_runs
-from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.paper import predictions
-from toposcope.forecasting.line_up import line_up
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.forecasting.topology.chance import topology_chance
 from toposcope.forecasting.topology.published_rules import published_rules
 from toposcope.logs import read_logs
@@ -66,10 +66,10 @@ def test_the_default_is_that_of_the_line_up(study: Study, protocol: str, columns
     assert row["mae"] == pytest.approx(np.mean(errors))
 
 
-def _default(run: Run, runs: tuple[Run, ...]) -> float:
+def _default(run: LoggedRun, runs: tuple[LoggedRun, ...]) -> float:
     seen = run.seen(0.5)
     assert seen is not None
-    return line_up(seen, run.schedule, [other for other in runs if other is not run]).forecasts["default"].loss
+    return run_forecasters(seen, run.schedule, [other for other in runs if other is not run]).forecasts["default"].loss
 
 
 def _is(protocol: str, fraction: object, name: str) -> pl.Expr:

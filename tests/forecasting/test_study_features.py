@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 import pytest
+from named_features import by_feature, by_group
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
@@ -14,7 +16,10 @@ from toposcope.forecasting.topology.study_features import FRACTIONS, FeatureBloc
 from toposcope.homology import Diagram
 from toposcope.study import Study, load_declaration, run_study
 from toposcope.study.diagrams import diagram_file
+from toposcope.study.kinds import feature_named
 
+K = TypeVar("K")
+H0 = feature_named("rips H0.total")
 STEPS = np.array([0, 10, 20, 40, 80, 100])
 DECLARED = """
 name = "small"
@@ -125,7 +130,8 @@ def made(run: str, seed: int, **features: np.ndarray) -> Trajectory:
     known = {"rips H0.total": draw.normal(size=6), "rips:pooled=true H1.max": draw.normal(size=6)}
     known |= {"controls mean": draw.normal(size=6), "log grad_norm_mean": draw.normal(size=6), **features}
     twins = {"network": {"rips H0.total": draw.normal(size=6), "rips H0.total.noise": draw.normal(size=6)}}
-    return Trajectory(run, STEPS, known, {}, {"weight_norm": draw.normal(size=6)}, twins=twins)
+    clocks = {"weight_norm": draw.normal(size=6)}
+    return Trajectory(run, STEPS, by_feature(known), {}, clocks, twins=by_group(twins))
 
 
 def runs_of(found: list[Trajectory]) -> pl.DataFrame:
@@ -157,7 +163,7 @@ def test_nothing_after_the_fraction_is_looked_at() -> None:
     before = block_of(found)
     later = STEPS > 50
 
-    def changed(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def changed(values: Mapping[K, np.ndarray]) -> dict[K, np.ndarray]:
         return {name: np.where(later, np.nan, v) for name, v in values.items()}
 
     others = [
@@ -180,7 +186,7 @@ def test_levels_and_rates_by_hand() -> None:
     x, y = np.log1p([0, 10, 40]), np.array([1.0, 3.0, 5.0])
     slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
     assert column(block, "rips H0.total rate")[0] == pytest.approx(slope)
-    assert column(block, "rips H0.total scale-free level") == [t.twins["network"]["rips H0.total"][3] for t in found]
+    assert column(block, "rips H0.total scale-free level") == [t.twins["network"][H0][3] for t in found]
     assert "rips H0.total.noise scale-free level" not in block.names
     assert column(block, "weight_norm level") == [t.clocks["weight_norm"][3] for t in found]
     assert not [name for name in block.names if name.startswith("controls")]
@@ -208,7 +214,7 @@ def test_scale_and_number_of_points_do_not_move_an_image() -> None:
 def test_what_is_not_known_of_every_run_is_left_out_and_told() -> None:
     odd = made("odd", 3, **{"rips H1.total": np.arange(6.0), "rips H0.count": np.full(6, 4.0)})
     same = made("same", 4, **{"rips H0.count": np.full(6, 4.0)})
-    bare = Trajectory("bare", STEPS, {"controls mean": np.ones(6)}, {}, {"weight_norm": np.ones(6)})
+    bare = Trajectory("bare", STEPS, by_feature({"controls mean": np.ones(6)}), {}, {"weight_norm": np.ones(6)})
     late = Trajectory("late", np.array([0, 90, 100]), {}, {}, {})
     found = [odd, same, bare, late]
     block = feature_blocks(found, runs_of(found), lambda run, step: {} if run == "bare" else diagrams(run, step), 0.5)

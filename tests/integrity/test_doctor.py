@@ -14,11 +14,11 @@ from sick_series import Training, Weights, checkpoint, faults, seen, shapes
 from small_checkpoints import model_folder, safetensors_file, torch_file
 
 from toposcope.checkpoints import Checkpoint, Series, series
-from toposcope.checkpoints.logs import TrainingLog
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.spread import SpreadSums
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
+from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]
 SHARDED = model_folder(".safetensors", name="step{}", n_shards=2)
@@ -136,7 +136,7 @@ def test_steps_0_and_1_before_the_first_learning(weights: dict[int, Weights]) ->
 def test_the_log_tells_where_nothing_was_learned(weights: dict[int, Weights]) -> None:
     evidence = seen(weights | {500: weights[400]})
     rates = np.array([1e-3, 0.0, 0.0, 1e-3])
-    log = TrainingLog(np.array([350, 450, 500, 550]), {"learning_rate": rates})
+    log = LogTable(np.array([350, 450, 500, 550]), {"learning_rate": rates})
     assert told(diagnose(evidence)) == [("duplicate", "fault", (400, 500))]
     assert told(diagnose(evidence, log)) == [("duplicate", "note", (400, 500))]
 

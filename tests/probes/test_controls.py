@@ -17,7 +17,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats import Entry
 from toposcope.probes import Measurement, Subject
 from toposcope.probes.controls import ControlsProbe, layer_statistics
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.row_blocks import BLOCK
 from toposcope.probes.spectrum import LEAST_TAIL
 

@@ -20,9 +20,10 @@ from toposcope.homology.clustering import clustering_coefficient
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.gradient_rips import GradientRipsProbe
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
-from toposcope.probes.probe import NETWORK, POOLED
+from toposcope.probes.probe import POOLED
 from toposcope.probes.rips import RipsProbe
 from toposcope.probes.row_draws import draw_rows
 

@@ -9,8 +9,9 @@ import pytest
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
-from toposcope.probes.probe import NETWORK, POOLED
+from toposcope.probes.probe import POOLED
 from toposcope.probes.rips import RipsProbe
 
 pytestmark = pytest.mark.reference

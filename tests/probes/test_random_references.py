@@ -14,7 +14,7 @@ from toposcope.checkpoints import series
 from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes import Measurement, Subject
 from toposcope.probes import random_matrices as module
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.random_matrices import RandomMatricesProbe, n_draws
 from toposcope.seeds import derive_seed
 from toposcope.study import Declaration, Study

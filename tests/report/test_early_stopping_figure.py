@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.text import Text
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecasting.stopping.early_stopping import EarlyStopping, early_stopping
@@ -25,7 +26,7 @@ def found(n_runs: int = 20) -> EarlyStopping:
         Trajectory(
             f"run-{i}",
             PLACES * 100,
-            {"neural_persistence np_normalized": 0.3 + 0.01 * np.minimum(PLACES, ends[-1 - i])},
+            by_feature({"neural_persistence np_normalized": 0.3 + 0.01 * np.minimum(PLACES, ends[-1 - i])}),
             {"validation_loss": 3 - 0.05 * np.minimum(PLACES, end)},
             {"step": np.asarray(PLACES * 100.0)},
         )

@@ -16,14 +16,17 @@ from made_up_states import OF_STATES
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn, draw
 from toposcope.report.figures.drawn import SMALL, WIDTH, chosen, number, percent
 from toposcope.report.figures.layers import on_even_steps, short_names
+from toposcope.report.headline import NP
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
+from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
 
 OF_WEIGHTS = [make.__name__ for make in MAKERS if make.__name__ not in OF_STATES]
@@ -139,7 +142,7 @@ def test_unknown_values_and_lost_diagrams_are_no_obstacle() -> None:
 
     def holed(t: Trajectory) -> Trajectory:
         features = {name: np.where(t.steps == t.steps[-1], np.nan, v) for name, v in t.features.items()}
-        features["rips H1.total"] = np.full(len(t.steps), np.nan)
+        features[feature_named("rips H1.total")] = np.full(len(t.steps), np.nan)
         return dataclasses.replace(t, features=features)
 
     def lost(run: str, step: int, probe: str) -> Any:
@@ -202,7 +205,7 @@ def test_imported_values_without_weights_are_a_trace() -> None:
     full = material(1)
     steps = np.array([0, 10, 1000])
     bare = Trajectory(
-        "told", steps, {"published np_mean": np.array([0.3, 0.4, 0.5])}, {}, {"step": steps.astype(float)}
+        "told", steps, by_feature({"published np_mean": np.array([0.3, 0.4, 0.5])}), {}, {"step": steps.astype(float)}
     )
     found = one("traces", with_analysis(full, trajectories=[*full.analysis.trajectories, bare]))
     assert found is not None
@@ -214,9 +217,7 @@ def test_a_curve_that_turns_is_not_said_to_rise() -> None:
     n = len(full.analysis.trajectories[0].steps)
     hill = np.concatenate([np.linspace(0.3, 0.6, 5), np.linspace(0.6, 0.4, n - 4)[1:]])
     turned = [
-        dataclasses.replace(
-            t, features={**t.features, "neural_persistence np_mean": hill if i else np.linspace(0.3, 0.4, n)}
-        )
+        dataclasses.replace(t, features={**t.features, NP.feature: hill if i else np.linspace(0.3, 0.4, n)})
         for i, t in enumerate(full.analysis.trajectories)
     ]
     found = one("topology", with_analysis(full, trajectories=turned))

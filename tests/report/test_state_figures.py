@@ -11,6 +11,7 @@ from made_up_material import material
 from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
+from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn
@@ -121,7 +122,9 @@ def test_the_last_state_stands_behind_all_blocks(
     study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[str] | None
 ) -> None:
     (ours, *_) = study.analysis.trajectories
-    layers = {f"hidden.{k:02d}": ours.layers["hidden.00"] for k in places}
+    first = ours.layers["hidden.00"]
+    names = [f"hidden.{k:02d}" for k in places]
+    layers = {layer: {feature.of_group(layer): v for feature, v in first.items()} for layer in names}
     weights = {f"gpt.layers.{k}.attention.dense.weight": "attention.output" for k in range(n_blocks)}
     roles = weights | dict.fromkeys(layers, "hidden")
     chosen = dataclasses.replace(ours, layers=layers, roles=roles)
@@ -196,10 +199,10 @@ def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
         "H0 total of hidden states (tokens of 9 texts, sampled, cosine, normalised, seed=1)"
     )
     renamed = dataclasses.replace(
-        t, features={f"{second} H1.entropy": t.steps.astype(np.float64)}, clouds={second: second}
+        t, features=by_feature({f"{second} H1.entropy": t.steps.astype(np.float64)}), clouds={second: second}
     )
     (first,) = headlines_of([renamed], ["H1.entropy"])
-    assert first.name == named(first.feature) == "H1 entropy of hidden states (texts, 50 components)"
+    assert first.name == named(first.key) == "H1 entropy of hidden states (texts, 50 components)"
     assert named("published H0.total") == "Published H0 total"
     assert named("hidden_states H1.betti_max") == "hidden_states H1.betti_max"
 
@@ -240,7 +243,7 @@ def test_holes_are_no_obstacle(study: Material) -> None:
 
 def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
     ours, *others = study.analysis.trajectories
-    features = {name.replace(LABEL, "published"): values for name, values in ours.features.items()}
+    features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
     told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
     both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[ours, *others, told]))
     figure, beside = one("representations", both), one("published_representations", both)

@@ -9,6 +9,7 @@ import pytest
 from made_studies import N, analysis, no_findings, runs_frame, trajectory
 from made_up_material import material
 from made_up_states import LABEL, SPECTRA, with_states
+from named_features import by_feature
 
 from toposcope.analysis.analysis import Analysis
 from toposcope.analysis.table import association
@@ -22,6 +23,7 @@ from toposcope.report.tables import Table
 from toposcope.report.text_losses import NOT_COMPARABLE
 from toposcope.report.verdict import sentences
 from toposcope.study.declaration import Declaration
+from toposcope.study.kinds import feature_named
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +45,9 @@ def of_states(rule: str) -> Analysis:
     for i, run in enumerate(("small", "middle", "large", "huge")):
         t = trajectory(run, i, rule, "text_loss")
         draw = np.random.default_rng(100 + i)
-        features = {f"{LABEL} H1.entropy": t.features["rips H0.total"]}
+        features = {f"{LABEL} H1.entropy": t.features[feature_named("rips H0.total")]}
         features |= {f"{LABEL} {name}": draw.standard_normal(N) for name in SPECTRA}
-        found.append(dataclasses.replace(t, features=features, clouds={LABEL: LABEL}))
+        found.append(dataclasses.replace(t, features=by_feature(features), clouds={LABEL: LABEL}))
     return dataclasses.replace(
         analysis(rule), trajectories=found, association=association(found), comparisons=compared(found)
     )
@@ -137,7 +139,7 @@ def test_published_features_are_compared_with_published_spectra(study: Material)
 def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
     """Return a study whose runs read a text: a loss of 3 before the last checkpoint, and of 2 there."""
     rows = [
-        (run, step, "network", "network", "language_modelling", "{}", statistic, value, "")
+        (run, step, "network", "network", "language_modelling", "{}", statistic, "loss", value, "")
         for run, n in n_tokens.items()
         for step, loss in ((10, 3.0), (100, 2.0))
         for statistic, value in {"loss": loss, "perplexity": 7.5, "bits_per_byte": 1.25, "n_tokens": n}.items()

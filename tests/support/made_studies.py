@@ -2,6 +2,7 @@
 
 import numpy as np
 import polars as pl
+from named_features import by_feature
 
 from toposcope.analysis.analysis import Analysis
 from toposcope.analysis.table import association
@@ -23,7 +24,7 @@ def trajectory(run: str, seed: int, rule: str, target: str = "validation_loss") 
     first = {"clock": steps.astype(float), "information": bump, "nothing": draw.standard_normal(N)}[rule]
     features = {name: draw.standard_normal(N) for name in FEATURES} | {FEATURES[0]: first}
     clocks = {"step": steps.astype(float), "weight_norm": np.sqrt(steps + 1.0)}
-    return Trajectory(run, steps, features, {target: loss}, clocks)
+    return Trajectory(run, steps, by_feature(features), {target: loss}, clocks)
 
 
 def analysis(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Analysis:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from named_features import by_feature, by_group
 
 from toposcope.analysis import Analysis
 from toposcope.analysis.trajectories import Trajectory
@@ -66,7 +67,16 @@ def trajectory(run: str, place: int, steps: np.ndarray) -> Trajectory:
     }
     loss = 2 + 2 * np.exp(-3 * share) - 0.1 * place
     targets = {"validation_loss": loss, "batch_loss": loss + 0.01 * np.sin(steps)}
-    return Trajectory(run, steps, features, targets, {"step": steps.astype(float)}, groups, layers, roles)
+    return Trajectory(
+        run,
+        steps,
+        by_feature(features),
+        targets,
+        {"step": steps.astype(float)},
+        by_group(groups),
+        by_group(layers),
+        roles,
+    )
 
 
 def association(found: list[Trajectory]) -> pl.DataFrame:
@@ -78,7 +88,8 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
                 given = np.nan if j == 1 else 0.02 * (j - 3) - 0.01 * i
                 verdict = ("trend only", "none", "undecided", "beyond trend")[j % 4]
                 rows.append(
-                    {"run": t.run, "group": "network", "target": target, "feature": feature, "n": len(t.steps),
+                    {"run": t.run, "group": "network", "target": target, "feature": str(feature),
+                     "kind": feature.kind, "n": len(t.steps),
                      "rho": -0.9 + 0.2 * j + 0.01 * i, "rho_step": -0.95, "rho_given_step": given,
                      "rho_given_all": given / 2, "verdict": verdict}
                 )  # fmt: skip

@@ -5,13 +5,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import polars as pl
+from named_features import by_feature, by_group
 
 from toposcope.analysis.representation_phases import SCHEMA as PHASES
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
+from toposcope.study.kinds import kind_of
 
-LABEL = "hidden_states:layers=all"
+STATES = "hidden_states"
+LABEL = f"{STATES}:layers=all"
 STEPS = np.array([0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000])
 LAYERS = ("hidden.00", "hidden.01", "hidden.02", "network")
 STATISTICS = ("H0.total", "H1.total", "H1.entropy")
@@ -56,13 +59,13 @@ def of_states(t: Trajectory, place: int) -> Trajectory:
     return Trajectory(
         t.run,
         steps,
-        features,
+        by_feature(features),
         {"text_loss": np.linspace(5, 3, n)},
         {"step": steps.astype(float)},
-        layers={**hidden, **embedded},
+        layers=by_group({**hidden, **embedded}),
         roles=roles,
-        noise={f"{LABEL} H0.total": np.full(n, 20.0)},
-        twins={"network": {f"{LABEL} H0.total": 100 * rank / np.linspace(1, 2, n)}},
+        noise=by_feature({f"{LABEL} H0.total": np.full(n, 20.0)}),
+        twins=by_group({"network": {f"{LABEL} H0.total": 100 * rank / np.linspace(1, 2, n)}}),
         clouds={LABEL: LABEL},
     )
 
@@ -110,20 +113,29 @@ def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
 def matched(found: Sequence[Trajectory], sizes: dict[str, int]) -> pl.DataFrame:
     """Return values that depend on the size at equal step and tokens, and on nothing but the loss at equal loss."""
     rows = [
-        (f"{LABEL} {name}", by, level, t.run, sizes[t.run], 5 + level / 1000 + (k if by != "loss" else 0))
+        (
+            f"{LABEL} {name}",
+            kind_of(STATES, name),
+            by,
+            level,
+            t.run,
+            sizes[t.run],
+            5 + level / 1000 + (k if by != "loss" else 0),
+        )
         for name in ("rankme", "H0.total", "H1.total")
         for by, levels in (("step", (1.0, 10.0, 100.0)), ("tokens", (1e4, 1e5, 1e6)), ("loss", (5.0, 4.0, 3.0)))
         for level in levels
         for k, t in enumerate(found)
     ]
-    return pl.DataFrame(rows, schema=["feature", "by", "level", "run", "n_parameters", "value"], orient="row")
+    return pl.DataFrame(rows, schema=["feature", "kind", "by", "level", "run", "n_parameters", "value"], orient="row")
 
 
 def collapse() -> pl.DataFrame:
     """Return the spread that goes with them."""
     spreads = {"step": 0.8, "tokens": 0.7, "loss": 0.1}
     rows = [
-        {"feature": f"{LABEL} {name}", "by": by, "n_runs": 5, "n_levels": 3, "low": 1.0, "high": 9.0, "spread": spread,
+        {"feature": f"{LABEL} {name}", "kind": kind_of(STATES, name), "by": by, "n_runs": 5, "n_levels": 3, "low": 1.0,
+         "high": 9.0, "spread": spread,
          "rho_size": 0.5, "p_size": 0.1, "p_least": 0.05}
         for name in ("rankme", "H0.total", "H1.total")
         for by, spread in spreads.items()
@@ -143,10 +155,10 @@ def similarity(found: Sequence[Trajectory]) -> pl.DataFrame:
                 for name, distance in far.items():
                     values = {"cka": 1 - distance, "procrustes": distance, "rtd": 10 * distance, "other": 0.0}
                     rows += [
-                        (t.run, step, layer, "hidden", "similarity", "{}", f"{measure}{name}", value, "")
+                        (t.run, step, layer, "hidden", "similarity", "{}", f"{measure}{name}", "control", value, "")
                         for measure, value in values.items()
                     ]
-    names = ["run", "step", "layer", "role", "probe", "options", "statistic", "value", "flag"]
+    names = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -192,10 +204,11 @@ def with_states(of: Material) -> Material:
 def association(found: Sequence[Trajectory]) -> pl.DataFrame:
     """Return correlations of which the step leaves something, and the top eigenvalue nothing."""
     rows = [
-        {"run": t.run, "group": "network", "target": "text_loss", "feature": feature, "n": len(t.steps), "rho": 0.8,
+        {"run": t.run, "group": "network", "target": "text_loss", "feature": str(feature), "kind": feature.kind,
+         "n": len(t.steps), "rho": 0.8,
          "rho_step": -0.9, "rho_given_step": 0.5, "rho_given_all": 0.4, "verdict": "trend only",
          "rho_top_eigenvalue": -0.95,
-         "rho_given_scale": float("nan") if feature.endswith("top_eigenvalue") else 0.05}
+         "rho_given_scale": float("nan") if feature.statistic == "top_eigenvalue" else 0.05}
         for t in found
         for feature in t.features
     ]  # fmt: skip

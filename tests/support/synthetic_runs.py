@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+from named_features import by_feature
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
@@ -50,5 +51,5 @@ def synthetic_study(
         norm = np.sqrt(100 + 1900 * np.cumsum(RATE) / RATE.sum()) * (1 + 0.0005 * rng.normal(size=N))
         clocks = {"step": STEPS.astype(np.float64), "cumulative_learning_rate": np.cumsum(RATE), "weight_norm": norm}
         loss = 1.6 + 3.2 / (1 + T) ** 0.9 + noise * deviation
-        found.append(Trajectory(f"run{run}", STEPS, features, {"validation_loss": loss}, clocks))
+        found.append(Trajectory(f"run{run}", STEPS, by_feature(features), {"validation_loss": loss}, clocks))
     return found

@@ -16,12 +16,19 @@ from toposcope.analysis.representation_phases import SCHEMA as REPRESENTATION_PH
 from toposcope.analysis.representation_phases import representation_phases
 from toposcope.analysis.scaling import PowerLaw, power_law
 from toposcope.analysis.table import SEED, association, comparisons
-from toposcope.analysis.trajectories import Trajectory, trajectories
+from toposcope.analysis.trajectories import Trajectory, cloud_feature, trajectories
+from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.seeds import derive_seed
-from toposcope.study.store import PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 
-NP_MEAN = "neural_persistence np_mean"
-PHASED = (NP_MEAN, "published np_mean", "rips H0.total", "rips H1.total", "distances H0.wasserstein_2")
+NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
+PHASED = (
+    NP_MEAN,
+    Feature(PUBLISHED, "", "np_mean", TOPOLOGY),
+    Feature("rips", "", "H0.total", TOPOLOGY),
+    Feature("rips", "", "H1.total", TOPOLOGY),
+    Feature("distances", "", "H0.wasserstein_2", TOPOLOGY),
+)
 """Features whose phases are told."""
 PHASED_STATES = ("rankme", "effective_rank", "H0.total", "H1.total", "H1.entropy")
 """The same of hidden states: of the first probe of them declared, and of published ones."""
@@ -118,13 +125,13 @@ def _phased(found: list[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int6
             if feature in trajectory.features:
                 values = trajectory.features[feature]
                 known = np.isfinite(values)
-                yield trajectory.run, feature, trajectory.steps[known], values[known]
+                yield trajectory.run, str(feature), trajectory.steps[known], values[known]
 
 
-def _phased_states(trajectory: Trajectory) -> list[str]:
+def _phased_states(trajectory: Trajectory) -> list[Feature]:
     clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
     told = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
-    return [f"{cloud} {statistic}" for cloud in told for statistic in PHASED_STATES]
+    return [cloud_feature(cloud, name) for cloud in told for name in PHASED_STATES]
 
 
 def _phases(found: list[Trajectory]) -> pl.DataFrame:
@@ -161,7 +168,7 @@ def _scaling(found: list[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
     finals: dict[str, list[tuple[float, float]]] = {}
     for trajectory in found:
         if trajectory.run in sizes:
-            for name, values in {**trajectory.targets, **trajectory.features}.items():
+            for name, values in trajectory.named_values().items():
                 if np.isfinite(values[-1]):
                     finals.setdefault(name, []).append((float(sizes[trajectory.run]), float(values[-1])))
     rows = []

@@ -24,7 +24,6 @@ from toposcope.analysis.case import (
 )  # fmt: skip
 from toposcope.analysis.comparison import fisher_z
 from toposcope.analysis.findings import BATCH_LOSS
-from toposcope.probes.labels import options_of
 
 CLOSE = 0.05
 """Two rank correlations that differ by no more are called as large as each other."""
@@ -155,8 +154,8 @@ def _with_size(case: Case, quantity: str, direction: int) -> tuple[str, str]:
 
 def _of_one_cloud(case: Case, quantity: str, runs: Sequence[str]) -> str:
     """Tell |rho| of all layers' rows in one cloud, every row of them and no cap, where that was measured."""
-    names = [name for name in case.trajectories[runs[0]].features if name.endswith(f" {quantity}")]
-    options = {name: options_of(name.rpartition(" ")[0]) for name in names if name.startswith("rips:")}
+    clouds = [f for f in case.trajectories[runs[0]].features if f.probe == "rips" and f.statistic == quantity]
+    options = {str(feature): feature.option_values() for feature in clouds}
     whole = [
         name for name, o in options.items() if o.get("pooled") == "true" and not o.keys() & {"threshold", "sample"}
     ]

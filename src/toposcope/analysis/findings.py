@@ -1,14 +1,14 @@
 """A study's tables, asked by the quantity a publication names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import polars as pl
 
 from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
-from toposcope.probes.labels import options_of
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK, Feature
+from toposcope.study.kinds import PUBLISHED
 from toposcope.study.published import STEP
 
 BATCH_LOSS = "batch_loss"
@@ -49,10 +49,10 @@ class Findings:
         known = self.trajectories[run].targets if run in self.trajectories else {}
         return TEXT_LOSS if TEXT_LOSS in known else self.target(run)
 
-    def feature(self, run: str, quantity: str, *, published: bool) -> str:
-        """Return the name of the feature that is a quantity in a run, or an empty text."""
+    def feature(self, run: str, quantity: str, *, published: bool) -> Feature | None:
+        """Return the feature that is a quantity in a run, or None."""
         if run not in self.trajectories:
-            return ""
+            return None
         return feature_of(quantity, self.trajectories[run].features, published, self.subject)
 
     def associated(self, run: str, quantity: str, *, published: bool, target: str = "") -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Findings:
         if quantity == STEP:
             known = rows.filter(pl.col("rho_step").is_finite()).sort("n", descending=True, maintain_order=True)
             return {"rho": known.item(0, "rho_step")} if len(known) else {}
-        rows = rows.filter(feature=self.feature(run, quantity, published=published))
+        rows = rows.filter(feature=str(self.feature(run, quantity, published=published) or ""))
         return rows.row(0, named=True) if len(rows) else {}
 
     def law(self, quantity: str, *, published: bool) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Findings:
         names = dict.fromkeys(
             (BATCH_LOSS if published else self.target(run))
             if quantity == "loss"
-            else self.feature(run, quantity, published=published)
+            else str(self.feature(run, quantity, published=published) or "")
             for run in self.trajectories
         )
         rows = self.scaling.filter(pl.col("quantity").is_in([name for name in names if name]))
@@ -81,25 +81,22 @@ class Findings:
 
 
 def feature_of(
-    quantity: str, names: Sequence[str] | dict[str, Any], published: bool, subject: Subject = "weights"
-) -> str:
-    """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or an empty text.
+    quantity: str, features: Iterable[Feature], published: bool, subject: Subject = "weights"
+) -> Feature | None:
+    """Return which feature is a quantity (``np_mean``, ``H0.total`` ...), or None.
 
     As published: the released value where a study was imported; else mean neural persistence, or the pooled cloud of
     rows drawn at random; of hidden states the cloud of principal components. Exact: mean neural persistence, or the sum
     over layers of uncapped clouds; of hidden states all points in all their components. The label with the fewest
     options first.
     """
-    if published and f"published {quantity}" in names:
-        return f"published {quantity}"
+    features = [feature for feature in features if feature.statistic == quantity]
+    released = [feature for feature in features if feature.probe == PUBLISHED]
+    if published and released:
+        return released[0]
     probe = STATES if subject == STATES else "neural_persistence" if quantity.startswith("np_") else "rips"
-    found = []
-    for name in names:
-        label, _, statistic = name.rpartition(" ")
-        options = options_of(label)
-        if label.partition(":")[0] == probe and statistic == quantity and _fits(probe, options, published):
-            found.append((len(options), name))
-    return min(found)[1] if found else ""
+    fitting = [f for f in features if f.probe == probe and _fits(probe, f.option_values(), published)]
+    return min(fitting, key=lambda f: (len(f.option_values()), str(f)), default=None)
 
 
 def _fits(probe: str, options: Mapping[str, str], published: bool) -> bool:

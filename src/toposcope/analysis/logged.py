@@ -4,11 +4,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.probes import Feature
+
 Vector = NDArray[np.float64]
 
 MOSTLY = 0.9
 """Share of the checkpoints with a training loss that must have a validation loss, for it to be the target."""
 SMOOTHING_STEPS = 100
+GRADIENT_NORM_MEAN = Feature("log", "", "grad_norm_mean", "norm")
+GRADIENT_NORM_STD = Feature("log", "", "grad_norm_std", "norm")
 
 
 class Logged:
@@ -71,7 +75,7 @@ class Logged:
         """Return the tokens seen until each checkpoint; NaN where the log does not tell."""
         return self._at(steps, self._tokens)
 
-    def gradient_norms(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
+    def gradient_norms(self, steps: NDArray[np.int64]) -> dict[Feature, Vector]:
         """Return mean and standard deviation of the gradient norm since the checkpoint before."""
         begin = np.concatenate([[-1], steps[:-1]])
         windows = [self.norm[(self.steps > b) & (self.steps <= s)] for b, s in zip(begin, steps, strict=True)]
@@ -79,8 +83,8 @@ class Logged:
         if not any(len(w) for w in windows):
             return {}
         return {
-            "log grad_norm_mean": np.array([w.mean() if len(w) else np.nan for w in windows]),
-            "log grad_norm_std": np.array([w.std() if len(w) > 1 else np.nan for w in windows]),
+            GRADIENT_NORM_MEAN: np.array([w.mean() if len(w) else np.nan for w in windows]),
+            GRADIENT_NORM_STD: np.array([w.std() if len(w) > 1 else np.nan for w in windows]),
         }
 
     def _at(self, steps: NDArray[np.int64], values: Vector) -> Vector:

@@ -12,6 +12,7 @@ from toposcope.analysis.association import FEWEST
 from toposcope.analysis.permutations import FEW_ORDERS, SAME, orders
 from toposcope.analysis.ranks import ranks
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes import Feature
 from toposcope.seeds import derive_seed
 
 Vector = NDArray[np.float64]
@@ -24,9 +25,16 @@ FEWEST_SIZES = 3
 DRAWN = 5000
 """Orders of the runs that are drawn where there are too many to count."""
 
-MATCHED = {"feature": pl.String, "by": pl.String, "level": pl.Float64, "run": pl.String, "n_parameters": pl.Int64}
+MATCHED = {
+    "feature": pl.String,
+    "kind": pl.String,
+    "by": pl.String,
+    "level": pl.Float64,
+    "run": pl.String,
+    "n_parameters": pl.Int64,
+}
 MATCHED |= {"value": pl.Float64}
-COLLAPSE = {"feature": pl.String, "by": pl.String, "n_runs": pl.Int64, "n_levels": pl.Int64}
+COLLAPSE = {"feature": pl.String, "kind": pl.String, "by": pl.String, "n_runs": pl.Int64, "n_levels": pl.Int64}
 COLLAPSE |= dict.fromkeys(("low", "high", "spread", "rho_size", "p_size", "p_least"), pl.Float64)
 
 
@@ -58,15 +66,15 @@ def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFra
     Returns
     -------
     polars.DataFrame
-        ``feature, by`` ("step", "tokens" or "loss"), ``level`` (steps, tokens or nats), ``run, n_parameters, value``.
-        NaN where the feature is not known at both checkpoints around the level; no gap is bridged, nothing
+        ``feature, kind, by`` ("step", "tokens" or "loss"), ``level`` (steps, tokens or nats), ``run, n_parameters,
+        value``. NaN where the feature is not known at both checkpoints around the level; no gap is bridged, nothing
         extrapolated. No rows without two runs of different size, or where their ranges have nothing in common.
     """
     sized = [t for t in found if t.run in sizes]
     matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
     rows = [
-        (feature, m.by, level, run.run, sizes[run.run], value)
-        for feature in dict.fromkeys(name for t in sized for name in t.features)
+        (name, feature.kind, m.by, level, run.run, sizes[run.run], value)
+        for feature, name in {feature: str(feature) for t in sized for feature in t.features}.items()
         for m in matchings
         for run, axis in zip(m.runs, m.axes, strict=True)
         if feature in run.features
@@ -86,7 +94,7 @@ def collapse(matched: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``feature, by``; ``n_runs`` and ``n_levels``, those where all of them are known, ``low`` to ``high``;
+        ``feature, kind, by``; ``n_runs`` and ``n_levels``, those where all of them are known, ``low`` to ``high``;
         ``spread``, the root mean square over levels of the standard deviation over runs, divided by the standard
         deviation of all matched values (ddof 1 both): 0 where the sizes coincide, about 1 where they have nothing in
         common, NaN for a constant and for one level. ``rho_size``, the median over levels of Spearman's correlation
@@ -94,7 +102,7 @@ def collapse(matched: pl.DataFrame) -> pl.DataFrame:
         with a median as large in absolute value, whole trajectories exchanged; ``p_least``, what it would be if all
         levels were in perfect order. NaN with fewer than 3 sizes.
     """
-    groups = matched.group_by("feature", "by", maintain_order=True).agg("level", "run", "n_parameters", "value")
+    groups = matched.group_by("feature", "kind", "by", maintain_order=True).agg("level", "run", "n_parameters", "value")
     rows = [row for place in groups.iter_rows() for row in _collapsed(*place)]
     return pl.DataFrame(rows, schema=COLLAPSE, orient="row")
 
@@ -103,7 +111,7 @@ def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
     return len({sizes[t.run] for t in matching.runs}) if len(matching.levels) else 0
 
 
-def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: str) -> Vector:
+def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: Feature) -> Vector:
     """Read a feature at the levels; where they are is a matter of the axis alone, so unknown values stay in."""
     values, known = run.features[feature], np.isfinite(axis)
     if (known & np.isfinite(values)).sum() < FEWEST:
@@ -165,7 +173,7 @@ def _n_levels(axes: Sequence[Vector], low: float, high: float) -> int:
 
 
 def _collapsed(
-    feature: str, by: str, levels: list[float], runs: list[str], sizes: list[int], values: list[float]
+    feature: str, kind: str, by: str, levels: list[float], runs: list[str], sizes: list[int], values: list[float]
 ) -> Iterator[tuple[str | int | float, ...]]:
     names, heights = list(dict.fromkeys(runs)), list(dict.fromkeys(levels))
     table = np.array(values).reshape(len(names), len(heights)).T  # as `matched` writes them: level by level of a run
@@ -176,7 +184,7 @@ def _collapsed(
     if len(np.unique(n_parameters)) < 2 or not common.any():
         return
     table, at = table[common], np.array(heights)[common]
-    place = (feature, by, len(n_parameters), len(at), float(at.min()), float(at.max()))
+    place = (feature, kind, by, len(n_parameters), len(at), float(at.min()), float(at.max()))
     yield (*place, _spread(table), *_with_size(table, n_parameters, derive_seed(SEED, "collapse", feature, by)))
 
 

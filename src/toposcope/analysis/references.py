@@ -5,10 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.homology.random_matrices import ENSEMBLES
+from toposcope.probes.feature import TOPOLOGY, Feature
 
-COMPARED = {"np_mean": "neural_persistence np_mean", "H0.total": "rips H0.total"}
+COMPARED = {
+    "np_mean": Feature("neural_persistence", "", "np_mean", TOPOLOGY),
+    "H0.total": Feature("rips", "", "H0.total", TOPOLOGY),
+}
 """Statistics of the ``random_matrices`` probe, and the features they are a scale for."""
 PROBE = "random_matrices"
 
@@ -32,18 +36,18 @@ def references(found: Sequence[Trajectory]) -> pl.DataFrame:
 def _of_run(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
     for layer, role in trajectory.roles.items():
         features = trajectory.layers[layer]
-        told = {name.partition(" ")[2]: v for name, v in features.items() if name.split(" ")[0].startswith(PROBE)}
+        random = {f.statistic: v for f, v in features.items() if f.probe == PROBE}
         for statistic, feature in COMPARED.items():
-            values = features.get(feature)
+            values = features.get(feature.of_group(layer))
             if values is not None and statistic == "H0.total":
-                norm = features.get("controls frobenius_norm")
+                norm = features.get(WEIGHT_NORM.of_group(layer))
                 values = (
                     None if norm is None else np.divide(values, norm, where=norm > 0, out=np.full_like(norm, np.nan))
                 )
             if values is None:
                 continue
             for ensemble in ENSEMBLES:
-                mean, sd = (told.get(f"{ensemble}.{statistic}{end}") for end in ("", ".sd"))
+                mean, sd = (random.get(f"{ensemble}.{statistic}{end}") for end in ("", ".sd"))
                 if mean is None or sd is None or not np.isfinite(mean).any():
                     continue
                 centre, spread = (float(v[np.isfinite(v)][0]) for v in (mean, sd))

@@ -12,9 +12,9 @@ from toposcope.analysis.change_points import change_points
 from toposcope.analysis.trajectories import STATES, Trajectory
 from toposcope.analysis.turns import MOST, Turn, Turns, find_turns
 from toposcope.analysis.wording import joined
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.seeds import derive_seed
-from toposcope.study.store import PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 
 Vector = NDArray[np.float64]
 
@@ -121,14 +121,13 @@ class _Cut:
 
 
 def _of_run(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
-    labels = dict.fromkeys(name.rpartition(" ")[0] for name in trajectory.features)
+    labels = dict.fromkeys(f.label for f in trajectory.features if f.probe in (PUBLISHED, STATES))
     for label in labels:
-        if label == PUBLISHED or label.partition(":")[0] == STATES:
-            yield from _of_label(trajectory, label)
+        yield from _of_label(trajectory, label)
 
 
 def _of_label(trajectory: Trajectory, label: str) -> Iterator[dict[str, Any]]:
-    features = {n.removeprefix(f"{label} "): v for n, v in trajectory.features.items() if n.rpartition(" ")[0] == label}
+    features = {f.statistic: values for f, values in trajectory.features.items() if f.label == label}
     ranks = [name for name in RANKS if name in features][:1]
     decays = [name for name in DECAYS if name in features][:1]
     if not ranks + decays:
@@ -144,13 +143,13 @@ def _of_label(trajectory: Trajectory, label: str) -> Iterator[dict[str, Any]]:
 
 
 def _diagrams(trajectory: Trajectory, label: str, features: dict[str, Vector]) -> Iterator[tuple[str, Vector]]:
-    twins = trajectory.twins.get(NETWORK, {})
+    twins = {f.statistic: v for f, v in trajectory.twins.get(NETWORK, {}).items() if f.label == label}
     for name in DIAGRAMS:
         if name in features:
             yield f"{label} {name}", features[name]
     for name in SCALE_FREE:
-        if f"{label} {name}" in twins:
-            yield f"{label} {name}{PER_SCALE}", twins[f"{label} {name}"]
+        if name in twins:
+            yield f"{label} {name}{PER_SCALE}", twins[name]
 
 
 def _changes(levels: Vector) -> list[float | None]:

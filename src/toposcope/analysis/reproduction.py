@@ -9,8 +9,8 @@ import polars as pl
 from toposcope.analysis.findings import BATCH_LOSS, Findings, feature_of
 from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import STATES, Trajectory
-from toposcope.probes.labels import options_of
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
+from toposcope.study.kinds import PUBLISHED
 from toposcope.study.published import SPECTRAL, STEP, Published
 
 SCHEMA = {
@@ -138,9 +138,9 @@ def _ways(findings: Findings, run: str, quantity: str) -> str:
     published, exact = (["one batch's loss"], [target]) if target else ([], [])
     feature = findings.feature(run, quantity, published=True)
     if quantity.startswith("H") and feature:
-        label = feature.rpartition(" ")[0]
         rows = n_rows(findings.trajectories[run])
-        most = _RELEASED_POINTS if label == "published" else int(options_of(label).get("max_points", rows))
+        released = feature.probe == PUBLISHED
+        most = _RELEASED_POINTS if released else int(feature.option_values().get("max_points", rows))
         cloud = "one cloud of all layers' rows" if rows else f"at most {most} of all layers' rows drawn"
         if rows > most:
             cloud = f"{most} of {rows} rows drawn anew at each checkpoint"
@@ -159,8 +159,8 @@ def _ways_of_states(findings: Findings, run: str, quantity: str) -> str:
         if quantity == STEP:
             told[way] = _TARGETS.get(target, "")
         elif feature := findings.feature(run, quantity, published=published):
-            label = feature.rpartition(" ")[0]
-            cloud = "as released" if label == "published" else _points_of_states(options_of(label), quantity)
+            released = feature.probe == PUBLISHED
+            cloud = "as released" if released else _points_of_states(feature.option_values(), quantity)
             noise = _value(findings.associated(run, quantity, published=published), "noise")
             if noise > 0:  # NaN where there is none
                 cloud += f" (spread over draws {noise:.1f} times the change between checkpoints)"
@@ -188,11 +188,12 @@ def _again(findings: Findings, run: str, quantity: str) -> str:
     """Tell what another random draw gives, where the released features are what is called published."""
     if findings.subject == STATES:
         return ""  # where nothing was drawn, nothing can be drawn again
-    if not findings.feature(run, quantity, published=True).startswith("published "):
+    released = findings.feature(run, quantity, published=True)
+    if released is None or released.probe != PUBLISHED:
         return ""
-    measured = [name for name in findings.trajectories[run].features if not name.startswith("published ")]
-    feature = feature_of(quantity, measured, published=True) if quantity.startswith("H") else ""
-    rows = findings.association.filter(run=run, group=NETWORK, feature=feature, target=BATCH_LOSS)
+    measured = [feature for feature in findings.trajectories[run].features if feature.probe != PUBLISHED]
+    feature = feature_of(quantity, measured, published=True) if quantity.startswith("H") else None
+    rows = findings.association.filter(run=run, group=NETWORK, feature=str(feature or ""), target=BATCH_LOSS)
     return f"drawn again here: {rows.item(0, 'rho'):.3f}".replace("-", "−") if len(rows) else ""
 
 
@@ -201,8 +202,8 @@ def n_rows(trajectory: Trajectory) -> int:
     feature = feature_of("H0.count", trajectory.features, published=False)
     if not feature:
         return 0
-    label = feature.rpartition(" ")[0]
-    parts = [trajectory.features.get(f"{label} H0.{name}") for name in ("count", "n_zero", "n_essential")]
+    names = ("H0.count", "H0.n_zero", "H0.n_essential")
+    parts = [trajectory.features.get(feature.with_statistic(name)) for name in names]
     return int(sum(part[0] for part in parts if part is not None)) if all(p is not None for p in parts) else 0
 
 
@@ -239,7 +240,9 @@ def _phases(published: Published, phases: pl.DataFrame, findings: Findings, orig
         for run, value in getattr(published, quantity).items():
             both, why = [], ""
             for as_published in (True, False):
-                rows = phases.filter(run=run, feature=findings.feature(run, "np_mean", published=as_published))
+                rows = phases.filter(
+                    run=run, feature=str(findings.feature(run, "np_mean", published=as_published) or "")
+                )
                 found = rows.item(0, quantity) if len(rows) else None
                 both.append(np.nan if found is None else float(found))
                 if len(rows) and rows.item(0, f"{prefix}_first") is not None:

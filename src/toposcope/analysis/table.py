@@ -1,6 +1,5 @@
 """The association table of a study: every feature of every run and group of layers, with a verdict (METHODS 6)."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,16 +10,17 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.association import COLUMNS, FEWEST, STEP, Question, Series, associate
 from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
-from toposcope.analysis.trajectories import CONTROLS, SPECTRAL, Features, Trajectory
+from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.analysis.verdict import with_verdicts
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
+from toposcope.probes.point_clouds import SPECTRAL
 from toposcope.seeds import derive_seed
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 SEED = 42
-_PLACE = {"run": pl.String, "group": pl.String, "target": pl.String, "feature": pl.String, "n": pl.Int64}
+_PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
 def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
@@ -37,8 +37,8 @@ def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.Data
     Returns
     -------
     polars.DataFrame
-        ``run, group, target, feature, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing`` of
-        `toposcope.analysis.pairing.pairing_p`, and those of `toposcope.analysis.verdict.with_verdicts`.
+        ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
+        of `toposcope.analysis.pairing.pairing_p`, and those of `toposcope.analysis.verdict.with_verdicts`.
     """
     asked = [
         (trajectory, group, target)
@@ -82,6 +82,7 @@ def _of_group(
     """Return the rows of a group, and how strongly each run's feature goes with this run's target given the step."""
     features = _features(trajectory)[group]
     names = list(features)
+    unknown = np.full(len(trajectory.steps), np.nan)
     if not names:
         return _empty(), np.empty((0, len(found)))
     n = len(trajectory.steps)
@@ -97,12 +98,18 @@ def _of_group(
         ],
         twins=_rows(trajectory.twins.get(group, {}), names, n),
         noise=_rows(noise, names, n),
-        scales=np.array([features.get(trajectory.scale(name), np.full(n, np.nan)) for name in names]),
+        scales=np.array([features.get(scale, unknown) if (scale := trajectory.scale(f)) else unknown for f in names]),
     )
     answer = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
     place = {"run": trajectory.run, "group": group, "target": target}
     rows = pl.DataFrame(
-        {**{k: [v] * len(names) for k, v in place.items()}, "feature": names, "n": answer.n, **_columns(answer.table)},
+        {
+            **{k: [v] * len(names) for k, v in place.items()},
+            "feature": [str(f) for f in names],
+            "kind": [f.kind for f in names],
+            "n": answer.n,
+            **_columns(answer.table),
+        },
         schema=_empty().schema,
     )
     own = np.nan_to_num(np.abs(answer.table[:, COLUMNS.index("rho_given_step")]))
@@ -110,7 +117,7 @@ def _of_group(
     return rows, np.insert(answer.pairings, here, own, axis=1)
 
 
-def _rows(features: Mapping[str, NDArray[np.float64]], names: Sequence[str], n: int) -> NDArray[np.float64]:
+def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:
     missing = np.full(n, np.nan)
     return np.array([features.get(name, missing) for name in names])
 
@@ -123,7 +130,7 @@ def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
     """Ask of every feature of a network whether it correlates with the loss more strongly than something plainer does.
 
     All are set beside the step; those of topology, of hidden states, beside each spectral measure of the same cloud
-    (`toposcope.analysis.trajectories.SPECTRAL`) too.
+    (`toposcope.probes.point_clouds.SPECTRAL`) too.
 
     Returns
     -------
@@ -142,24 +149,26 @@ Row = tuple[str | float, ...]
 
 
 def _with_step(trajectory: Trajectory) -> Iterator[Row]:
-    step = {STEP: trajectory.clocks[STEP]}
-    yield from _compared(trajectory, trajectory.features, step, ("Williams", "block bootstrap"))
+    features = {str(feature): values for feature, values in trajectory.features.items()}
+    yield from _compared(trajectory, features, {STEP: trajectory.clocks[STEP]}, ("Williams", "block bootstrap"))
 
 
 def _with_spectra(trajectory: Trajectory) -> Iterator[Row]:
     """Compare topology with the spectral measures of the cloud it is of."""
-    by_cloud: dict[str, Features] = {}
-    for name, values in trajectory.features.items():
-        cloud = trajectory.clouds.get(name.rpartition(" ")[0])
-        if cloud and not re.search(CONTROLS, name):
-            by_cloud.setdefault(cloud, {})[name] = values
+    by_cloud: dict[str, SeriesByName] = {}
+    for feature, values in trajectory.features.items():
+        cloud = trajectory.clouds.get(feature.label)
+        if cloud and feature.kind == TOPOLOGY:
+            by_cloud.setdefault(cloud, {})[str(feature)] = values
     for cloud, topology in by_cloud.items():
-        names = [name for statistic in SPECTRAL if (name := f"{cloud} {statistic}") in trajectory.features]
-        spectra = {name: trajectory.features[name] for name in names}
+        beside = [cloud_feature(cloud, statistic) for statistic in SPECTRAL]
+        spectra = {str(f): trajectory.features[f] for f in beside if f in trajectory.features}
         yield from _compared(trajectory, topology, spectra, ("Williams", "block bootstrap", "Fisher z"))
 
 
-def _compared(trajectory: Trajectory, features: Features, others: Features, tests: Sequence[str]) -> Iterator[Row]:
+def _compared(
+    trajectory: Trajectory, features: SeriesByName, others: SeriesByName, tests: Sequence[str]
+) -> Iterator[Row]:
     """Compare each feature with each of the others, against the first target, where all three are known."""
     for target, losses in list(trajectory.targets.items())[:1]:
         seed = derive_seed(SEED, "comparison", trajectory.run, target)
@@ -177,7 +186,7 @@ def _compared(trajectory: Trajectory, features: Features, others: Features, test
                             yield (trajectory.run, target, name, other, test, *found[test].at(i, j))
 
 
-def _known_alike(features: Features, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:
+def _known_alike(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:
     """Group features that vary and are known at the same checkpoints, in the order of their first."""
     groups: dict[bytes, tuple[NDArray[np.bool_], list[str]]] = {}
     for name, values in features.items():

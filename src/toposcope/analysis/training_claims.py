@@ -143,7 +143,7 @@ def scales(case: Case) -> Judgement:
     law = case.law("H0.total", published=False)
     if not law or law["n_sizes"] < FEWEST_SIZES:
         return Judgement(claim, UNKNOWN, f"The exact H0 total of fewer than {FEWEST_SIZES} sizes is known.")
-    norm = case.scaling.filter(quantity=WEIGHT_NORM)
+    norm = case.scaling.filter(quantity=str(WEIGHT_NORM))
     norm_rho = float(norm.item(0, "rho")) if len(norm) else np.nan
     why = (
         f"The exact H0 total goes as N^{signed(law['exponent'])} over {law['n_sizes']} sizes (R² "
@@ -220,13 +220,13 @@ def _gains(case: Case, protocol: str, fraction: float) -> Gain:
 
 def _phase_row(case: Case, run: str) -> dict[str, Any]:
     feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
-    rows = case.phases.filter(run=run, feature=feature)
+    rows = case.phases.filter(run=run, feature=str(feature or ""))
     return rows.row(0, named=True) if len(rows) else {}
 
 
 def _change_points(case: Case, run: str) -> pl.DataFrame:
     feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
-    return case.change_points.filter(run=run, feature=feature)
+    return case.change_points.filter(run=run, feature=str(feature or ""))
 
 
 def _share_of_training(case: Case, steps: Mapping[str, int | None]) -> list[float]:

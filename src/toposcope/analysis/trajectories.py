@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,32 +13,26 @@ from numpy.typing import NDArray
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
 from toposcope.analysis.logged import MOSTLY, Logged
 from toposcope.errors import ToposcopeError
-from toposcope.probes import Probe, make_probes, probe_types
-from toposcope.probes.probe import EMBEDDING, HIDDEN, NETWORK, NOISE, POOLED
+from toposcope.probes import Feature, Kind, Probe, make_probes, probe_types
+from toposcope.probes.feature import NETWORK, split_label
+from toposcope.probes.point_clouds import kind_of_cloud
+from toposcope.probes.probe import EMBEDDING, HIDDEN, NOISE, POOLED
+from toposcope.study.kinds import kind_of
 
 Vector = NDArray[np.float64]
-Features = dict[str, Vector]
+Features = dict[Feature, Vector]
+SeriesByName = dict[str, Vector]
 
 PSEUDO_LAYERS = (NETWORK, POOLED)
-WEIGHT_NORM = "controls frobenius_norm"
-SPECTRAL = (
-    *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "eigenspectrum_decay_alpha"),
-    *("stable_rank", "top_eigenvalue", "eigenvalue_ratio_1_10", "anisotropy", "mean_norm", "rms_radius", "two_nn"),
-)
-"""Statistics of a cloud that topology is set beside (METHODS 5), by our names and by published ones."""
-CONTROLS = (
-    r"^(controls|log|clustering|random_matrices|language_modelling)(:.*)? | gradient_norm$"
-    rf"| ({'|'.join(SPECTRAL)}|pca_variance|pca_variance_explained|n_points|n_zero)$| (cka|procrustes)\."
-)
-"""Names of features that are not topology."""
+WEIGHT_NORM = Feature("controls", "", "frobenius_norm", "norm")
 ENTRY = "@"
 """In the name of a statistic: one value of a curve or a matrix, which is shown and is no feature."""
 SCALE = "top_eigenvalue"
 """The statistic of a cloud of hidden states that is the clock of its other ones (METHODS 6, item 4)."""
 STATES, TEXT = "hidden_states", "language_modelling"
+"""The probe of clouds, and that of the loss on a fixed text."""
 TEXT_LOSS = "text_loss"
 """The target that a model's loss on the fixed text is."""
-"""The probe of clouds, and that of the loss on a fixed text."""
 CLOUD_ROLES = (HIDDEN, EMBEDDING)
 """Roles of pseudo-layers that are clouds of their own: no weights, and no parts of the network."""
 
@@ -49,9 +44,9 @@ class Trajectory:
     Attributes
     ----------
     steps : ndarray, shape (n,)
-    features : dict of ndarray, shape (n,)
-        By name, ``probe statistic``; of the whole network or the pooled cloud. NaN where not measured. The log adds
-        ``log grad_norm_mean`` and ``log grad_norm_std``, over the steps since the last checkpoint (METHODS 5).
+    features : dict of Feature to ndarray, shape (n,)
+        Of the whole network or the pooled cloud; NaN where not measured. The log adds ``log grad_norm_mean`` and
+        ``log grad_norm_std``, over the steps since the last checkpoint.
     targets : dict of ndarray, shape (n,)
         The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else ``text_loss``
         (nats per token of a fixed text, by the first ``language_modelling`` probe declared), else ``smoothed_loss``
@@ -79,8 +74,8 @@ class Trajectory:
     run: str
     steps: NDArray[np.int64]
     features: Features
-    targets: Features
-    clocks: Features
+    targets: SeriesByName
+    clocks: SeriesByName
     groups: dict[str, Features] = field(default_factory=dict)
     layers: dict[str, Features] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
@@ -93,10 +88,19 @@ class Trajectory:
         if not len(self.tokens):
             object.__setattr__(self, "tokens", np.full(len(self.steps), np.nan))
 
-    def scale(self, feature: str) -> str:
-        """Return the name of the feature that is the scale of the cloud a feature is of; empty without a cloud."""
-        cloud = self.clouds.get(feature.rpartition(" ")[0])
-        return f"{cloud} {SCALE}" if cloud else ""
+    def named_values(self) -> SeriesByName:
+        """Return targets and features of the network by their written names."""
+        return {**self.targets, **{str(feature): values for feature, values in self.features.items()}}
+
+    def scale(self, feature: Feature) -> Feature | None:
+        """Return the feature that is the scale of the cloud which a feature describes; None without a cloud."""
+        cloud = self.clouds.get(feature.label)
+        return cloud_feature(cloud, SCALE, feature.group) if cloud else None
+
+
+def cloud_feature(cloud: str, statistic: str, group: str = NETWORK) -> Feature:
+    """Return a statistic of the cloud of hidden states that a label describes."""
+    return Feature.of_label(cloud, statistic, kind_of_cloud(statistic), group)
 
 
 def trajectories(
@@ -179,10 +183,15 @@ class _Arranged:
         self.steps = rows.get_column("step").unique().sort().to_numpy()
         place = {step: i for i, step in enumerate(self.steps.tolist())}
         table = rows.select(
-            *("label", "layer", "statistic", "value", "role"), column=pl.col("step").replace_strict(place)
+            *("probe", "label", "layer", "statistic", "kind", "value", "role"),
+            column=pl.col("step").replace_strict(place),
         )
+        self.kinds_stored: dict[tuple[str, str], Kind] = {
+            (probe, statistic): kind
+            for probe, statistic, kind in table.select("probe", "statistic", "kind").unique().iter_rows()
+        }
         grouped = table.group_by("label", "layer", "role", "statistic", maintain_order=True).agg("column", "value")
-        self.found: dict[str, dict[str, Features]] = {}
+        self.found: dict[str, dict[str, SeriesByName]] = {}
         self.roles: dict[str, str] = {}
         for label, layer, role, statistic, columns, values in grouped.iter_rows():
             vector = np.full(len(self.steps), np.nan)
@@ -196,10 +205,10 @@ class _Arranged:
 
     def trajectory(self, run: str, log: pl.DataFrame, batch_first: bool, tokens_per_step: float) -> Trajectory:
         """Return the run."""
-        everything = self._named(PSEUDO_LAYERS)
-        features = {name: values for name, values in everything.items() if not name.endswith(NOISE)}
+        everything = self._features(PSEUDO_LAYERS, NETWORK)
+        features = {f: values for f, values in everything.items() if not f.statistic.endswith(NOISE)}
         clocks = {"step": self.steps.astype(np.float64)}
-        targets: Features = {}
+        targets: SeriesByName = {}
         tokens = tokens_per_step * self.steps
         if len(log):
             logged = Logged(log)
@@ -216,15 +225,15 @@ class _Arranged:
             targets=self._with_text_loss(targets, batch_first),
             clocks=clocks,
             groups={group: self._of_group(group) for group in self.groups},
-            layers={layer: self._named([layer]) for layer in self.roles},
+            layers={layer: self._features([layer], layer) for layer in self.roles},
             roles=self.roles,
             twins=self._twins(clocks.get("weight_norm")),
-            noise={name.removesuffix(NOISE): v for name, v in everything.items() if name.endswith(NOISE)},
+            noise={_without_noise(f): v for f, v in everything.items() if f.statistic.endswith(NOISE)},
             clouds=self.kinds.clouds(label for label, by_layer in self.found.items() if _tells_scale(by_layer)),
             tokens=tokens,
         )
 
-    def _with_text_loss(self, targets: Features, batch_first: bool) -> Features:
+    def _with_text_loss(self, targets: SeriesByName, batch_first: bool) -> SeriesByName:
         """Put the loss on a fixed text behind a validation loss that is known at nearly as many checkpoints."""
         if self.text_loss is None:
             return targets
@@ -234,9 +243,14 @@ class _Arranged:
         first = {name: targets[name] for name in before if name in targets}
         return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
-    def _named(self, layers: list[str] | tuple[str, ...]) -> Features:
+    def _feature(self, label: str, statistic: str, group: str) -> Feature:
+        probe, _ = split_label(label)
+        kind = self.kinds_stored.get((probe, statistic)) or kind_of(probe, statistic)
+        return _feature_of(label, statistic, kind, group)
+
+    def _features(self, layers: list[str] | tuple[str, ...], group: str) -> Features:
         return {
-            f"{label} {statistic}": values
+            self._feature(label, statistic, group): values
             for label, by_layer in self.found.items()
             for layer in layers
             for statistic, values in by_layer.get(layer, {}).items()
@@ -248,10 +262,14 @@ class _Arranged:
             by_layer = self.found.get(label, {})
             if layers := self._members(group, by_layer):
                 told = combined(probe, [by_layer[layer] for layer in layers])
-                found |= {f"{label} {name}": values for name, values in told.items() if not name.endswith(NOISE)}
+                found |= {
+                    self._feature(label, name, group): values
+                    for name, values in told.items()
+                    if not name.endswith(NOISE)
+                }
         return found
 
-    def _members(self, group: str, by_layer: Mapping[str, Features]) -> list[str]:
+    def _members(self, group: str, by_layer: Mapping[str, SeriesByName]) -> list[str]:
         """Return the layers of a group if all were measured; of clouds each probe has those it was asked for."""
         measured = [layer for layer in self.groups[group] if layer in by_layer]
         return measured if group in CLOUD_ROLES or len(measured) == len(self.groups[group]) else []
@@ -272,27 +290,37 @@ class _Arranged:
             for group, layers in (*((g, self._members(g, by_layer)) for g in self.groups), (NETWORK, parts)):
                 if layers and all(free.get(layer) for layer in layers):
                     told = combined(probe, [free[layer] for layer in layers])
-                    twins[group] |= _scaled(label, probe, told)
+                    twins[group] |= self._scaled(label, probe, told, group)
             if NETWORK in free and not parts:
-                twins[NETWORK] |= _scaled(label, probe, free[NETWORK])
+                twins[NETWORK] |= self._scaled(label, probe, free[NETWORK], NETWORK)
             if POOLED in by_layer and weight_norm is not None:
-                twins[NETWORK] |= _scaled(label, probe, scale_free(probe, by_layer[POOLED], weight_norm))
+                twins[NETWORK] |= self._scaled(label, probe, scale_free(probe, by_layer[POOLED], weight_norm), NETWORK)
         return twins
 
-    def _norms(self, by_layer: Mapping[str, Features], probe: Probe) -> Features:
+    def _norms(self, by_layer: Mapping[str, SeriesByName], probe: Probe) -> SeriesByName:
         """Return the norm of what a probe measured, by layer: its own where it has one, or that of the weights."""
         if probe.NORM == Probe.NORM:
-            weights = self.found.get(WEIGHT_NORM.split()[0], {})
+            weights = self.found.get(WEIGHT_NORM.label, {})
             measured = {layer: weights.get(layer, {}) for layer in by_layer if layer not in PSEUDO_LAYERS}
         else:
             measured = {layer: found for layer, found in by_layer.items() if layer != POOLED}
         return {layer: found[probe.NORM] for layer, found in measured.items() if probe.NORM in found}
 
+    def _scaled(self, label: str, probe: Probe, twins: Mapping[str, Vector], group: str) -> Features:
+        """Return the twins that are not the features themselves."""
+        return {self._feature(label, name, group): values for name, values in twins.items() if probe.degree(name)}
 
-def _scaled(label: str, probe: Probe, twins: Mapping[str, Vector]) -> Features:
-    """Return the twins that are not the features themselves."""
-    return {f"{label} {name}": values for name, values in twins.items() if probe.degree(name)}
+
+@cache
+def _feature_of(label: str, statistic: str, kind: Kind, group: str) -> Feature:
+    """Return one object for equal features, so that looking them up compares no texts."""
+    return Feature.of_label(label, statistic, kind, group)
 
 
-def _tells_scale(by_layer: Mapping[str, Features]) -> bool:
+def _without_noise(feature: Feature) -> Feature:
+    """Return the feature whose standard deviation over draws or batches another one is."""
+    return feature.with_statistic(feature.statistic.removesuffix(NOISE))
+
+
+def _tells_scale(by_layer: Mapping[str, SeriesByName]) -> bool:
     return any(SCALE in found for found in by_layer.values())

@@ -12,7 +12,7 @@ MAX_NAMES = 5
 """Tensors that a summary names; the rest are counted."""
 
 
-class LayerRow(msgspec.Struct, frozen=True):
+class ListedLayer(msgspec.Struct, frozen=True):
     """A layer as the inventory lists it; `recognised` is the family of names by which its role was recognised."""
 
     name: str
@@ -41,7 +41,7 @@ class Inventory(msgspec.Struct, frozen=True):
         The text that names it.
     step : int
     tokens : int or None
-    layers : list of LayerRow
+    layers : list of ListedLayer
     bytes : int
         Of all layers.
     parameters : int
@@ -59,7 +59,7 @@ class Inventory(msgspec.Struct, frozen=True):
     checkpoint: str
     step: int
     tokens: int | None
-    layers: list[LayerRow]
+    layers: list[ListedLayer]
     bytes: int
     parameters: int
     roles: dict[str, int]
@@ -73,7 +73,7 @@ class Inventory(msgspec.Struct, frozen=True):
         layers = checkpoint.layers()
         names = {layer.name for layer in layers}
         rows = [
-            LayerRow(
+            ListedLayer(
                 name=layer.name,
                 role=layer.role,
                 recognised=roles.recognised(layer.name, checkpoint.roles)[1],

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.forecast import as_plain, columns_of, columns_option
+from toposcope.cli.forecast import columns_of, columns_option, finite_or_null
 from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars, workers_option
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from toposcope.forecasting.backtest import Split
+    from toposcope.forecasting.backtesting import Split
     from toposcope.forecasting.topology.chance import TopologyChance
     from toposcope.report.backtest import Backtested
 
@@ -58,15 +58,15 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.forecasting.ask import of_one_unit
-    from toposcope.forecasting.backtest import backtest as run_backtest
+    from toposcope.forecasting.backtesting import backtest as run_backtest
+    from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, lead, write_backtest
     from toposcope.report.topology import topology_sections, topology_tables
 
     shares = _shares(fractions)
     with bad_use():
-        collected = of_one_unit(read_logs(data, columns=columns_of(columns), unit=unit))
+        collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
         rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
     found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
@@ -80,7 +80,7 @@ def backtest(
         told |= {"summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
         if topology:
             told |= {"topology_verdict": topology[0].verdict(), "topology_notes": topology[0].notes}
-        click.echo(json.dumps(as_plain(told), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
     else:
         _show(found)
         if topology:

@@ -65,7 +65,7 @@ def measure(
     engine: str,
     workers: int | None,
 ) -> None:
-    """Measure checkpoints, as a table: run, step, layer, role, probe, options, statistic, value, flag.
+    """Measure checkpoints, as a table: run, step, layer, role, probe, options, statistic, kind, value, flag.
 
     A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), one checkpoint, a
     URL, or revisions of a model on the Hugging Face hub.

@@ -106,10 +106,10 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
         from toposcope.checkpoints.sources import Access
-        from toposcope.checkpoints.sources.kept import keep_from_text
+        from toposcope.checkpoints.sources.range_cache import parse_keep
 
         with bad_use():
-            access = Access(keep=keep_from_text(keep), offline=offline)
+            access = Access(keep=parse_keep(keep), offline=offline)
         command(*arguments, access=access, **options)
 
     return with_access
@@ -311,10 +311,10 @@ def parse_options(text: str, what: str) -> dict[str, Any]:
     """Read ``a=1,b=true,c=[0.5,1]`` with TOML values; a value that is none is taken as text."""
     import tomllib
 
-    from toposcope.probes.labels import split_parts
+    from toposcope.probes.feature import split_options
 
     options: dict[str, Any] = {}
-    for part in split_parts(text):
+    for part in split_options(text):
         key, equals, value = part.partition("=")
         if not equals:
             raise click.BadParameter(f"{what}: expected option=value, got {part!r}")

@@ -53,7 +53,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
 def _gain(directory: Path) -> Gain | None:
     """Foretell with a law that knows the schedule; None where nothing was logged."""
     from toposcope.errors import ToposcopeError
-    from toposcope.forecasting.forecasters.median import Median
+    from toposcope.forecasting.forecasters.cooldown_laws import Median
     from toposcope.forecasting.stopping.early_stopping import gain_by
     from toposcope.logs import read_logs
 

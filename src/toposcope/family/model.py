@@ -6,29 +6,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.sizes import Size, find_size
+from toposcope.family.sizes import ModelSize, find_size
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02
-VECTOR = 16
-"""Narrowest attention head the CPU kernel is fast on."""
+MIN_HEAD_WIDTH = 16
+"""Width of an attention head below which the CPU kernel is slow."""
 
 
 class Attention(nn.Module):
     """Causal multi-head self-attention with fused query, key and value."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.heads = size.heads
         self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
         self.proj = nn.Linear(size.hidden, size.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix a batch of sequences, shape (batch, time, hidden)."""
+        """Attend within each sequence of a batch, shape (batch, time, hidden)."""
         batch, time, hidden = x.shape
         width = hidden // self.heads
         # Zero columns change no score and no sum, and the CPU kernel is fastest on whole vectors.
-        fused = functional.pad(self.qkv(x).view(batch, time, 3, self.heads, width), (0, max(0, VECTOR - width)))
+        fused = functional.pad(self.qkv(x).view(batch, time, 3, self.heads, width), (0, max(0, MIN_HEAD_WIDTH - width)))
         query, key, value = fused.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=width**-0.5)
         projected: Tensor = self.proj(mixed[..., :width].transpose(1, 2).reshape(batch, time, hidden))
@@ -38,7 +38,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Two linear maps with a GELU between them, four times as wide inside."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.fc1 = nn.Linear(size.hidden, 4 * size.hidden)
         self.fc2 = nn.Linear(4 * size.hidden, size.hidden)
@@ -52,7 +52,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One pre-norm residual block."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.ln1 = nn.LayerNorm(size.hidden)
         self.attn = Attention(size)
@@ -69,7 +69,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """The family's model; parameter names are those of the published checkpoints."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.size = size
         self.token_emb = nn.Embedding(size.vocabulary, size.hidden)
@@ -86,7 +86,7 @@ class GPT(nn.Module):
         return logits
 
     def residual_stream(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield the hidden states: of the embedding, then behind every block, the last behind the final norm too.
+        """Yield the hidden states: of the embedding, then after each block, the last after the final norm.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class GPT(nn.Module):
         Yields
         ------
         Tensor, shape (batch, time, hidden)
-            One more than there are blocks.
+            One more than the number of blocks.
         """
         x = self.token_emb(tokens) + self.pos_emb.weight[: tokens.shape[1]]
         for block in self.layers:
@@ -115,15 +115,15 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 
 
-def build(size: str | Size, *, seed: int = 42) -> GPT:
+def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
     """Make a freshly initialised model: weights N(0, 0.02), biases 0, norms 1.
 
     Parameters
     ----------
-    size : str or Size
+    size : str or ModelSize
         A name of `SIZES`, or a declaration.
     seed : int
-        The same seed gives the same weights, whatever has been drawn before.
+        The same seed gives the same weights, whatever was drawn before.
 
     Raises
     ------

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from toposcope import checkpoints
 from toposcope.checkpoints import Series
-from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import discontinuity, duplicates, initialisation, step_grid, values
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
     def __repr__(self) -> str:
-        return f"<Diagnosis of {self.series}: {self.summary}>"
+        return f"Diagnosis({self.series!r}, {self.summary})"
 
     @property
     def summary(self) -> str:
@@ -89,10 +92,12 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     >>> diagnosis.faults, diagnosis.findings[0].check, diagnosis.findings[0].steps
     (1, 'duplicate', (200, 300))
     """
+    from toposcope.logs import log_beside
+
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, read_log(opened.source) if opened.source is not None else None)
+        findings = diagnose(summaries, log_beside(opened.source) if opened.source is not None else None)
     except ToposcopeError as error:
         findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
@@ -100,13 +105,13 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     return Diagnosis(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings)
 
 
-def diagnose(summaries: Sequence[CheckpointSummary], log: TrainingLog | None = None) -> list[Finding]:
+def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None) -> list[Finding]:
     """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
 
     Parameters
     ----------
     summaries : sequence of CheckpointSummary
-    log : TrainingLog, optional
+    log : LogTable, optional
         Of the run; shows where the learning rate was 0.
 
     Returns

@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.checkpoints.logs import TrainingLog
 from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
 from toposcope.integrity.summary import WINDOW_SIZE, CheckpointSummary, TensorSummary
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
 
 MIN_EXPECTED_CHANGES = 50.0
 """Values of an unchanged tensor that should have changed before it counts as a fault: by chance, exp(-50)."""
@@ -43,7 +45,7 @@ def _published(item: CheckpointSummary) -> object:
     return identities if identities and all(identity for _, identity in identities) else None
 
 
-def whole_duplicates(summaries: Sequence[CheckpointSummary], log: TrainingLog | None) -> Iterator[Finding]:
+def whole_duplicates(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
     """Find whole checkpoints that are the same; those that hold the final weights are findings of their own."""
     steps = [item.step for item in summaries]
     for group in identical_groups(summaries):
@@ -82,7 +84,7 @@ def _before_the_end(group: Sequence[int], steps: Sequence[int]) -> tuple[list[in
     return [s for s in group if s < steps[begin]], list(steps[begin:])
 
 
-def _without_learning(group: Sequence[int], log: TrainingLog | None) -> bool:
+def _without_learning(group: Sequence[int], log: "LogTable | None") -> bool:
     """Return whether, by the log, the learning rate was 0 between the first and the last step of a group."""
     if log is None:
         return False

@@ -78,7 +78,7 @@ def steps_text(steps: Iterable[int]) -> str:
 
     Examples
     --------
-    >>> told_steps([3]), told_steps([1, 2, 5]), told_steps(range(1000))
+    >>> steps_text([3]), steps_text([1, 2, 5]), steps_text(range(1000))
     ('step 3', 'steps 1, 2, 5', 'steps 0, 1, 2, 3 ... 999 (1000 of them)')
     """
     listed = list(steps)

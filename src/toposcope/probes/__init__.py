@@ -9,17 +9,28 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from toposcope.errors import ToposcopeError
+from toposcope.probes.feature import KINDS, Feature, Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject
 
-__all__ = ["Failure", "Measurement", "Probe", "Subject", "make_probes", "probe_types"]
+__all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "Subject", "make_probes", "probe_types"]
 
 
 @cache
 def probe_types() -> dict[str, type[Probe]]:
-    """Return every probe class of this package by name."""
+    """Return every probe class of this package by name.
+
+    Raises
+    ------
+    ToposcopeError
+        If a probe does not declare the kind of its statistics.
+    """
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return {cls.name(): cls for cls in sorted(Probe.__subclasses__(), key=lambda c: c.name())}
+    types = {cls.name(): cls for cls in sorted(Probe.__subclasses__(), key=lambda c: c.name())}
+    for name, cls in types.items():
+        if getattr(cls, "KIND", None) not in KINDS:
+            raise ToposcopeError(f"probe {name}: set {cls.__name__}.KIND to one of {', '.join(KINDS)}")
+    return types
 
 
 def make_probes(declared: list[dict[str, Any]]) -> list[Probe]:

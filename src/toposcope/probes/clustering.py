@@ -1,17 +1,20 @@
 """The clustering coefficient of every weight matrix's graph, which neural persistence was compared with."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.homology.clustering import clustering_coefficient
+from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 
 
 class ClusteringProbe(Probe, frozen=True, tag="clustering"):
     """``coefficient`` of every layer (see `clustering_coefficient`); over the network the mean over layers."""
+
+    KIND: ClassVar[Kind] = "control"
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure what is wanted of a checkpoint."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer
 from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
 from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
@@ -34,6 +35,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
     """
 
     VERSION: ClassVar[int] = 2
+    KIND: ClassVar[Kind] = "control"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
@@ -59,11 +61,20 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
         return {n: _COMBINE.get(n, np.mean)([row[n] for row in rows if n in row], axis=0) for n in names}
 
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``norm``, ``spectrum``, or ``control`` for the rest."""
+        return _KINDS.get(statistic, cls.KIND)
+
     def degree(self, statistic: str) -> int:
         """Return 0: controls are what scale-free twins are set against."""
         return 0
 
 
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("frobenius_norm", "norm_p1", "norm_p4", "max_abs"), "norm"),
+    **dict.fromkeys(("spectral_norm", "stable_rank", "singular_entropy", "alpha"), "spectrum"),
+}
 _COMBINE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("frobenius_norm", "distance_first", "distance_previous"), np.linalg.norm),
     **dict.fromkeys(("spectral_norm", "max_abs"), np.max),

@@ -7,9 +7,9 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import bottleneck, wasserstein
+from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     HIDDEN,
-    NETWORK,
     Failure,
     Measurement,
     Need,
@@ -36,6 +36,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
     """
 
     VERSION: ClassVar[int] = 2
+    KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"diagrams", "previous"})
 
     of: Literal["rips", "neural_persistence", "hidden_states"] = "rips"

@@ -10,9 +10,11 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import Moments, points_for_loops, two_nn
 from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
+from toposcope.probes.feature import Kind
 from toposcope.probes.point_clouds import (
     degree_of,
     draw_points,
+    kind_of_cloud,
     means,
     measure_cloud,
     refuse_idle_scale,
@@ -43,6 +45,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     """
 
     VERSION: ClassVar[int] = 2
+    KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
 
@@ -84,6 +87,11 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over the two."""
         return means(rows)
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``topology`` for what diagrams say, and what the spectral measures are."""
+        return kind_of_cloud(statistic)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; what was normalised, and cosines, have none."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
+from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import over_layers, persistence_statistics
 from toposcope.probes.probe import NOISE, Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
@@ -34,6 +35,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     """
 
     VERSION: ClassVar[int] = 4
+    KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
@@ -62,6 +64,11 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
             raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")
         gradients = [subject.gradients(batch) for batch in range(self.batches)]
         yield from each_layer(self, subject, lambda layer: self._measure(layer, [g[layer.name] for g in gradients]))
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``topology``, and ``norm`` for that of the gradient."""
+        return "norm" if statistic.removesuffix(NOISE) == NORM else cls.KIND
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine norms as of one long vector, diagrams as `rips` does, neural persistence by its mean."""

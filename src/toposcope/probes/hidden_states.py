@@ -13,28 +13,19 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import points_for_loops, two_nn
 from toposcope.homology.rips import expected_seconds
 from toposcope.models import LanguageModel, Tokenizer, TokenSequence, lines, windows
+from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.gathering import Gathered, gather
 from toposcope.probes.point_clouds import (
     Cloud,
     degree_of,
     draw_points,
+    kind_of_cloud,
     means,
     measure_cloud,
     refuse_idle_scale,
     spectral_statistics,
 )
-from toposcope.probes.probe import (
-    HIDDEN,
-    NETWORK,
-    Failure,
-    Measurement,
-    Need,
-    Probe,
-    Shape,
-    Subject,
-    Value,
-    guarded,
-)
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Need, Probe, Shape, Subject, Value, guarded
 from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
 from toposcope.probes.row_draws import with_noise
 
@@ -87,6 +78,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     """
 
     VERSION: ClassVar[int] = 2
+    KIND: ClassVar[Kind] = "topology"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
@@ -181,6 +173,11 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers."""
         return means(rows)
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``topology`` for what diagrams say, and what the spectral measures are."""
+        return kind_of_cloud(statistic)
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; what was normalised, and cosines, have none."""

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from toposcope.errors import ToposcopeError
 from toposcope.models import token_losses
 from toposcope.models.texts import passage
-from toposcope.probes.probe import NETWORK, Failure, Measurement, Need, Probe, Subject, Value
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value
 
 
 class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
@@ -24,6 +25,7 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
     """
 
     VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "loss"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
 
     length: int = 512

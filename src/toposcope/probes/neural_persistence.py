@@ -1,13 +1,14 @@
 """Neural persistence of every weight matrix (METHODS 2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import NeuralPersistence, neural_persistence
+from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.probes.row_blocks import largest_entry
 
@@ -24,6 +25,8 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
     p : float
     essential : "drop" or "count"
     """
+
+    KIND: ClassVar[Kind] = "topology"
 
     scale: Literal["layer", "network"] = "layer"
     p: float = 2.0

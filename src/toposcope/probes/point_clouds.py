@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
 from toposcope.homology.point_cloud import Metric
+from toposcope.probes.feature import TOPOLOGY, Kind
 from toposcope.probes.probe import DEGREES, NOISE, Value, stacked
 from toposcope.probes.rips import with_shared_distances
 from toposcope.seeds import derive_seed
@@ -19,6 +20,17 @@ Indices = NDArray[np.int64]
 
 _SPECTRAL_DEGREES = {"mean_norm": 1, "top_eigenvalue": 2, "rms_radius": 0}
 """The power of ``rms_radius`` that a spectral measure is divided by, 0 of itself; all others have no scale."""
+
+SPECTRAL = (
+    *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "eigenspectrum_decay_alpha"),
+    *("stable_rank", "top_eigenvalue", "eigenvalue_ratio_1_10", "anisotropy", "mean_norm", "rms_radius", "two_nn"),
+)
+"""Statistics of a cloud that its topology is compared with, by our names and by published ones."""
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(SPECTRAL, "spectrum"),
+    **dict.fromkeys(("mean_norm", "rms_radius"), "norm"),
+    **dict.fromkeys(("two_nn", "pca_variance", "pca_variance_explained", "n_points", "n_zero"), "control"),
+}
 
 
 class Cloud(NamedTuple):
@@ -132,6 +144,11 @@ def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
     if name in _SPECTRAL_DEGREES:
         return _SPECTRAL_DEGREES[name]
     return 0 if normalize or metric == "cosine" else DEGREES.get(name.rpartition(".")[2], 0)
+
+
+def kind_of_cloud(statistic: str) -> Kind:
+    """Return what a statistic of a cloud is counted as; ``topology`` if it is none of the plain ones."""
+    return _KINDS.get(statistic.removesuffix(NOISE), TOPOLOGY)
 
 
 def means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.models import Reader
+from toposcope.probes.feature import NETWORK, Kind
 
-NETWORK = "network"
-"""Name of the pseudo-layer that carries what a probe says of the whole checkpoint."""
 POOLED = "pooled"
 """Name of the pseudo-layer of a cloud of all layers' rows."""
 
@@ -138,6 +137,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Attributes
     ----------
     VERSION : int
+    KIND : "topology", "spectrum", "norm", "loss" or "control"
+        What its statistics are counted as; `kind` where they differ. A probe without one is refused.
     NEEDS : frozenset of str
         What of a `Subject` it looks at beyond the layers.
     ONCE : bool
@@ -151,6 +152,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """
 
     VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind]
     NEEDS: ClassVar[frozenset[Need]] = frozenset()
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
@@ -224,6 +226,11 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             Numbers or arrays, as they came in.
         """
         raise NotImplementedError
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return what a statistic is counted as in analyses and reports."""
+        return cls.KIND
 
     def degree(self, statistic: str) -> int:
         """Return the power of the norm `NORM` that a statistic is divided by for its scale-free twin (METHODS 6).

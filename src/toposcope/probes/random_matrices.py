@@ -10,6 +10,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
 from toposcope.homology.random_matrices import ENSEMBLES, Ensemble, random_matrix
+from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.seeds import derive_seed
 
@@ -41,6 +42,7 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     seed : int
     """
 
+    KIND: ClassVar[Kind] = "control"
     ONCE: ClassVar[bool] = True
 
     draws: int = 20

@@ -14,8 +14,8 @@ from toposcope.homology.arrays import as_float_matrix
 from toposcope.homology.loops import loop_bytes
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
 from toposcope.homology.rips import expected_seconds
+from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
-    NETWORK,
     NOISE,
     POOLED,
     Failure,
@@ -60,6 +60,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     """
 
     VERSION: ClassVar[int] = 3
+    KIND: ClassVar[Kind] = "topology"
     LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws"})
 

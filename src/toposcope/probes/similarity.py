@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import linear_cka, procrustes, rtd
+from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.hidden_states import HiddenStatesProbe
 from toposcope.probes.probe import (
     HIDDEN,
-    NETWORK,
     NOISE,
     Failure,
     Measurement,
@@ -54,6 +54,7 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
     """
 
     VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "control"
     NEEDS: ClassVar[frozenset[Need]] = frozenset({"states"})
 
     batch_size: int = 64
@@ -88,6 +89,11 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers."""
         return {name: np.mean(stacked(rows, name), axis=0) for name in rows[0]}
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``topology`` for the divergence, ``control`` for what it is compared with."""
+        return "topology" if statistic.startswith("rtd") else cls.KIND
 
     def degree(self, statistic: str) -> int:
         """Return 0: nothing here depends on the scale."""

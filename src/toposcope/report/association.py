@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from toposcope.analysis.trajectories import CONTROLS
+from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
 from toposcope.report.headline import spoken
 from toposcope.report.tables import (
@@ -165,7 +165,7 @@ def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:
     found = measured(network)
     features = found.get_column("feature").unique(maintain_order=True)
     places = {feature: place for place, feature in enumerate(spoken(features))}
-    control = dict(zip(features, features.str.contains(CONTROLS), strict=True))
+    control = {row["feature"]: row["kind"] != TOPOLOGY for row in found.iter_rows(named=True)}
     runs = {run: place for place, run in enumerate(found.get_column("run").unique(maintain_order=True))}
     rows = sorted(
         found.to_dicts(),

@@ -163,7 +163,7 @@ def finals(first: Material, second: Material) -> pl.DataFrame:
     by_run = [{t.run: t for t in material.analysis.trajectories} for material in (first, second)]
     rows = []
     for run_a, run_b in _pairs(first, second):
-        a, b = ({**t.targets, **t.features} for t in (by_run[0][run_a], by_run[1][run_b]))
+        a, b = (t.named_values() for t in (by_run[0][run_a], by_run[1][run_b]))
         for name in a:
             if name in b and np.isfinite(a[name][-1]) and np.isfinite(b[name][-1]):
                 x, y = float(a[name][-1]), float(b[name][-1])

@@ -11,9 +11,10 @@ from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
 from toposcope.forecasting.decision.decision import Decision
-from toposcope.forecasting.decision.equal_flop_pairs import Learnt
-from toposcope.forecasting.decision.reasons import SIGNALS, reasons, short
+from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration
+from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
+from toposcope.forecasting.wording import short
 from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
 from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.decision import decision as draw_decision
@@ -56,7 +57,7 @@ def decision_document(advice: Advice, pictures: dict[str, Picture]) -> Document:
     found = (
         *((_two_ways(advice.decision, pictures.get("decision")),) if advice.decision is not None else ()),
         _plan(advice, pictures.get("isoflop")),
-        *((_sure(advice.learnt, pictures.get("reliability")),) if advice.learnt is not None else ()),
+        *((_sure(advice.learned, pictures.get("reliability")),) if advice.learned is not None else ()),
         _law(advice),
         section("notes", "What was assumed", *(say(f"{_sentence(note)}") for note in advice.notes)),
     )
@@ -68,24 +69,24 @@ def _figures(advice: Advice) -> Iterable[Drawn]:
         if advice.decision is not None:
             yield draw_decision(advice.fitted, advice.decision)
         yield isoflop(advice.fitted, advice.plan)
-        learnt = advice.learnt
-        if learnt is not None and learnt.judged is not None:
-            judged = learnt.judged
+        learned = advice.learned
+        if learned is not None and learned.judged is not None:
+            judged = learned.judged
             yield draw_reliability(
                 {
                     name: reliability_of(p, judged.won, judged.pairs.weight)
-                    for name, p in _probabilities(learnt).items()
+                    for name, p in _probabilities(learned).items()
                 },
                 f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
             )
 
 
-def _probabilities(learnt: Learnt) -> dict[str, np.ndarray]:
-    if learnt.judged is None:
+def _probabilities(learned: LearnedCalibration) -> dict[str, np.ndarray]:
+    if learned.judged is None:
         return {}
     return {
-        "share of the bootstrap": Calibration(0.0).probability(learnt.judged.margins),
-        "recalibrated": learnt.probability,
+        "share of the bootstrap": Calibration(0.0).probability(learned.judged.margins),
+        "recalibrated": learned.probability,
     }
 
 
@@ -138,8 +139,8 @@ def _plan(advice: Advice, picture: Picture | None) -> Section | None:
     return section("plan", "The best fresh run", picture, Terms(tuple(terms)), *told)
 
 
-def _sure(learnt: Learnt, picture: Picture | None) -> Section | None:
-    judged = learnt.judged
+def _sure(learned: LearnedCalibration, picture: Picture | None) -> Section | None:
+    judged = learned.judged
     scores: Table | None = None
     if judged is not None:
         weight = judged.pairs.weight
@@ -152,10 +153,10 @@ def _sure(learnt: Learnt, picture: Picture | None) -> Section | None:
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
-                for name, p in _probabilities(learnt).items()
+                for name, p in _probabilities(learned).items()
             ],
         )  # fmt: skip
-    return section("sure", "How sure that is", picture, scores, say(_sentence(learnt.remark)))
+    return section("sure", "How sure that is", picture, scores, say(_sentence(learned.remark)))
 
 
 def _law(advice: Advice) -> Section | None:

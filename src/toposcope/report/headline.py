@@ -3,41 +3,51 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from toposcope.analysis.trajectories import SCALE, STATES, Trajectory
+from toposcope.analysis.trajectories import SCALE, STATES, WEIGHT_NORM, Trajectory, cloud_feature
 from toposcope.analysis.verdict import LEVEL
-from toposcope.probes.labels import options_of
-from toposcope.study.store import PUBLISHED
+from toposcope.probes.feature import TOPOLOGY, Feature, options_of, split_label
+from toposcope.study.kinds import PUBLISHED, feature_named
 
 
 @dataclass(frozen=True)
 class Headline:
     """A feature, what the text calls it, and its axis label."""
 
-    feature: str
+    feature: Feature
     name: str
     axis: str
 
+    @property
+    def key(self) -> str:
+        """The feature as tables write it."""
+        return str(self.feature)
 
-NP = Headline("neural_persistence np_mean", "Mean neural persistence", "mean neural persistence (0 to 1)")
-H0 = Headline("rips H0.total", "H0 total", "H0 total persistence (weight units)")
-H1 = Headline("rips H1.total", "H1 total", "H1 total persistence (weight units)")
-GRADIENT_H0 = Headline("gradient_rips H0.total", "H0 total of gradients", "H0 total of gradients (gradient units)")
-GRADIENT_H1 = Headline("gradient_rips H1.total", "H1 total of gradients", "H1 total of gradients (gradient units)")
-GRADIENT_NORM = "gradient_rips gradient_norm"
-WEIGHT_NORM = "controls frobenius_norm"
+
+NP = Headline(
+    feature_named("neural_persistence np_mean"), "Mean neural persistence", "mean neural persistence (0 to 1)"
+)
+H0 = Headline(feature_named("rips H0.total"), "H0 total", "H0 total persistence (weight units)")
+H1 = Headline(feature_named("rips H1.total"), "H1 total", "H1 total persistence (weight units)")
+GRADIENT_H0 = Headline(
+    feature_named("gradient_rips H0.total"), "H0 total of gradients", "H0 total of gradients (gradient units)"
+)
+GRADIENT_H1 = Headline(
+    feature_named("gradient_rips H1.total"), "H1 total of gradients", "H1 total of gradients (gradient units)"
+)
+GRADIENT_NORM = feature_named("gradient_rips gradient_norm")
 
 TRAJECTORIES = (NP, H0, H1)
 
 HEADLINES = (
     *TRAJECTORIES,
-    Headline("rips:pooled=true H0.total", "H0 total, pooled", ""),
-    Headline("rips:pooled=true H1.total", "H1 total, pooled", ""),
-    Headline("rips H0.entropy", "H0 entropy", ""),
+    Headline(feature_named("rips:pooled=true H0.total"), "H0 total, pooled", ""),
+    Headline(feature_named("rips:pooled=true H1.total"), "H1 total, pooled", ""),
+    Headline(feature_named("rips H0.entropy"), "H0 entropy", ""),
     GRADIENT_H0,
-    Headline("distances H0.wasserstein_2", "H0 change (Wasserstein-2)", ""),
+    Headline(feature_named("distances H0.wasserstein_2"), "H0 change (Wasserstein-2)", ""),
     Headline(WEIGHT_NORM, "Weight norm (control)", ""),
-    Headline("log grad_norm_mean", "Gradient norm (control)", ""),
-    Headline("controls stable_rank", "Stable rank (control)", ""),
+    Headline(feature_named("log grad_norm_mean"), "Gradient norm (control)", ""),
+    Headline(feature_named("controls stable_rank"), "Stable rank (control)", ""),
 )
 
 TARGETS = {
@@ -46,7 +56,7 @@ TARGETS = {
     "smoothed_loss": "smoothed training loss",
     "batch_loss": "loss of the last batch",
 }
-NAMES: dict[str, str] = {**TARGETS, **{h.feature: h.name for h in HEADLINES}}
+NAMES: dict[str, str] = {**TARGETS, **{h.key: h.name for h in HEADLINES}}
 
 OF_CLOUDS = {
     "H0.total": "H0 total",
@@ -76,18 +86,18 @@ _WORDS = {
 }
 
 
-def named(feature: str) -> str:
+def named(text: str) -> str:
     """Return what the text calls a feature, target or quantity; the options of a cloud follow its name."""
-    if feature in NAMES or feature in CHANGES:
-        return NAMES.get(feature) or CHANGES[feature]
-    label, _, statistic = feature.rpartition(" ")
-    if (label != PUBLISHED and label.partition(":")[0] != STATES) or statistic not in OF_CLOUDS:
-        return feature
-    told, control = OF_CLOUDS[statistic], [] if statistic[0] == "H" else ["control"]
-    if label == PUBLISHED:
+    if text in NAMES or text in CHANGES:
+        return NAMES.get(text) or CHANGES[text]
+    written = feature_named(text)
+    if written.probe not in (PUBLISHED, STATES) or written.statistic not in OF_CLOUDS:
+        return text
+    told, control = OF_CLOUDS[written.statistic], [] if written.kind == TOPOLOGY else ["control"]
+    if written.probe == PUBLISHED:
         told = f"Published {told if told[1].isdigit() or told == 'RankMe' else told.lower()}"
         return _with(told, control)
-    return _with(f"{told} of hidden states", [*control, *_options(label)])
+    return _with(f"{told} of hidden states", [*control, *_options(written.label)])
 
 
 def cloud_named(label: str, noun: str = "hidden states") -> str:
@@ -117,27 +127,28 @@ def _in_words(option: str, value: str) -> str:
 def spoken(features: Iterable[str]) -> list[str]:
     """Return those features, targets or quantities that the report speaks of by name, in its order."""
     present = list(dict.fromkeys(features))
-    clouds = dict.fromkeys(label for f in present if (label := f.rpartition(" ")[0]).partition(":")[0] == STATES)
+    clouds = dict.fromkeys(f.label for text in present if (f := feature_named(text)).probe == STATES)
     if {f"{PUBLISHED} {SCALE}", f"{PUBLISHED} effective_rank"} & set(present):
         clouds[PUBLISHED] = None
-    wanted = [*NAMES, *(f"{cloud} {statistic}" for cloud in clouds for statistic in OF_CLOUDS), *CHANGES]
-    return [feature for feature in wanted if feature in set(present)]
+    of_clouds = (str(cloud_feature(cloud, statistic)) for cloud in clouds for statistic in OF_CLOUDS)
+    wanted = [*NAMES, *of_clouds, *CHANGES]
+    return [text for text in wanted if text in set(present)]
 
 
 def clouds_of(found: Sequence[Trajectory]) -> list[str]:
     """Return the clouds that figures and sentences are of: the first of hidden states declared, and a published one."""
     labels = dict.fromkeys(label for t in found for label, cloud in t.clouds.items() if label == cloud)
-    first = [label for label in labels if label.partition(":")[0] == STATES][:1]
+    first = [label for label in labels if split_label(label)[0] == STATES][:1]
     return first + ([PUBLISHED] if PUBLISHED in labels else [])
 
 
 def headlines_of(found: Sequence[Trajectory], statistics: Iterable[str]) -> list[Headline]:
     """Return headlines of statistics of hidden states, of those clouds that `clouds_of` names."""
     return [
-        Headline(f"{cloud} {name}", named(f"{cloud} {name}"), OF_CLOUDS[name])
+        Headline(of_cloud, named(str(of_cloud)), OF_CLOUDS[name])
         for cloud in clouds_of(found)
         for name in statistics
-        if any(f"{cloud} {name}" in t.features for t in found)
+        if any((of_cloud := cloud_feature(cloud, name)) in t.features for t in found)
     ]
 
 

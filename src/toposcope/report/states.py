@@ -26,6 +26,7 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
+from toposcope.study.kinds import feature_named
 
 Frames = Mapping[str, pl.DataFrame]
 MOST_ROWS = 30
@@ -120,7 +121,7 @@ def against_spectra(frames: Frames) -> list[Block | None]:
     # The plain measures of a published study tell that its features are of hidden states.
     beside = rows.get_column("other").unique(maintain_order=True).to_list()
     kept = spoken([*rows.get_column("feature"), *beside])
-    plainer = [name for name in beside if name.rpartition(" ")[2] in OF_CLOUDS]
+    plainer = [name for name in beside if feature_named(name).statistic in OF_CLOUDS]
     blocks = rows.filter(pl.col("feature").is_in(kept), pl.col("other").is_in(plainer), test=BLOCKS)
     others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")

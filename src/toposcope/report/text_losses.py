@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from toposcope.analysis.trajectories import TEXT
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.report.material import Material
 from toposcope.report.tables import Spec, number_of, plain
 

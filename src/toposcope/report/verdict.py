@@ -8,9 +8,10 @@ import polars as pl
 from toposcope.analysis import Analysis
 from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
-from toposcope.analysis.trajectories import CONTROLS, TEXT_LOSS
+from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
+from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.association import NETWORK, SCALED, has_scales, measured
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named, ranked
@@ -65,7 +66,7 @@ def sentences(
     everything = primary(analysis)
     rows = everything.filter(pl.col("group") == NETWORK)
     defined = measured(rows)
-    is_control = pl.col("feature").str.contains(CONTROLS)
+    is_control = pl.col("kind") != TOPOLOGY
     topology, controls = defined.filter(~is_control), defined.filter(is_control)
     found = [_overall(topology, rows)]
     if len(topology):
@@ -174,7 +175,7 @@ def _clocks(rows: pl.DataFrame) -> str:
 
 def _of_feature(headline: Headline, topology: pl.DataFrame) -> str:
     """Say of one feature what it follows, what is left given the step, its numbers and its verdicts."""
-    mine = topology.filter(feature=headline.feature)
+    mine = topology.filter(feature=headline.key)
     if not len(mine):
         return ""
     by_verdict = {v: list(mine.filter(verdict=v).get_column("run")) for v in VERDICTS}

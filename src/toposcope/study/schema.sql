@@ -29,6 +29,15 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS log_targets (   -- losses and accuracies in the log beside those two, one row a value
+    run    TEXT NOT NULL,
+    step   INTEGER NOT NULL,
+    target TEXT NOT NULL,                  -- name of its column in the log
+    unit   TEXT NOT NULL,                  -- of a loss: nats, bits, nats per byte, bits per byte, perplexity; accuracy
+    value  REAL NOT NULL,
+    PRIMARY KEY (run, step, target)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,
@@ -88,6 +97,13 @@ CREATE TABLE IF NOT EXISTS features (
     statistic   TEXT NOT NULL,
     value       REAL NOT NULL,
     PRIMARY KEY (measurement, statistic)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS kinds (         -- what each statistic is counted as, as its probe declares it
+    probe     TEXT NOT NULL,
+    statistic TEXT NOT NULL,
+    kind      TEXT NOT NULL,               -- topology, spectrum, norm, loss or control
+    PRIMARY KEY (probe, statistic)
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats.entry import itemsize
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding
+from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
+from toposcope.study.kinds import PUBLISHED, kind_of
 
-SCHEMA_VERSION = "2"
-OLDER = ("1",)
-"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``."""
-PUBLISHED = "published"
-"""Under this name of a probe stand numbers that were published with a run; they need no checkpoint."""
+SCHEMA_VERSION = "3"
+OLDER = ("1", "2")
+"""Brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,16 @@ class Store:
         self._bring_up_to_date()
 
     def _bring_up_to_date(self) -> None:
-        """Add what an older version lacks; both or neither is done."""
+        """Add what an older version lacks; all or nothing is done."""
         columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
         with self._transaction() as c:
             if "weight_norm" not in columns:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
+            if self.meta("schema_version") in OLDER:
+                _put_kinds(
+                    c,
+                    c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
+                )
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
@@ -136,15 +141,23 @@ class Store:
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
-    def put_log(self, run: str, log: TrainingLog | None) -> None:
-        """Replace the training log of a run; NaN means not logged, infinities are kept."""
-        columns = [log.steps.tolist(), *(log.values[c].tolist() for c in COLUMNS)] if log else []
-        rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
+    def put_log(self, run: str, log: LogTable | None) -> None:
+        """Store the training log of a run: rows are written from the first step on that is new or has changed.
+
+        NaN means not logged, infinities are kept. No log removes what was stored.
+        """
+        log = log or LogTable.from_rows({})
+        columns = [log.values[name].tolist() for name in COLUMNS]
+        rows = [(step, *map(_or_null, row)) for step, *row in zip(log.steps.tolist(), *columns, strict=True)]
+        further = [
+            (step, name, target_of(name).unit, value)
+            for name in log.further_targets
+            for step, value in zip(log.steps.tolist(), log.values[name].tolist(), strict=True)
+            if not math.isnan(value)
+        ]
         with self._transaction() as c:
-            c.execute("DELETE FROM log WHERE run = ?", (run,))
-            c.executemany(
-                f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})", rows
-            )
+            _write_changed(c, "log", run, ("step", *COLUMNS), rows)
+            _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -247,6 +260,7 @@ class Store:
 
     def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
         """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
+        rows = list(rows)
         with self._transaction() as c:
             for unit, key, found, diagrams in rows:
                 c.execute(
@@ -254,6 +268,8 @@ class Store:
                     (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
                 _insert(c, unit, key, found, diagrams)
+            kinds = {(unit.probe, name) for unit, _, found, _ in rows for name in found.statistics}
+            _put_kinds(c, kinds)
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Keep the published features of a run, by step, in place of older ones; under the same key they stand."""
@@ -265,6 +281,7 @@ class Store:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             for step, statistics in features.items():
                 _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
+            _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Forget what was measured on tensors, or by probe versions, that are no longer current."""
@@ -342,6 +359,28 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, dia
     )
     values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
     c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
+
+
+def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
+    rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
+    c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
+
+
+def _write_changed(
+    c: sqlite3.Connection, table: str, run: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
+) -> None:
+    """Make the sorted rows, the first column their step, those of a run; equal rows before any change stay."""
+    names = ", ".join(columns)
+    stored = c.execute(f"SELECT {names} FROM {table} WHERE run = ? ORDER BY {names}", (run,)).fetchall()
+    pairs = zip(stored, rows, strict=False)
+    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
+    changed = [*stored[same : same + 1], *rows[same : same + 1]]
+    if changed:
+        first = min(step for step, *_ in changed)
+        c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
+        values = ", ".join("?" * (len(columns) + 1))
+        new = [(run, *row) for row in rows if row[0] >= first]
+        c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
 
 
 def _or_null(value: float) -> float | None:

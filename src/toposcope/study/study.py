@@ -7,12 +7,12 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.checkpoints.logs import COLUMNS
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.logs import COLUMNS
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
-from toposcope.study.store import PUBLISHED
+from toposcope.study.kinds import PUBLISHED, kind_of
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -22,6 +22,7 @@ FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "probe": pl.String,
     "options": pl.String,
     "statistic": pl.String,
+    "kind": pl.String,
     "value": pl.Float64,
     "flag": pl.String,
 }
@@ -66,8 +67,8 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            Columns ``run, step, layer, role, probe, options, statistic, value, flag``. ``layer`` is ``network`` for
-            what a probe says of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
+            Columns ``run, step, layer, role, probe, options, statistic, kind, value, flag``. ``layer`` is ``network``
+            for what a probe says of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
         """
         # The texts of a measurement are read once, not once for each of its statistics.
         measured = self._query(
@@ -83,7 +84,19 @@ class Study:
             "SELECT measurement, statistic, value FROM features ORDER BY measurement, statistic",
             {"measurement": pl.Int64, "statistic": pl.String, "value": pl.Float64},
         )
-        return measured.join(features, on="measurement", maintain_order="left_right").select(*FRAME_SCHEMA)
+        rows = measured.join(features, on="measurement", maintain_order="left_right")
+        return rows.join(self._kinds(rows), on=["probe", "statistic"], maintain_order="left").select(*FRAME_SCHEMA)
+
+    def _kinds(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the kind of each statistic of some rows, as it was stored with them."""
+        schema = {"probe": pl.String, "statistic": pl.String, "kind": pl.String}
+        has_kinds = len(self._query("SELECT name FROM sqlite_master WHERE name = 'kinds'", {"name": pl.String}))
+        stored = self._query("SELECT probe, statistic, kind FROM kinds", schema) if has_kinds else pl.DataFrame()
+        known = {(probe, statistic): kind for probe, statistic, kind in stored.iter_rows()}
+        pairs = rows.select("probe", "statistic").unique().rows()
+        # An older version stored no kinds.
+        kinds = [(*pair, known.get(pair) or kind_of(*pair)) for pair in pairs]
+        return pl.DataFrame(kinds, schema=schema, orient="row")
 
     def labels(self) -> pl.DataFrame:
         """Return ``probe, options, label`` of the declared probes; a label is what the command line takes.

@@ -13,7 +13,8 @@ from toposcope.files import write_all_bytes
 from toposcope.models import Origin, Reader
 from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
-from toposcope.probes.probe import NETWORK, Diagrams, States
+from toposcope.probes.feature import NETWORK
+from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
 from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_task, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states

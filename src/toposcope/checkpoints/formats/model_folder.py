@@ -9,7 +9,7 @@ import msgspec
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.fetching import is_relative_name
+from toposcope.checkpoints.sources.source import is_relative_name
 
 NAMES = (
     "model.safetensors.index.json",

@@ -13,7 +13,7 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecast import Forecaster, RefusedError, Run
+from toposcope.forecasting.forecaster import Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.stopping.stopping_rules import (
     FRACTION,
@@ -29,6 +29,8 @@ from toposcope.forecasting.stopping.stopping_rules import (
     out_of_patience,
 )
 from toposcope.logs import Log
+from toposcope.probes import Feature
+from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
 Gain = Callable[[str, int], float]
@@ -197,10 +199,10 @@ def gain_by(forecaster: Forecaster, logs: Iterable[Log]) -> Gain:
         Of complete runs. Of another run nothing is said, nor of one whose learning rates are no schedule, nor where the
         forecaster refuses.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, LoggedRun] = {}
     for log in logs:
         with suppress(ToposcopeError):
-            runs[log.name] = Run(log, planned(log, last_step=log.last_step or int(log.steps[-1])))
+            runs[log.name] = LoggedRun(log, planned(log, last_step=log.last_step or int(log.steps[-1])))
 
     def gain(run: str, step: int) -> float:
         seen = runs[run].log.until(step) if run in runs else None
@@ -243,20 +245,18 @@ def _courses(
             persistence = t.features[feature][at] if feature else np.full(len(steps), np.nan)
             gains = np.array([gain(t.run, int(step)) if gain else np.nan for step in steps])
             flops = _flops(t, steps, log.filter(run=t.run), sizes.get(t.run))
-            courses.append(_Course(t.run, steps, target, losses, flops, feature, persistence, gains))
+            courses.append(_Course(t.run, steps, target, losses, flops, str(feature or ""), persistence, gains))
     if any(course.target == BATCH_LOSS for course in courses):
         which = joined([course.run for course in courses if course.target == BATCH_LOSS])
         notes.append(f"Of {which} only the loss of single batches is known: what stopping costs there is noisy.")
     return courses, notes
 
 
-def _feature(trajectory: Trajectory) -> str:
-    """Return the neural persistence of weights, normalised if it was measured; empty without any."""
-    named = [
-        f for f in trajectory.features if f.partition(" ")[0].partition(":")[0] in ("neural_persistence", "published")
-    ]
-    told = [f for end in (" np_normalized", " np_mean") for f in named if f.endswith(end)]
-    return next((f for f in told if np.isfinite(trajectory.features[f]).any()), "")
+def _feature(trajectory: Trajectory) -> Feature | None:
+    """Return the neural persistence of weights, normalised if it was measured; None without any."""
+    measured = [f for f in trajectory.features if f.probe in ("neural_persistence", PUBLISHED)]
+    candidates = [f for statistic in ("np_normalized", "np_mean") for f in measured if f.statistic == statistic]
+    return next((f for f in candidates if np.isfinite(trajectory.features[f]).any()), None)
 
 
 def _flops(trajectory: Trajectory, steps: Vector, log: pl.DataFrame, n_parameters: int | None) -> Vector:

@@ -1,6 +1,5 @@
 """What a study knows of its runs before their end, as blocks of features for forecasters: norms, and topology."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,9 +7,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.trajectories import CONTROLS, PSEUDO_LAYERS, Trajectory, trajectories
+from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
+from toposcope.analysis.trajectories import PSEUDO_LAYERS, Trajectory, trajectories
 from toposcope.homology import Diagram, landscape, persistence_image
-from toposcope.probes.probe import NETWORK, NOISE
+from toposcope.probes.feature import NETWORK, TOPOLOGY
+from toposcope.probes.probe import NOISE
 from toposcope.study import Study
 from toposcope.study.diagrams import diagram_file, read_diagrams
 from toposcope.typing import Matrix, Vector
@@ -29,7 +30,6 @@ SAME = 1e-12
 """Relative spread over runs below which a column is constant."""
 DECIMALS = 6
 """Of images and landscapes; what is less is the tail of a Gaussian, and no feature."""
-GRADIENT_NORMS = ("log grad_norm_mean", "log grad_norm_std")
 
 # The grids of images and landscapes, the same for every study. Neural persistence lies in [0, 1]. Lengths are in units
 # of the mean H0 lifetime of the same cloud, so that neither the scale of the weights nor their number moves a point.
@@ -134,7 +134,7 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
 
 def _reader(study: Study) -> Reader:
     """Return what reads the diagrams of a study's topological probes."""
-    probes = [p for p in study.declaration.resolved_probes() if _is_topology(f"{p.label()} H0")]
+    probes = [p for p in study.declaration.resolved_probes() if p.kind("H0") == TOPOLOGY]
 
     def read(run: str, step: int) -> dict[str, Layers]:
         files = {p.label(): study.directory / diagram_file(run, step, p) for p in probes}
@@ -143,25 +143,21 @@ def _reader(study: Study) -> Reader:
     return read
 
 
-def _is_topology(feature: str) -> bool:
-    return re.search(CONTROLS, feature) is None
-
-
 def _norms(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
     if "weight_norm" in t.clocks:
         yield from _level_and_rate("weight_norm", t.steps, t.clocks["weight_norm"], seen)
-    for name in GRADIENT_NORMS:
-        if name in t.features:
-            yield from _level_and_rate(name.removeprefix("log "), t.steps, t.features[name], seen)
+    for feature in (GRADIENT_NORM_MEAN, GRADIENT_NORM_STD):
+        if feature in t.features:
+            yield from _level_and_rate(feature.statistic, t.steps, t.features[feature], seen)
 
 
 def _topology(t: Trajectory, seen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-    for name, values in t.features.items():
-        if _is_topology(name):
-            yield from _level_and_rate(name, t.steps, values, seen)
-    for name, values in t.twins.get(NETWORK, {}).items():
-        if _is_topology(name) and not name.endswith(NOISE):
-            yield from _level_and_rate(f"{name} scale-free", t.steps, values, seen)
+    for feature, values in t.features.items():
+        if feature.kind == TOPOLOGY:
+            yield from _level_and_rate(str(feature), t.steps, values, seen)
+    for feature, values in t.twins.get(NETWORK, {}).items():
+        if feature.kind == TOPOLOGY and not feature.statistic.endswith(NOISE):
+            yield from _level_and_rate(f"{feature} scale-free", t.steps, values, seen)
 
 
 def _level_and_rate(

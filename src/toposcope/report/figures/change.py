@@ -7,6 +7,7 @@ from scipy.stats import spearmanr
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.wording import joined
+from toposcope.probes.feature import Feature
 from toposcope.report.figures.drawn import (
     INK,
     LABEL,
@@ -24,8 +25,9 @@ from toposcope.report.figures.drawn import (
 from toposcope.report.headline import NP
 from toposcope.report.material import Material
 from toposcope.report.ticks import power_of_ten
+from toposcope.study.kinds import feature_named
 
-DISTANCES = (("distances H0.wasserstein_2", "H0"), ("distances H1.wasserstein_2", "H1"))
+DISTANCES = ((feature_named("distances H0.wasserstein_2"), "H0"), (feature_named("distances H1.wasserstein_2"), "H1"))
 FEWEST = 5
 SHOWN_STEPS = 4
 """Change points named one by one in a caption, at most."""
@@ -79,14 +81,14 @@ def rate(material: Material) -> Drawn | None:
     )
 
 
-def _speed(trajectory: Trajectory, feature: str) -> Vector:
+def _speed(trajectory: Trajectory, feature: Feature) -> Vector:
     """Return distance per step since the checkpoint before; NaN at the first."""
     values = trajectory.features.get(feature, np.full(len(trajectory.steps), np.nan))
     gaps = np.diff(trajectory.steps, prepend=np.nan)
     return values / gaps
 
 
-def _of_rate(found: list[Trajectory], feature: str, name: str, log: pl.DataFrame) -> str:
+def _of_rate(found: list[Trajectory], feature: Feature, name: str, log: pl.DataFrame) -> str:
     """Say when diagrams move fastest, how much slower they are in the end, and whether the learning rate goes along."""
     peaks, slower, along = [], [], []
     for trajectory in found:
@@ -118,7 +120,7 @@ def _of_rate(found: list[Trajectory], feature: str, name: str, log: pl.DataFrame
 
 def change_points(material: Material) -> Drawn | None:
     """Draw change points of mean neural persistence, with their intervals, on its trajectory."""
-    points = material.analysis.change_points.filter(feature=NP.feature)
+    points = material.analysis.change_points.filter(feature=NP.key)
     found = [t for t in material.analysis.trajectories if NP.feature in t.features]
     looked_at = set(points.get_column("run"))
     if not looked_at:

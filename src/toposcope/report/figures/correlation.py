@@ -9,8 +9,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from toposcope.analysis.trajectories import CONTROLS
 from toposcope.analysis.wording import joined
+from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.figures.drawn import (
     FAINT,
     INK,
@@ -24,7 +24,7 @@ from toposcope.report.figures.drawn import (
 )
 from toposcope.report.headline import HEADLINES, OF_CLOUDS, TARGETS, Headline, cloud_named, headlines_of
 from toposcope.report.material import Material
-from toposcope.study.store import PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 
 MOST_PANELS = 4
 COLUMNS = (
@@ -53,14 +53,14 @@ def of_network(material: Material) -> pl.DataFrame:
 
 
 def _topology(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(~pl.col("feature").str.contains(CONTROLS))
+    return rows.filter(pl.col("kind") == TOPOLOGY)
 
 
 def association(material: Material) -> Drawn | None:
     """Draw rank correlations of the headline features, alone and given the clocks."""
     rows = of_network(material)
     states = headlines_of(material.analysis.trajectories, OF_CLOUDS)
-    names = {h.feature: h.name for h in HEADLINES} | {h.feature: _of_states(h) for h in states}
+    names = {h.key: h.name for h in HEADLINES} | {h.key: _of_states(h) for h in states}
     shown_rows = rows.filter(pl.col("feature").is_in(names))
     if not len(shown_rows):
         return None
@@ -105,13 +105,13 @@ def association(material: Material) -> Drawn | None:
 
 def _clouds(states: Sequence[Headline]) -> str:
     """Name the clouds that the headlines are of, each with the word its rows have."""
-    labels = dict.fromkeys(h.feature.rpartition(" ")[0] for h in states)
+    labels = dict.fromkeys(h.feature.label for h in states)
     return joined([f"{cloud_named(label)} (“{'published' if label == PUBLISHED else 'hidden'}”)" for label in labels])
 
 
 def _of_states(headline: Headline) -> str:
     """Return a name that leaves room for five columns."""
-    return f"{headline.axis}, {'published' if headline.feature.startswith(PUBLISHED) else 'hidden'}"
+    return f"{headline.axis}, {'published' if headline.feature.probe == PUBLISHED else 'hidden'}"
 
 
 def _targets(rows: pl.DataFrame) -> str:
@@ -182,7 +182,7 @@ def partial(material: Material) -> Drawn | None:
         return None
     figure = new_figure(3.7)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    is_control = pl.col("feature").str.contains(CONTROLS)
+    is_control = pl.col("kind") != TOPOLOGY
     for axes, title, mine in zip(
         panels,
         ("topology", f"controls (norms, {'spectra' if _scaled(rows) else 'gradients'})"),

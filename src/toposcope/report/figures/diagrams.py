@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, betti_curve
 from toposcope.report.figures.drawn import (
@@ -22,7 +22,7 @@ from toposcope.report.figures.drawn import (
     percent,
 )
 from toposcope.report.figures.layers import on_even_steps, short_names
-from toposcope.report.headline import H0, WEIGHT_NORM
+from toposcope.report.headline import H0
 from toposcope.report.material import Material
 
 PROBE = "rips"
@@ -83,9 +83,9 @@ def _moves(trajectory: Trajectory) -> dict[str, float]:
     """
     moves = {}
     for layer, features in trajectory.layers.items():
-        total = features.get(H0.feature)
+        total = features.get(H0.feature.of_group(layer))
         if total is not None:
-            norm = features.get(WEIGHT_NORM, np.ones(len(total)))
+            norm = features.get(WEIGHT_NORM.of_group(layer), np.ones(len(total)))
             with np.errstate(divide="ignore", invalid="ignore"):
                 move = abs(float(np.log((total[-1] / norm[-1]) / (total[0] / norm[0]))))
             if np.isfinite(move):
@@ -95,7 +95,7 @@ def _moves(trajectory: Trajectory) -> dict[str, float]:
 
 def _telling_steps(trajectory: Trajectory, layer: str) -> list[int]:
     """Return the first step, the one at which the layer's H0 total had changed most since the one before, the last."""
-    total = trajectory.layers[layer][H0.feature]
+    total = trajectory.layers[layer][H0.feature.of_group(layer)]
     change = np.nan_to_num(np.abs(np.diff(total)))
     return sorted({int(trajectory.steps[i]) for i in (0, int(change.argmax()) + 1, -1)})
 
@@ -171,9 +171,9 @@ def crocker(material: Material) -> Drawn | None:
     if len(read) < 3:
         return None
     norms = {
-        layer: dict(zip(trajectory.steps.tolist(), features[WEIGHT_NORM], strict=True))
+        layer: dict(zip(trajectory.steps.tolist(), features[WEIGHT_NORM.of_group(layer)], strict=True))
         for layer, features in trajectory.layers.items()
-        if WEIGHT_NORM in features
+        if WEIGHT_NORM.of_group(layer) in features
     }
     scales = [None, norms] if norms else [None]
     dimensions = [k for k in (0, 1) if all(f"H{k}" in of_layer for d in read.values() for of_layer in d.values())]

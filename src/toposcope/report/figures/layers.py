@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import WEIGHT_NORM, Features, Trajectory
 from toposcope.report.figures.drawn import (
     Drawn,
     Training,
@@ -18,7 +18,7 @@ from toposcope.report.figures.drawn import (
     percent,
     signed,
 )
-from toposcope.report.headline import H0, NP, WEIGHT_NORM
+from toposcope.report.headline import H0, NP
 from toposcope.report.material import Material
 
 BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
@@ -40,7 +40,7 @@ class Quantity:
         """Return the change since the first checkpoint by layer; layers without it are absent."""
         found = {}
         for layer in in_order(trajectory):
-            values = self._values(trajectory.layers[layer])
+            values = self._values(trajectory.layers[layer], layer)
             if values is not None and np.isfinite(values[0]) and np.isfinite(values).sum() > 1:
                 found[layer] = (100 * (values / values[0] - 1)) if self.in_percent else values - values[0]
         return found
@@ -51,10 +51,10 @@ class Quantity:
             return signed(change, 3) if abs(change) >= 0.0005 else "under 0.001"
         return percent(1, 1 + change / 100)
 
-    def _values(self, features: dict[str, Vector]) -> Vector | None:
+    def _values(self, features: Features, layer: str) -> Vector | None:
         if not self.in_percent:
-            return features.get(NP.feature)
-        total, norm = features.get(H0.feature), features.get(WEIGHT_NORM)
+            return features.get(NP.feature.of_group(layer))
+        total, norm = (features.get(feature.of_group(layer)) for feature in (H0.feature, WEIGHT_NORM))
         if total is None or norm is None:
             return None
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -18,7 +18,7 @@ SHORT = {"neural_persistence np_mean": "NP", "rips H0.total": "H0", "rips H1.tot
 def overview(material: Material) -> Drawn | None:
     """Draw loss, neural persistence, H0 total, and what they have to do with each other."""
     found = [t for t in material.analysis.trajectories if t.targets and {NP.feature, H0.feature} <= t.features.keys()]
-    rows = of_network(material).filter(pl.col("feature").is_in([h.feature for h in TRAJECTORIES]))
+    rows = of_network(material).filter(pl.col("feature").is_in([h.key for h in TRAJECTORIES]))
     if not found or not len(rows):
         return None
     shown, left_out = chosen(found, material.runs)
@@ -44,15 +44,15 @@ def overview(material: Material) -> Drawn | None:
         for offset, trajectory, (colour, marker) in zip(
             np.linspace(-0.1, 0.1, len(shown)), shown, looks(), strict=False
         ):
-            mine = rows.filter(run=trajectory.run, feature=headline.feature)
+            mine = rows.filter(run=trajectory.run, feature=headline.key)
             _before_and_after(last, place + offset, mine, colour, marker)
     last.axhline(0, color="black", linewidth=0.8)
     last.set(ylim=(-1.05, 1.05), xlim=(-0.5, len(TRAJECTORIES) - 0.5))
-    last.set_xticks(range(len(TRAJECTORIES)), [SHORT[h.feature] for h in TRAJECTORIES])
+    last.set_xticks(range(len(TRAJECTORIES)), [SHORT[h.key] for h in TRAJECTORIES])
     last.set_xlabel("filled: alone, hollow: given step")
     logarithmic_if_wide(panels[1, 0])
     legend(figure, panels[0, 0])
-    parts = [f"{h.name}: {told}" for h in TRAJECTORIES if (told := strongest(rows, h.feature))]
+    parts = [f"{h.name}: {told}" for h in TRAJECTORIES if (told := strongest(rows, h.key))]
     return Drawn(
         "overview",
         f"What topology tells of the loss: {'; '.join(parts)}. Loss, neural persistence and H0 total over training, "

@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 
 from toposcope.analysis.findings import Findings
 from toposcope.analysis.reproduction import BLEND_OF_LOSSES
+from toposcope.analysis.trajectories import cloud_feature
 from toposcope.analysis.wording import joined
 from toposcope.report.figures.drawn import (
     COLOURS,
@@ -24,8 +25,8 @@ from toposcope.report.figures.drawn import (
 )
 from toposcope.report.headline import NP
 from toposcope.report.material import Material
+from toposcope.study.kinds import PUBLISHED
 from toposcope.study.published import Trace
-from toposcope.study.store import PUBLISHED
 
 NAMES = {
     "np_mean": "mean neural persistence",
@@ -252,7 +253,7 @@ def traces(material: Material) -> Drawn | None:
             for as_published, line in ((True, ":"), (False, "-")):
                 feature = findings.feature(run, quantity, published=as_published)
                 twice = as_published and feature == findings.feature(run, quantity, published=False)
-                if feature and not twice and not feature.startswith("published "):
+                if feature and not twice and feature.probe != PUBLISHED:
                     label = f"{run}, ours by its protocol" if as_published else f"{run}, ours exact"
                     values = measured[run].features[feature]
                     axes.plot(measured[run].steps, values, color=colour, linestyle=line, marker=marker, label=label)
@@ -291,7 +292,7 @@ def _traced(material: Material) -> tuple[str, ...]:
 def _ours(findings: Findings, run: str, quantities: Sequence[str]) -> bool:
     """Tell whether any of the quantities was measured of a run here."""
     features = [findings.feature(run, quantity, published=False) for quantity in quantities]
-    return any(feature and not feature.startswith(f"{PUBLISHED} ") for feature in features)
+    return any(feature and feature.probe != PUBLISHED for feature in features)
 
 
 def _traces(material: Material) -> dict[str, Trace]:
@@ -304,7 +305,7 @@ def _traces(material: Material) -> dict[str, Trace]:
     for trajectory in material.analysis.trajectories:
         if NP.feature in trajectory.features or trajectory.run in found or PUBLISHED in trajectory.clouds:
             continue
-        values = {q: trajectory.features.get(f"published {q}") for q in _traced(material)}
+        values = {q: trajectory.features.get(cloud_feature(PUBLISHED, q)) for q in _traced(material)}
         known = {q: v.tolist() for q, v in values.items() if v is not None and np.isfinite(v).all()}
         if known:
             found[trajectory.run] = Trace(steps=trajectory.steps.tolist(), values=known)

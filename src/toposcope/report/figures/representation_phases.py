@@ -9,10 +9,10 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from toposcope.analysis.representation_phases import PER_SCALE
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.report.figures.drawn import (
     COLOURS,
     INK,
@@ -25,6 +25,7 @@ from toposcope.report.figures.drawn import (
 )
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
+from toposcope.study.kinds import feature_named
 
 MOST_PANELS = 3
 THREE = "warm-up, entropy-seeking, compression-seeking"
@@ -55,7 +56,7 @@ def representation_phases(material: Material) -> Drawn | None:
         row = spectral.filter(run=trajectory.run).row(0, named=True)
         _spectrum(upper, trajectory, row)
         mine = rows.filter(run=trajectory.run, kind="diagram")
-        _diagrams(lower, trajectory, row["feature"].rpartition(" ")[0], mine)
+        _diagrams(lower, trajectory, feature_named(row["feature"]).label, mine)
         _shade(lower, row)
     for axes in panels:
         training.scale(axes)
@@ -129,8 +130,8 @@ def _turns(row: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def _spectrum(axes: Axes, trajectory: Trajectory, row: dict[str, Any]) -> None:
-    statistic = row["feature"].rpartition(" ")[2]
-    axes.plot(trajectory.steps, trajectory.features[row["feature"]], color=INK, marker="o")
+    feature = feature_named(row["feature"])
+    axes.plot(trajectory.steps, trajectory.features[feature], color=INK, marker="o")
     _shade(axes, row)
     edges = [0.0, *(float(step) for step, _, _ in _turns(row)), float(trajectory.steps[-1])]
     names = row["phases"].split(", ") if row["phases"] else []
@@ -141,7 +142,7 @@ def _spectrum(axes: Axes, trajectory: Trajectory, row: dict[str, Any]) -> None:
     told = ", ".join(f"{i}\u00a0{name}" for i, name in enumerate(names, start=1)) or "no turn"
     title = textwrap.fill(f"{trajectory.run}: {told}", WIDE, break_on_hyphens=False)
     axes.set_title(title, loc="left")
-    axes.set_ylabel({"rankme": "RankMe", "effective_rank": "effective rank"}.get(statistic, statistic))
+    axes.set_ylabel({"rankme": "RankMe", "effective_rank": "effective rank"}.get(feature.statistic, feature.statistic))
     axes.margins(y=0.2)
 
 
@@ -155,8 +156,8 @@ def _diagrams(axes: Axes, trajectory: Trajectory, cloud: str, rows: pl.DataFrame
     """Draw statistics from their lowest to their highest value, with their turns."""
     turns = {row["feature"]: _turns(row) for row in rows.iter_rows(named=True)}
     for names, colour, marker in zip(DIAGRAMS, COLOURS, ("o", "s", "^"), strict=False):
-        name = next((n for n in names if np.isfinite(_values(trajectory, f"{cloud} {n}")).any()), names[0])
-        values = _values(trajectory, f"{cloud} {name}")
+        name = next((n for n in names if np.isfinite(_values(trajectory, cloud, n)).any()), names[0])
+        values = _values(trajectory, cloud, name)
         known = np.isfinite(values)
         if known.sum() < 2 or not np.ptp(values[known]) > 0:
             continue
@@ -170,8 +171,8 @@ def _diagrams(axes: Axes, trajectory: Trajectory, cloud: str, rows: pl.DataFrame
     axes.set_ylim(-0.12, 1.12)
 
 
-def _values(trajectory: Trajectory, name: str) -> Vector:
+def _values(trajectory: Trajectory, cloud: str, name: str) -> Vector:
     source = trajectory.features
     if name.endswith(PER_SCALE):
         source, name = trajectory.twins.get(NETWORK, {}), name.removesuffix(PER_SCALE)
-    return source.get(name, np.full(len(trajectory.steps), np.nan))
+    return source.get(cloud_feature(cloud, name), np.full(len(trajectory.steps), np.nan))

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory
+from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory, cloud_feature
 from toposcope.analysis.wording import joined
+from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
 from toposcope.report.figures.drawn import (
@@ -30,7 +31,7 @@ from toposcope.report.figures.drawn import (
 from toposcope.report.headline import TARGETS, cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.report.ticks import plain_or_power
-from toposcope.study.store import PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 
 TURN = 0.2
 """Share of its range that a quantity goes beyond both its ends to have turned."""
@@ -76,12 +77,12 @@ def published_representations(material: Material) -> Drawn | None:
 
 
 def _over_training(material: Material, cloud: str, name: str) -> Drawn | None:
-    features = [f"{cloud} {q.statistic}" for q in QUANTITIES if cloud]
+    features = [cloud_feature(cloud, q.statistic) for q in QUANTITIES if cloud]
     found = [t for t in material.analysis.trajectories if any(feature in t.features for feature in features)]
     if not found:
         return None
     shown, left_out = chosen(found, material.runs)
-    quantities = [q for q in QUANTITIES if any(f"{cloud} {q.statistic}" in t.features for t in found)]
+    quantities = [q for q in QUANTITIES if any(cloud_feature(cloud, q.statistic) in t.features for t in found)]
     with_loss = any(t.targets for t in shown)
     figure, panels = _grid(len(quantities) + with_loss)
     training = Training(shown, material.findings, logarithmic=True)
@@ -93,14 +94,16 @@ def _over_training(material: Material, cloud: str, name: str) -> Drawn | None:
     noisy = False
     for axes, quantity in zip(panels[with_loss:], quantities, strict=True):
         for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
-            noisy |= _with_noise(axes, trajectory, f"{cloud} {quantity.statistic}", colour, marker)
+            noisy |= _with_noise(axes, trajectory, cloud_feature(cloud, quantity.statistic), colour, marker)
         _finish(axes, quantity)
     for axes in panels:
         training.scale(axes)
     _label_lowest(panels, training.label)
     legend(figure, panels[0])
     marks = training.mark_suspects(panels[-1])
-    told = "; ".join(_moved(q.title, [t.features.get(f"{cloud} {q.statistic}") for t in found]) for q in quantities)
+    told = "; ".join(
+        _moved(q.title, [t.features.get(cloud_feature(cloud, q.statistic)) for t in found]) for q in quantities
+    )
     turned = _turned(cloud, quantities, found)
     both = {"rankme", "effective_rank"} <= {q.statistic for q in quantities}
     bands = " Bands: ± one standard deviation over draws of the points." if noisy else ""
@@ -141,7 +144,7 @@ def _label_lowest(panels: list[Axes], label: str) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def _with_noise(axes: Axes, trajectory: Trajectory, feature: str, colour: str, marker: str) -> bool:
+def _with_noise(axes: Axes, trajectory: Trajectory, feature: Feature, colour: str, marker: str) -> bool:
     """Draw a feature of a run and its noise, where it has any; tell whether it has."""
     values = trajectory.features.get(feature, np.full(len(trajectory.steps), np.nan))
     axes.plot(trajectory.steps, values, color=colour, marker=marker, label=trajectory.run)
@@ -179,7 +182,7 @@ def _turned(cloud: str, quantities: list[Quantity], found: list[Trajectory]) -> 
     """Say which quantities go beyond both their ends in between, in how many runs."""
     by_where: dict[str, list[str]] = {}
     for quantity in quantities:
-        feature = f"{cloud} {quantity.statistic}"
+        feature = cloud_feature(cloud, quantity.statistic)
         series = [t.features[feature] for t in found if feature in t.features]
         if turned := sum(_turns(values[np.isfinite(values)]) for values in series):
             by_where.setdefault(runs_of(turned, len(series)), []).append(quantity.title)
@@ -199,12 +202,14 @@ def _turns(values: Vector) -> bool:
 def depth(material: Material) -> Drawn | None:
     """Draw how spectra and topology change from layer to layer, at the first, a middle and the last checkpoint."""
     cloud = _cloud(material)
-    found = [t for t in material.analysis.trajectories if cloud and len(_through(t, f"{cloud} {OF_DEPTH[0]}")) > 2]
+    found = [
+        t for t in material.analysis.trajectories if cloud and len(_through(t, cloud_feature(cloud, OF_DEPTH[0]))) > 2
+    ]
     if not found:
         return None
     trajectory = largest(found, material.runs)
     quantities = [q for q in QUANTITIES if q.statistic in OF_DEPTH]
-    profiles = {q: _through(trajectory, f"{cloud} {q.statistic}") for q in quantities}
+    profiles = {q: _through(trajectory, cloud_feature(cloud, q.statistic)) for q in quantities}
     quantities = [q for q in quantities if len(profiles[q]) > 2]
     known = np.flatnonzero(np.isfinite([v for q in quantities for v in profiles[q].values()]).all(axis=0))
     if not len(known):
@@ -233,15 +238,15 @@ def depth(material: Material) -> Drawn | None:
     )
 
 
-def _through(trajectory: Trajectory, feature: str) -> Mapping[int, Vector]:
+def _through(trajectory: Trajectory, feature: Feature) -> Mapping[int, Vector]:
     """Return a feature by the number of blocks passed.
 
     The last hidden state is the network's; it is behind all blocks, or one place on where their number is not known.
     """
     found = {
-        int(layer.rpartition(".")[2]): features[feature]
+        int(layer.rpartition(".")[2]): features[feature.of_group(layer)]
         for layer, features in trajectory.layers.items()
-        if trajectory.roles.get(layer) == HIDDEN and feature in features
+        if trajectory.roles.get(layer) == HIDDEN and feature.of_group(layer) in features
     }
     if found and feature in trajectory.features:
         found[max(_n_blocks(trajectory), max(found) + 1)] = trajectory.features[feature]
@@ -308,5 +313,5 @@ ENDS = {"embedding.input": "input", "embedding.output": "output"}
 def _embedded(trajectory: Trajectory, layer: str) -> dict[str, Vector]:
     """Return statistics of an embedding by the first probe of them."""
     features = trajectory.layers.get(layer, {})
-    label = next((f.rpartition(" ")[0] for f in features if f.partition(":")[0].split()[0] == "embeddings"), "")
-    return {f.rpartition(" ")[2]: values for f, values in features.items() if label and f.rpartition(" ")[0] == label}
+    label = next((f.label for f in features if f.probe == "embeddings"), "")
+    return {f.statistic: values for f, values in features.items() if f.label == label}

@@ -24,7 +24,7 @@ def scaling(material: Material) -> Drawn | None:
     target = next((name for name in targets if name in laws), None)
     wanted = [(target, f"final {TARGETS[target]} (nats)", f"The final {TARGETS[target]}")] if target else []
     headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, ("rankme", "H0.total", "H1.total")))
-    wanted += [(h.feature, h.axis, h.name) for h in headlines if h.feature in laws]
+    wanted += [(h.key, h.axis, h.name) for h in headlines if h.key in laws]
     if not wanted:
         return None
     sizes = sizes_of_complete(analysis.trajectories, material.runs)
@@ -35,7 +35,7 @@ def scaling(material: Material) -> Drawn | None:
     for axes, (quantity, label, _) in zip(panels.flat, wanted, strict=False):
         law = laws[quantity]
         for trajectory, (colour, marker) in zip(complete, looks(), strict=False):
-            values = {**trajectory.features, **trajectory.targets}
+            values = trajectory.named_values()
             value = values[quantity][-1] if quantity in values else np.nan
             axes.plot(
                 sizes[trajectory.run], value, marker=marker, markersize=6, color=colour, linestyle="none",

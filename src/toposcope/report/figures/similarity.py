@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.report.figures.drawn import SMALL, Drawn, Vector, chosen, ink_on, largest, new_figure, number
 from toposcope.report.material import Material
 

@@ -7,8 +7,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from toposcope.analysis.trajectories import CONTROLS, Trajectory
+from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.wording import joined
+from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.figures.drawn import Drawn, logarithmic_if_wide, looks, new_figure
 from toposcope.report.headline import TRAJECTORIES, Headline, headlines_of
 from toposcope.report.material import Material
@@ -26,9 +27,9 @@ def cross_size(material: Material) -> Drawn | None:
     analysis = material.analysis
     known = analysis.matched.filter(pl.col("value").is_finite())
     present = set(known.get_column("feature"))
-    headlines = [h for h in (*headlines_of(analysis.trajectories, OF_STATES), *TRAJECTORIES) if h.feature in present]
+    headlines = [h for h in (*headlines_of(analysis.trajectories, OF_STATES), *TRAJECTORIES) if h.key in present]
     headlines = headlines[:MOST_FEATURES]
-    wanted = known.filter(pl.col("feature").is_in([h.feature for h in headlines])).get_column("by").unique()
+    wanted = known.filter(pl.col("feature").is_in([h.key for h in headlines])).get_column("by").unique()
     same = _tokens_are_steps(analysis.trajectories)
     clocks = [by for by in CLOCKS if by in wanted and not (same and by == "tokens")]
     if not headlines or not clocks:
@@ -40,11 +41,11 @@ def cross_size(material: Material) -> Drawn | None:
     panels = figure.subplots(len(headlines), len(clocks), sharex="col", sharey="row", squeeze=False)
     for row, headline in zip(panels, headlines, strict=True):
         for axes, by in zip(row, clocks, strict=True):
-            mine = known.filter(feature=headline.feature, by=by)
+            mine = known.filter(feature=headline.key, by=by)
             for run, (colour, marker) in zip(kept, looks(), strict=False):
                 rows = mine.filter(run=run).sort("level")
                 axes.plot(rows["level"], rows["value"], color=colour, marker=marker, label=run)
-            spread = _spread(analysis.collapse, headline.feature, by)
+            spread = _spread(analysis.collapse, headline.key, by)
             axes.set_title("" if spread is None else f"spread {spread:.2f}")
         logarithmic_if_wide(row[0])
         row[0].set_ylabel(headline.axis.replace(" (", "\n("))
@@ -77,7 +78,7 @@ def _tokens_are_steps(found: Sequence[Trajectory]) -> bool:
 
 def told_of_collapse(collapse: pl.DataFrame) -> str:
     """Say by which clock topological features of different sizes lie nearest, and how often."""
-    topology = collapse.filter(~pl.col("feature").str.contains(CONTROLS), pl.col("spread").is_finite())
+    topology = collapse.filter(pl.col("kind") == TOPOLOGY, pl.col("spread").is_finite())
     compared = topology.filter(pl.col("by").n_unique().over("feature") > 1)
     if not len(compared):
         return "Sizes are compared by one clock only." if len(topology) else ""
@@ -99,7 +100,7 @@ def _spread(collapse: pl.DataFrame, feature: str, by: str) -> float | None:
 def _of_headlines(collapse: pl.DataFrame, headlines: list[Headline]) -> str:
     told = []
     for headline in headlines:
-        spreads = {by: s for by in CLOCKS if (s := _spread(collapse, headline.feature, by)) is not None}
+        spreads = {by: s for by in CLOCKS if (s := _spread(collapse, headline.key, by)) is not None}
         if spreads:
             best = min(spreads, key=lambda by: spreads[by])
             told.append(f"{headline.name} at equal {best} ({spreads[best]:.2f})")

@@ -12,6 +12,7 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.report.figures.drawn import INK, LABEL, Drawn, chosen, looks, new_figure
 from toposcope.report.headline import OF_CLOUDS, TOLD_OF_CLOUDS, Headline, headlines_of
 from toposcope.report.material import Material
+from toposcope.study.kinds import feature_named
 
 BLOCKS, WILLIAMS, FISHER = "block bootstrap", "Williams", "Fisher z"
 SPECTRA = (
@@ -88,8 +89,8 @@ def spectral_against_topology(material: Material) -> Drawn | None:
     if not len(rows):
         return None
     present = set(rows.get_column("feature"))
-    headlines = [h for h in headlines_of(material.analysis.trajectories, TOLD_OF_CLOUDS) if h.feature in present]
-    shown_rows = rows.filter(pl.col("feature").is_in([h.feature for h in headlines]))
+    headlines = [h for h in headlines_of(material.analysis.trajectories, TOLD_OF_CLOUDS) if h.key in present]
+    shown_rows = rows.filter(pl.col("feature").is_in([h.key for h in headlines]))
     others = [name for name in SPECTRA if len(shown_rows.filter(pl.col("other").str.ends_with(f" {name}")))]
     runs = set(shown_rows.get_column("run"))
     found = [t for t in material.analysis.trajectories if t.run in runs]
@@ -101,7 +102,7 @@ def spectral_against_topology(material: Material) -> Drawn | None:
     offsets = np.linspace(-0.3, 0.3, len(shown)) if len(shown) > 1 else [0.0]
     for axes, headline in zip(panels, headlines, strict=True):
         for trajectory, offset, (colour, marker) in zip(shown, offsets, looks(), strict=False):
-            mine = shown_rows.filter(run=trajectory.run, feature=headline.feature)
+            mine = shown_rows.filter(run=trajectory.run, feature=headline.key)
             _marks(axes, mine, others, float(offset), colour, marker, trajectory.run)
         _finish(axes, headline, others)
     panels[-1].set_xlabel("|rho| of topology less |rho| of the spectral measure")
@@ -122,9 +123,9 @@ def spectral_against_topology(material: Material) -> Drawn | None:
 def _marks(
     axes: Axes, rows: pl.DataFrame, others: list[str], offset: float, colour: str, marker: str, run: str
 ) -> None:
-    blocks = {row["other"].rpartition(" ")[2]: row for row in rows.filter(test=BLOCKS).iter_rows(named=True)}
+    blocks = {feature_named(row["other"]).statistic: row for row in rows.filter(test=BLOCKS).iter_rows(named=True)}
     claimed = rows.filter(pl.col("p").fill_nan(1.0) < LEVEL, test=FISHER).get_column("other")
-    rings = {other.rpartition(" ")[2] for other in claimed}
+    rings = {feature_named(other).statistic for other in claimed}
     axes.plot([], [], color=colour, marker=marker, label=run)
     for place, name in enumerate(others):
         row = blocks.get(name)

@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from toposcope.analysis.trajectories import STATES, Trajectory
+from toposcope.analysis.trajectories import STATES, Trajectory, cloud_feature
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.probes.probe import NETWORK
+from toposcope.probes.feature import NETWORK
 from toposcope.report.figures.diagrams import (
     LONGEST,
     Curves,
@@ -32,7 +32,7 @@ def state_diagrams(material: Material) -> Drawn | None:
     if chosen is None:
         return None
     cloud, trajectory = chosen
-    total = trajectory.features.get(f"{cloud} H0.total", np.full(len(trajectory.steps), np.nan))
+    total = trajectory.features.get(cloud_feature(cloud, "H0.total"), np.full(len(trajectory.steps), np.nan))
     change = np.nan_to_num(np.abs(np.diff(total)))
     places = sorted({0, int(change.argmax()) + 1, len(total) - 1}) if len(change) else [0]
     read = _read(material, trajectory, [int(trajectory.steps[i]) for i in places])
@@ -75,7 +75,7 @@ def state_crocker(material: Material) -> Drawn | None:
     read = {step: {NETWORK: d} for step, d in _read(material, trajectory, trajectory.steps.tolist()).items()}
     if len(read) < 3:
         return None
-    radius = trajectory.features.get(f"{cloud} {RADIUS}")
+    radius = trajectory.features.get(cloud_feature(cloud, RADIUS))
     norms = None if radius is None else {NETWORK: dict(zip(trajectory.steps.tolist(), radius.tolist(), strict=True))}
     scales = [None] if norms is None else [None, norms]
     dimensions = [k for k in (0, 1) if all(f"H{k}" in found[NETWORK] for found in read.values())]
@@ -111,7 +111,7 @@ def _largest(material: Material) -> tuple[str, Trajectory] | None:
     """Return the cloud and the largest run whose hidden states were measured here; published ones have no diagrams."""
     cloud = next((label for label in clouds_of(material.analysis.trajectories) if label.startswith(STATES)), "")
     found = [t for t in material.analysis.trajectories if cloud in t.clouds and len(t.steps) > 1]
-    found = [t for t in found if any(name.startswith(f"{cloud} ") for name in t.features)]
+    found = [t for t in found if any(feature.label == cloud for feature in t.features)]
     return (cloud, largest(found, material.runs)) if cloud and found else None
 
 

@@ -202,7 +202,7 @@ def groups(material: Material) -> Drawn | None:
 
 def _pair_of(trajectory: Trajectory, pair: tuple[str, str, str], headline: Headline) -> tuple[Vector, Vector] | None:
     """Return a headline of both groups, H0 relative to its first value; None where one of them has none."""
-    values = [trajectory.groups.get(group, {}).get(headline.feature) for group in pair[:2]]
+    values = [trajectory.groups.get(group, {}).get(headline.feature.of_group(group)) for group in pair[:2]]
     if any(v is None for v in values):
         return None
     first, second = (v if headline is NP else _relative(v) for v in values if v is not None)
@@ -253,7 +253,7 @@ def gradients(material: Material) -> Drawn | None:
             if GRADIENT_NORM in trajectory.features:
                 ratio = _divided(values, trajectory.features[GRADIENT_NORM])
                 row[1].plot(training.of(trajectory.run, trajectory.steps), ratio, color=colour, marker=marker)
-        row[0].set_ylabel(headline.feature.split()[1].replace(".", " ") + "\nof gradients")
+        row[0].set_ylabel(headline.feature.statistic.replace(".", " ") + "\nof gradients")
     panels[0, 0].set_title("as it is")
     if scaled:
         panels[0, 1].set_title("divided by the gradient norm")

@@ -1,0 +1,232 @@
+"""Points of a scaling law: one loss for each of many runs of N parameters on D tokens."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs.columns import identify_columns, target_of
+from toposcope.logs.formats import read_raw
+from toposcope.logs.log import Log
+from toposcope.logs.raw import join_names, numbers, plural
+from toposcope.typing import Vector
+
+Labels = NDArray[np.str_]
+
+COLUMNS = ("N", "D", "C", "loss", "run", "family")
+"""What the caller can say that a column is; tokens follow from the compute C = 6 N D."""
+TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "data_size", "dataset_size")
+COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
+FAMILY = ("source", "dataset", "corpus", "group")
+"""Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
+MIN_LARGEST = 1e5
+"""Parameters or tokens; all of a table in millions and billions stay below."""
+MIN_COMPLETE_SHARE = 0.98
+"""Share of the planned steps after which a log is complete."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Losses that runs reached, with their parameters and tokens.
+
+    Attributes
+    ----------
+    N, D, loss : ndarray, shape (n,), float64
+        Parameters, training tokens, and loss in nats; finite and positive.
+    run : ndarray, shape (n,), str
+        Which run each point is of. Points of one run are not independent: they are resampled together.
+    family : ndarray, shape (n,), str
+        Which points belong together: same data, same tokenizer. Empty strings if unknown.
+    remarks : tuple of str
+        What was ignored or guessed while reading, a sentence each.
+
+    Raises
+    ------
+    ToposcopeError
+        If the columns have different lengths, or a number is not finite and positive.
+    """
+
+    N: Vector
+    D: Vector
+    loss: Vector
+    run: Labels = field(default_factory=lambda: np.empty(0, np.str_))
+    family: Labels = field(default_factory=lambda: np.empty(0, np.str_))
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.N)
+        if not len(self.run):
+            object.__setattr__(self, "run", np.array([str(i) for i in range(n)], dtype=np.str_))
+        if not len(self.family):
+            object.__setattr__(self, "family", np.full(n, "", dtype=np.str_))
+        for name in ("N", "D", "loss"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, values)
+            if not (np.isfinite(values) & (values > 0)).all():
+                raise ToposcopeError(f"points: {name} must be finite and positive everywhere")
+        if any(len(column) != n for column in (self.D, self.loss, self.run, self.family)):
+            raise ToposcopeError("points: N, D, loss, run and family must be equally long")
+
+    def __len__(self) -> int:
+        return len(self.N)
+
+    @property
+    def C(self) -> Vector:  # noqa: N802
+        """Training compute 6 N D, floating-point operations (Kaplan et al. 2020, section 2.1)."""
+        return 6 * self.N * self.D
+
+    def where(self, rows: NDArray[np.bool_]) -> "Points":
+        """Return some of the points; remarks stay."""
+        return Points(self.N[rows], self.D[rows], self.loss[rows], self.run[rows], self.family[rows], self.remarks)
+
+
+def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> Points:
+    """Read points from a table: CSV, JSON lines, Parquet, or anything else that logs are read from.
+
+    Parameters
+    ----------
+    path : str or Path
+    columns : mapping, optional
+        Which column is which of `COLUMNS`; the others are identified by their names.
+
+    Raises
+    ------
+    ToposcopeError
+        If the file cannot be read, a column is not found, or no row has a positive N, D and loss.
+    """
+    path, named = Path(path), dict(columns or {})
+    if unknown := set(named) - set(COLUMNS):
+        raise ToposcopeError(
+            f"points: no column can be named to be {', '.join(sorted(unknown))}; choose from {', '.join(COLUMNS)}"
+        )
+    if not path.exists():
+        raise ToposcopeError(f"{path}: no such file")
+    raws = read_raw(path, look=True)
+    if raws is None:
+        raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
+    tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
+    points = _from_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
+    if points.N.max() < MIN_LARGEST and points.D.max() < MIN_LARGEST:
+        raise ToposcopeError(
+            f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
+            "give parameters and tokens themselves"
+        )
+    return Points(points.N, points.D, points.loss, points.run, points.family, (*raws[0].remarks, *points.remarks))
+
+
+def points_of(logs: Iterable[Log]) -> Points:
+    """Return one point for each log: its final loss, at all the tokens that it was trained on.
+
+    Logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
+    remark. Bits become nats.
+
+    Raises
+    ------
+    ToposcopeError
+        If no log is left, or losses per byte and per token are mixed.
+    """
+    rows, families, remarks, units = [], [], [], set()
+    for log in logs:
+        tokens = log.tokens_per_step * float(log.steps[-1])
+        if not (log.parameters > 0 and tokens > 0):
+            missing = "parameters" if not log.parameters > 0 else "tokens"
+            remarks.append(f"{log.name}: left out, its log does not state the number of {missing}")
+        elif log.last_step is not None and log.steps[-1] < MIN_COMPLETE_SHARE * log.last_step:
+            remarks.append(f"{log.name}: left out, it is not complete: step {log.steps[-1]} of {log.last_step}")
+        else:
+            rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
+            families.append(log.family)
+            units.add(log.unit.endswith("per byte"))
+    if not rows:
+        raise ToposcopeError("points: no log states parameters, tokens and a final loss; " + "; ".join(remarks))
+    if len(units) > 1:
+        raise ToposcopeError("points: losses per byte and losses per token cannot be compared")
+    if True in units:
+        remarks.append("losses are per byte")
+    N, D, loss, names = zip(*rows, strict=True)
+    return Points(
+        np.array(N), np.array(D), np.array(loss), np.array(names, np.str_), np.array(families, np.str_), tuple(remarks)
+    )
+
+
+def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
+    source = _sources(path, table.columns, named)
+    values = {column: numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
+    loss, remarks = _in_nats(numbers(table[source["loss"]]).values, target_of(source["loss"]).unit)
+    N = np.where(values["N"] > 0, values["N"], np.nan)
+    D = values["D"] if "D" in values else values["C"] / (6 * N)
+    if "D" not in values:
+        remarks.append(f"tokens are computed from compute ({source['C']}): D = C / (6 N)")
+    run, family = (_labels(table, source.get(column)) for column in ("run", "family"))
+    complete = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
+    first = _first_of_equals([N, D, loss, run, family])
+    for n, what in (
+        ((~complete).sum(), "without a positive N, D and loss: ignored"),
+        ((complete & ~first).sum(), "twice in the table: counted once"),
+    ):
+        if n:
+            remarks.append(f"{plural(int(n), 'row', 'rows')} {what}")
+    rows = complete & first
+    if not rows.any():
+        raise ToposcopeError(f"{path}: no row has a positive N, D and loss")
+    alone = np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_)
+    run = np.where(run == "", alone, run)
+    return Points(N[rows], D[rows], loss[rows], run[rows], family[rows], tuple(remarks))
+
+
+def _sources(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
+    """Return which column of a table each of `COLUMNS` is read from."""
+    for column, name in named.items():
+        if name not in names:
+            raise ToposcopeError(f"{path}: no column {name} ({column}); there are {join_names(names)}")
+    source = _identified(names) | named
+    for column, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
+        if column not in source and not (column == "D" and "C" in source):
+            raise ToposcopeError(f"{path}: no column for {column}, {meaning}; name it. There are {join_names(names)}")
+    return source
+
+
+def _identified(names: list[str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`, by their names."""
+    logged = identify_columns(names)
+    plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
+    found = {"loss": [target.name for target in logged.losses]}
+    for column, quantity, others in (
+        ("N", "parameters", ()),
+        ("D", "tokens", TOKENS),
+        ("C", "", COMPUTE),
+        ("run", "run", ()),
+        ("family", "family", FAMILY),
+    ):
+        found[column] = [*logged.named.get(quantity, []), *(plain[other] for other in others if other in plain)]
+    return {column: candidates[0] for column, candidates in found.items() if candidates}
+
+
+def _in_nats(loss: Vector, unit: str) -> tuple[Vector, list[str]]:
+    """Return losses in nats, and remarks."""
+    if unit == "perplexity":
+        return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
+    return loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
+
+
+def _nats(unit: str) -> float:
+    return float(np.log(2)) if unit.startswith("bits") else 1.0
+
+
+def _labels(table: pl.DataFrame, name: str | None) -> Labels:
+    if name is None:
+        return np.full(len(table), "", dtype=np.str_)
+    return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
+
+
+def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
+    """Return which rows equal none before them."""
+    keys = np.stack([np.unique(column, return_inverse=True)[1] for column in columns])
+    first = np.zeros(keys.shape[1], dtype=bool)
+    first[np.unique(keys, axis=1, return_index=True)[1]] = True
+    return first

@@ -1,0 +1,32 @@
+"""What the statistics of a study are counted as: as their probe declares, or, of published ones, by their names."""
+
+from toposcope.probes import Kind, probe_types
+from toposcope.probes.feature import Feature
+from toposcope.probes.point_clouds import kind_of_cloud
+
+PUBLISHED = "published"
+"""Stands in place of a probe where numbers were published with a run; they need no checkpoint."""
+LOG = "log"
+"""Stands in place of a probe where a number is of the training log."""
+
+
+def kind_of(probe: str, statistic: str) -> Kind:
+    """Return what a statistic is counted as; ``control`` if nobody here knows the probe."""
+    if probe == PUBLISHED:
+        return _kind_of_published(statistic)
+    if probe == LOG:
+        return "norm"
+    known = probe_types().get(probe)
+    return known.kind(statistic) if known else "control"
+
+
+def _kind_of_published(statistic: str) -> Kind:
+    if statistic == "gradient_norm":
+        return "norm"
+    return "control" if statistic.startswith(("cka.", "procrustes.")) else kind_of_cloud(statistic)
+
+
+def feature_named(text: str, group: str = "network") -> Feature:
+    """Return the feature that people write as `text`, for example ``rips:pooled=true H0.total``."""
+    written = Feature.parse(text, "control", group)
+    return Feature.parse(text, kind_of(written.probe, written.statistic), group)

@@ -1,0 +1,100 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_runs import copied, made_up_family, made_up_run, seen
+
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
+from toposcope.forecasting.forecasters import forecasters
+from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
+from toposcope.forecasting.forecasters.cooldown_laws import Median
+from toposcope.forecasting.forecasters.sibling_template import Template
+
+RUN = made_up_run("run", noise=0.003, size=1e10)
+NAMES = [forecaster.name for forecaster in forecasters()]
+
+
+def at(fraction: float, siblings: object = ()) -> ForecastSet:
+    return run_forecasters(seen(RUN, fraction), RUN.schedule, tuple(siblings))  # type: ignore[arg-type]
+
+
+def equal(one: Forecast, other: Forecast) -> bool:
+    return (one.loss, one.low, one.high) == (other.loss, other.low, other.high)
+
+
+def test_everyone_forecasts_or_refuses() -> None:
+    for found in (at(0.3), at(0.3, made_up_family())):
+        assert next(iter(found.forecasts)) == DEFAULT
+        assert sorted([*found.forecasts, *found.refused]) == sorted([DEFAULT, *NAMES])
+        assert not set(found.forecasts) & set(found.refused)
+        for name, forecast in found.forecasts.items():
+            assert forecast.forecaster == name
+            assert forecast.low < forecast.loss < forecast.high
+
+
+def test_names_differ_and_the_preferred_are_among_them() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert set(PREFERRED) <= set(NAMES)
+
+
+def test_the_default_is_the_stack_where_the_family_has_siblings() -> None:
+    found = at(0.3, made_up_family())
+    assert found.chosen == "stack"
+    assert equal(found.forecasts[DEFAULT], found.forecasts["stack"])
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_else_the_default_is_the_median(n: int) -> None:
+    found = at(0.3, made_up_family()[:n])
+    assert "stack" in found.refused
+    assert found.chosen == "median"
+    assert equal(found.forecasts[DEFAULT], found.forecasts["median"])
+
+
+def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
+    found = run_forecasters(made_up_run(every=1000).log.until(1500), made_up_run(every=1000).schedule, ())  # type: ignore[arg-type]
+    assert list(found.forecasts) == [DEFAULT, "last"]
+    assert found.chosen == "last"
+
+
+def test_none_is_a_refusal() -> None:
+    log = seen(RUN, 0.001)
+    with pytest.raises(RefusedError, match="a law needs at least 5"):
+        run_forecasters(log, RUN.schedule, (), [StepPowerLaw(), Median(), Template()])
+    assert list(run_forecasters(log, RUN.schedule, (), [Last(), StepPowerLaw()]).refused) == ["power_law"]
+
+
+def test_the_order_of_siblings_changes_nothing() -> None:
+    siblings = [*made_up_family(), *made_up_family("wsd", 2, 2, family="other")]
+    shuffled = [siblings[i] for i in np.random.default_rng(0).permutation(len(siblings))]
+    one, two = at(0.3, siblings), at(0.3, shuffled)
+    assert list(one.forecasts) == list(two.forecasts)
+    for name, forecast in one.forecasts.items():
+        np.testing.assert_allclose(
+            [forecast.loss, forecast.low, forecast.high],
+            [two.forecasts[name].loss, two.forecasts[name].low, two.forecasts[name].high],
+            rtol=1e-9,
+        )
+
+
+def test_the_same_bytes_again() -> None:
+    """Also for runs that no cache knows."""
+    told = []
+    for _ in range(2):
+        run, siblings = copied(RUN), tuple(copied(sibling) for sibling in made_up_family())
+        found = run_forecasters(seen(run, 0.6), run.schedule, siblings)
+        told.append(
+            {name: (f.loss, f.low, f.high, f.curve.tobytes(), f.remarks) for name, f in found.forecasts.items()}
+        )
+    assert told[0] == told[1]
+
+
+def test_a_spike_at_the_end_is_no_divergence() -> None:
+    log = seen(RUN, 0.3)
+    spiked = log.loss.copy()
+    spiked[-2:] *= 2
+    assert run_forecasters(replace(log, loss=spiked), RUN.schedule, ()).chosen == "median"
+    risen = log.loss + np.maximum(log.steps - log.steps[-1] / 2, 0) * 0.01
+    assert run_forecasters(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
+    assert run_forecasters(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"
