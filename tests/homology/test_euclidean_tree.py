@@ -248,7 +248,7 @@ def exact_squares(points: Array) -> NDArray[Any]:
 
 
 def assert_sound(points: Array, rows: Indices, labels: NDArray[np.int32], found: Neighbours) -> None:
-    """Lists hold exact squares in order, of other components only; nothing that is not listed is nearer than the bound."""
+    """Lists hold exact squares in order, of other components only; no unlisted point is nearer than the bound."""
     exact = exact_squares(points)
     assert found.indices.shape == found.squares.shape == (len(rows), N_LISTED)
     for r, row in enumerate(rows):
