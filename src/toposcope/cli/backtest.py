@@ -28,14 +28,14 @@ FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
     type=click.Choice(["size", "group", "family"]),
     default="size",
     show_default=True,
-    help="What is left out with each run: its size, its kind of schedule, or its family.",
+    help="Runs that a forecast may not borrow from: those of its size, kind of schedule or family.",
 )
 @click.option(
     "--fractions", default=FRACTIONS, show_default=True, metavar="F,...", help="Shares of a run that are seen."
 )
 @workers_option
 @columns_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for tables, figures and report.")
 def backtest(
     data: Path,
@@ -47,18 +47,17 @@ def backtest(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Tell how well the forecasters would have done on runs whose end is known.
+    """Measure how well the forecasters predict runs whose end is known.
 
-    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning alone, by
-    what was learnt from the others. Of a study it is told as well what topology adds. Files are written when all is
-    done; nothing is lost by an interruption but the time.
+    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning and from
+    the other runs. For a study the report also says what topology adds. Files are written at the end.
 
     \b
     Example:
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.forecasting.backtesting import backtest as run_backtest
+    from toposcope import forecasting
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, lead, write_backtest
@@ -66,21 +65,21 @@ def backtest(
 
     shares = _shares(fractions)
     with bad_use():
-        collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
+        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
-        rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
-    found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
+        rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
+    found = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
     topology = _topology(data, workers)
     more = topology_tables(*topology) if topology else {}
     sections = topology_sections(*topology) if topology else []
     page = write_backtest(out, found, sections, more) if out is not None else None
     if as_json:
         tables = {name: getattr(found, name) for name in ("rows", "scores", "skills", "families")}
-        told = {name: frame.to_dicts() for name, frame in {**tables, **more}.items()}
-        told |= {"summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
+        values = {name: frame.to_dicts() for name, frame in {**tables, **more}.items()}
+        values |= {"summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
         if topology:
-            told |= {"topology_verdict": topology[0].verdict(), "topology_notes": topology[0].notes}
-        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
+            values |= {"topology_verdict": topology[0].verdict(), "topology_notes": topology[0].notes}
+        click.echo(json.dumps(finite_or_null(values), sort_keys=True))
     else:
         _show(found)
         if topology:
@@ -90,7 +89,7 @@ def backtest(
 
 
 def _topology(data: Path, workers: int | None) -> tuple[TopologyChance, pl.DataFrame] | None:
-    """Ask what topology adds, if the data are a study with checkpoints that were measured."""
+    """Return what topology adds, if the data are a study with measured checkpoints."""
     from toposcope.forecasting.topology.chance import topology_chance
     from toposcope.forecasting.topology.published_rules import published_rules
     from toposcope.logs.formats.study import claims

@@ -17,7 +17,7 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.ridge import MOST_FAR, fit_ridge
+from toposcope.forecasting.forecasters.ridge import MAX_DEVIATIONS, fit_ridge
 from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
 from toposcope.forecasting.scores import SKILLS, skills
 from toposcope.forecasting.siblings import complete_runs
@@ -279,7 +279,7 @@ def reduced(table: Matrix, learned: Indices) -> Matrix:
     known = table[learned]
     centre, scale = known.mean(axis=0), known.std(axis=0)
     varies = scale > 1e-9 * (1 + np.abs(centre))
-    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MOST_FAR, MOST_FAR)
+    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MAX_DEVIATIONS, MAX_DEVIATIONS)
     count = min(MOST_COMPONENTS, len(learned) // RUNS_A_COMPONENT, z.shape[1])
     middle = z[learned].mean(axis=0)
     directions = np.linalg.svd(z[learned] - middle, full_matrices=False)[2][:count]
