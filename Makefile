@@ -45,11 +45,12 @@ toposcope-demo: | $(READY)
 wheel: $(READY)  ## build the wheel and try it in an empty environment, without extras
 	.ci/wheel $(BIN)/python
 
-check: $(READY)  ## format, lint, types, import rules
+check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/cli/test_surface.py
 
 format: $(READY)  ## format the code in place
 	$(BIN)/ruff format src tests benchmarks

@@ -38,9 +38,9 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     together,
 )
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-from toposcope.logs.points import Points, read_points
-from toposcope.report.figures import STYLE
+from toposcope.report.figures.drawn import STYLE
 from toposcope.report.figures.reliability import reliability as draw
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"

@@ -18,8 +18,8 @@ from bench import Column, Spread, command, interleaved, ratio, show, write
 from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan
+from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points, read_points
 
 Vector = NDArray[np.float64]
 

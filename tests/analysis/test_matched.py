@@ -11,7 +11,7 @@ from named_features import by_feature
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from toposcope.analysis.matched import MATCHED, collapse, matched
+from toposcope.analysis.matched import MATCHED, collapse_table, matched_table
 from toposcope.analysis.trajectories import Trajectory
 
 Vector = NDArray[np.float64]
@@ -42,7 +42,7 @@ def values(found: pl.DataFrame, by: str, name: str) -> tuple[Vector, Vector]:
 
 def test_levels_are_common_to_all_runs_and_values_are_interpolated() -> None:
     late = np.array([10, 20, 40, 80, 160, 320, 640, 2000])
-    found = matched([run("small"), run("large", late)], {"small": 10, "large": 100})
+    found = matched_table([run("small"), run("large", late)], {"small": 10, "large": 100})
     assert set(found.get_column("by")) == {"step"}
     for name in ("small", "large"):
         levels, told = values(found, "step", name)
@@ -53,7 +53,7 @@ def test_levels_are_common_to_all_runs_and_values_are_interpolated() -> None:
 
 
 def test_the_start_has_no_logarithm() -> None:
-    levels, told = values(matched([run("a"), run("b")], {"a": 1, "b": 2}), "step", "a")
+    levels, told = values(matched_table([run("a"), run("b")], {"a": 1, "b": 2}), "step", "a")
     assert [levels[0], levels[-1], len(levels)] == [1, 1000, 11]
     assert told[0] == pytest.approx(np.log(2))
 
@@ -64,7 +64,7 @@ def test_equal_tokens_are_not_equal_steps() -> None:
         run(name, feature=np.log1p(STEPS * per_step), per_step=per_step)
         for name, per_step in (("a", 100.0), ("b", 1600.0), ("c", 6400.0))
     ]
-    told = collapse(matched(runs, {"a": 1, "b": 2, "c": 3}))
+    told = collapse_table(matched_table(runs, {"a": 1, "b": 2, "c": 3}))
     by_step, by_tokens = (told.filter(by=by).row(0, named=True) for by in ("step", "tokens"))
     assert by_tokens["spread"] < 0.01
     assert by_step["spread"] > 0.5
@@ -77,7 +77,7 @@ def test_equal_loss_is_where_it_is_first_reached() -> None:
     rising = np.array([8.0, 6.0, 7.0, 4.0, 5.0, 2.0])
     place = np.arange(6.0)
     runs = [run("a", steps, feature=place, loss=rising), run("b", steps, feature=place, loss=8 - place)]
-    found = matched(runs, {"a": 1, "b": 2})
+    found = matched_table(runs, {"a": 1, "b": 2})
     levels, told = values(found, "loss", "a")
     np.testing.assert_allclose(levels, np.linspace(3, 8, 5))  # b has no less than 3, a five checkpoints from 3 to 8
     expected = {3.0: 4 + 2 / 3, 4.25: 2 + 2.75 / 3, 5.5: 2 + 1.5 / 3, 6.75: 0.625, 8.0: 0.0}
@@ -88,10 +88,10 @@ def test_equal_loss_is_where_it_is_first_reached() -> None:
 def test_nothing_is_extrapolated() -> None:
     """A feature that begins later than the checkpoints has NaN before, and no level there counts for the collapse."""
     late = np.where(STEPS < 8, np.nan, np.log1p(STEPS))
-    found = matched([run("a", feature=late), run("b")], {"a": 1, "b": 2})
+    found = matched_table([run("a", feature=late), run("b")], {"a": 1, "b": 2})
     levels, told = values(found, "step", "a")
     assert np.array_equal(np.isnan(told), levels < 8)
-    row = collapse(found).row(0, named=True)
+    row = collapse_table(found).row(0, named=True)
     assert row["n_levels"] == (levels >= 8).sum()
     assert row["low"] == levels[levels >= 8].min()
 
@@ -102,7 +102,7 @@ def test_a_gap_of_a_feature_is_not_bridged() -> None:
     loss = np.array([8.0, 6.0, 4.0, 5.0, 3.0, 2.0, 1.0])
     holed = np.array([0.0, 1.0, np.nan, 3.0, 4.0, 5.0, 6.0])  # unknown where the loss first falls to 4
     runs = [run("a", steps, feature=holed, loss=loss), run("b", steps, feature=np.arange(7.0), loss=loss)]
-    found = matched(runs, {"a": 1, "b": 2})
+    found = matched_table(runs, {"a": 1, "b": 2})
     for by, low, high in (("loss", 4.0, 6.0), ("step", 1.0, 7.0)):
         levels, told = values(found, by, "a")
         _, whole = values(found, by, "b")
@@ -125,13 +125,13 @@ def test_a_gap_of_a_feature_is_not_bridged() -> None:
     ],
 )
 def test_without_sizes_to_compare_there_are_no_rows(runs: list[Trajectory], sizes: dict[str, int]) -> None:
-    found = matched(runs, sizes)
-    assert len(found) == len(collapse(found)) == 0
+    found = matched_table(runs, sizes)
+    assert len(found) == len(collapse_table(found)) == 0
 
 
 def test_runs_of_equal_size_are_compared_too() -> None:
     runs = [run(name, feature=k + np.log1p(STEPS)) for k, name in enumerate("abc")]
-    row = collapse(matched(runs, {"a": 1, "b": 1, "c": 2})).row(0, named=True)
+    row = collapse_table(matched_table(runs, {"a": 1, "b": 1, "c": 2})).row(0, named=True)
     assert row["n_runs"] == 3
     assert np.isnan(row["rho_size"])  # two sizes are in order by chance in half of cases
 
@@ -145,20 +145,24 @@ def test_spread_by_hand() -> None:
         for level, value in zip(levels, told, strict=True)
     ]
     found = pl.DataFrame(rows, schema=list(MATCHED), orient="row")
-    row = collapse(found).row(0, named=True)
+    row = collapse_table(found).row(0, named=True)
     assert row["spread"] == pytest.approx(np.sqrt((1 + 4) / 2) / np.std([0, 1, 2, 5, 1, 3], ddof=1))
     assert row["rho_size"] == pytest.approx(0.5)
 
 
 def test_sizes_that_coincide_and_sizes_with_nothing_in_common() -> None:
-    same = collapse(matched([run(n) for n in "abcd"], {"a": 1, "b": 2, "c": 3, "d": 4})).row(0, named=True)
+    same = collapse_table(matched_table([run(n) for n in "abcd"], {"a": 1, "b": 2, "c": 3, "d": 4})).row(0, named=True)
     assert same["spread"] == pytest.approx(0)
     noise = [
-        collapse(matched([run(n, feature=RNG.normal(size=12)) for n in "abcd"], {"a": 1, "b": 2, "c": 3, "d": 4}))
+        collapse_table(
+            matched_table([run(n, feature=RNG.normal(size=12)) for n in "abcd"], {"a": 1, "b": 2, "c": 3, "d": 4})
+        )
         for _ in range(40)
     ]
     assert np.mean([frame.get_column("spread")[0] for frame in noise]) == pytest.approx(1, abs=0.05)
-    constant = collapse(matched([run(n, feature=np.ones(12)) for n in "ab"], {"a": 1, "b": 2})).row(0, named=True)
+    constant = collapse_table(matched_table([run(n, feature=np.ones(12)) for n in "ab"], {"a": 1, "b": 2})).row(
+        0, named=True
+    )
     assert np.isnan(constant["spread"])
 
 
@@ -167,14 +171,14 @@ def test_sizes_that_coincide_and_sizes_with_nothing_in_common() -> None:
 def test_the_share_of_orders_is_that_of_all_of_them(seed: int, sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
     runs = [run(f"r{i}", feature=rng.normal(size=12)) for i in range(len(sizes))]
-    found = matched(runs, {f"r{i}": n for i, n in enumerate(sizes)})
+    found = matched_table(runs, {f"r{i}": n for i, n in enumerate(sizes)})
     ranked = rankdata([values(found, "step", t.run)[1] for t in runs], axis=0)
 
     def median(order: tuple[int, ...]) -> float:
         return float(np.median(np.corrcoef([rankdata(order), *ranked.T])[0, 1:]))
 
     medians = np.array([median(order) for order in permutations(sizes)])
-    row = collapse(found).row(0, named=True)
+    row = collapse_table(found).row(0, named=True)
     assert row["rho_size"] == pytest.approx(median(sizes))
     assert row["p_size"] == pytest.approx(np.mean(np.abs(medians) >= abs(median(sizes)) - 1e-9))
     assert row["p_least"] <= row["p_size"] or len(set(sizes)) < len(sizes)
@@ -183,7 +187,7 @@ def test_the_share_of_orders_is_that_of_all_of_them(seed: int, sizes: tuple[int,
 def test_few_sizes_allow_no_small_p() -> None:
     for n, least in ((3, 1 / 3), (4, 1 / 12), (5, 1 / 60)):
         runs = [run(f"r{i}", feature=i + np.log1p(STEPS)) for i in range(n)]
-        row = collapse(matched(runs, {f"r{i}": i + 1 for i in range(n)})).row(0, named=True)
+        row = collapse_table(matched_table(runs, {f"r{i}": i + 1 for i in range(n)})).row(0, named=True)
         assert row["rho_size"] == pytest.approx(1)
         assert row["p_size"] == row["p_least"] == pytest.approx(least)
 
@@ -191,6 +195,6 @@ def test_few_sizes_allow_no_small_p() -> None:
 def test_many_runs_are_drawn_from_and_repeat() -> None:
     runs = [run(f"r{i}", feature=i + RNG.normal(size=12)) for i in range(10)]
     sizes = {f"r{i}": i + 1 for i in range(10)}
-    first, second = (collapse(matched(runs, sizes)) for _ in range(2))
+    first, second = (collapse_table(matched_table(runs, sizes)) for _ in range(2))
     assert first.equals(second)
     assert first.get_column("p_size")[0] < 0.01

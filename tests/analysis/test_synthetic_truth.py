@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from synthetic_runs import Truth, synthetic_study
 
-from toposcope.analysis.table import association
+from toposcope.analysis.table import association_table
 from toposcope.analysis.verdict import LEVEL
 
 BEYOND = "beyond trend"
@@ -15,7 +15,7 @@ def shares(truth: Truth, phi: float, noise: float, n_series: int, n_runs: int = 
     """Verdicts on so many series, in studies of five runs with ten features each."""
     n_features = 10
     tables = [
-        association(synthetic_study(truth, n_runs, n_features, phi, noise, seed))
+        association_table(synthetic_study(truth, n_runs, n_features, phi, noise, seed))
         for seed in range(n_series // (max(n_runs, 1) * n_features))
     ]
     counts = pl.concat(tables).get_column("verdict").value_counts(normalize=True)

@@ -10,10 +10,10 @@ from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, dec
 from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
 from toposcope.forecasting.scaling.inference import best_for_budget
 from toposcope.forecasting.scaling.planner import over_training, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 

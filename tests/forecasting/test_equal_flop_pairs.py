@@ -16,8 +16,8 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     recalibrated_out_of_fold,
     together,
 )
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 

@@ -7,8 +7,8 @@ from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.isoflop import budgets_of, isoflop, isoflops
 from toposcope.forecasting.scaling.planner import optimal_split
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.40)
 A = 0.40 / 0.74

@@ -16,9 +16,9 @@ from toposcope.forecasting.scaling.planner import (
     plan,
     tokens_for,
 )
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import BORROWED, R_D, R_N, plan_repeated, repeated_loss, worth
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(1.8172, 477.8, 2143.0, 0.3473, 0.3672)
 C = 1e21

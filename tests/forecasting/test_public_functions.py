@@ -9,9 +9,9 @@ import pytest
 import toposcope
 from toposcope import forecasting
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import read_log
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 STEPS = np.arange(20, 2001, 20)

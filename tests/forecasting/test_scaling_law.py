@@ -9,8 +9,8 @@ from scipy.optimize import approx_fprime
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling import law_search
 from toposcope.forecasting.scaling.law_search import Problem, descend, optima, starts
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points
 
 TRUE = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
 SIZES, TOKENS = np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 5)

@@ -11,8 +11,8 @@ from scipy.special import huber, logsumexp
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.law_search import DELTA, Problem, descend, starts
+from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, scaling_law
-from toposcope.logs.points import Points, read_points
 
 POINTS = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "points.csv"
 PUBLISHED = {"E": 1.8172, "A": 477.8, "B": 2143.0, "alpha": 0.3473, "beta": 0.3672}

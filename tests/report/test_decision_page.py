@@ -11,9 +11,9 @@ from toposcope.forecasting.decision.advice import Advice, decide
 from toposcope.forecasting.decision.calibration import Bin
 from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale
 from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
-from toposcope.logs.points import Points
 from toposcope.report.decision import lead, write_decision
 from toposcope.report.figures.reliability import reliability
 

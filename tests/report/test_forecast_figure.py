@@ -11,8 +11,7 @@ from toposcope.forecasting import forecast as forecast_run
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Log, Logs
-from toposcope.report.figures import NAMELESS, STYLE, Drawn
-from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.figures.forecast import _apart, forecast
 from toposcope.report.rendering import render
 

@@ -1,5 +1,21 @@
 """Statistics over a study: association within a run, phases, scaling. Frames in, frames out; no files."""
 
-from toposcope.analysis.analysis import Analysis, analyse
+from toposcope.analysis.matched import collapse_table, matched_table
+from toposcope.analysis.phases import change_point_table, phase_table
+from toposcope.analysis.references import reference_table
+from toposcope.analysis.scaling import scaling_table
+from toposcope.analysis.table import association_table, comparison_table
+from toposcope.analysis.trajectories import Trajectory, trajectories
 
-__all__ = ["Analysis", "analyse"]
+__all__ = [
+    "Trajectory",
+    "association_table",
+    "change_point_table",
+    "collapse_table",
+    "comparison_table",
+    "matched_table",
+    "phase_table",
+    "reference_table",
+    "scaling_table",
+    "trajectories",
+]

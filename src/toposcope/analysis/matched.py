@@ -48,7 +48,7 @@ class _Matching(NamedTuple):
     read: Callable[[Vector, Vector, Vector], Vector]
 
 
-def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
+def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
     """Read every feature of a network at the same levels of step, tokens and loss in all runs.
 
     Up to 12 levels, no more than any run has checkpoints there but at least the two ends, divide what is common to all
@@ -83,7 +83,7 @@ def matched(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFra
     return pl.DataFrame(rows, schema=MATCHED, orient="row")
 
 
-def collapse(matched: pl.DataFrame) -> pl.DataFrame:
+def collapse_table(matched: pl.DataFrame) -> pl.DataFrame:
     """Say of every feature how far the sizes lie apart once runs are matched.
 
     Parameters

@@ -1,10 +1,19 @@
 """Phases of training by the published study's rule (METHODS 8), and how far they hang on its settings."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+
+from toposcope.analysis.change_points import change_points
+from toposcope.analysis.table import SEED
+from toposcope.analysis.trajectories import Trajectory, cloud_feature
+from toposcope.probes.feature import TOPOLOGY, Feature
+from toposcope.seeds import derive_seed
+from toposcope.study.kinds import PUBLISHED
 
 Vector = NDArray[np.float64]
 
@@ -115,3 +124,63 @@ def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
         len(found),
         found.count(published) / len(found),
     )
+
+
+NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
+PHASED = (
+    NP_MEAN,
+    Feature(PUBLISHED, "", "np_mean", TOPOLOGY),
+    Feature("rips", "", "H0.total", TOPOLOGY),
+    Feature("rips", "", "H1.total", TOPOLOGY),
+    Feature("distances", "", "H0.wasserstein_2", TOPOLOGY),
+)
+"""Features whose phases are told."""
+PHASED_STATES = ("rankme", "effective_rank", "H0.total", "H1.total", "H1.entropy")
+"""The same of hidden states: of the first probe of them declared, and of published ones."""
+
+
+def phase_table(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return the phases of the features that are followed, by the published rule.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run, feature, largest_change, diminishing_returns`` by the published rule; over other settings of it the first
+        and last step found, ``largest_change_first, largest_change_last, diminishing_first, diminishing_last``,
+        ``n_settings`` and the share that agree, ``share_same``.
+    """
+    rows = [
+        {"run": run, "feature": feature, **asdict(phases(steps, values)), **asdict(sensitivity(steps, values))}
+        for run, feature, steps, values in _phased(found)
+    ]
+    steps = ("largest_change", "diminishing_returns")
+    ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys((*steps, *ranges), pl.Int64)}
+    return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
+
+
+def change_point_table(found: Sequence[Trajectory]) -> pl.DataFrame:
+    """Return the change points of the same features: ``run, feature, step, low, high, p_smooth, explained``."""
+    rows = [
+        {"run": run, "feature": feature, **asdict(point)}
+        for run, feature, steps, values in _phased(found)
+        for point in change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+    ]
+    schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
+    return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean})
+
+
+def _phased(found: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield run, feature, steps and values of the features whose phases are told, where they are known."""
+    for trajectory in found:
+        for feature in (*PHASED, *_phased_states(trajectory)):
+            if feature in trajectory.features:
+                values = trajectory.features[feature]
+                known = np.isfinite(values)
+                yield trajectory.run, str(feature), trajectory.steps[known], values[known]
+
+
+def _phased_states(trajectory: Trajectory) -> list[Feature]:
+    clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
+    told = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
+    return [cloud_feature(cloud, name) for cloud in told for name in PHASED_STATES]

@@ -17,7 +17,7 @@ COMPARED = {
 PROBE = "random_matrices"
 
 
-def references(found: Sequence[Trajectory]) -> pl.DataFrame:
+def reference_table(found: Sequence[Trajectory]) -> pl.DataFrame:
     """Set every layer's first and last value beside what random matrices of its shape have.
 
     H0 totals are of matrices divided by their Frobenius norm, here and there.

@@ -1,12 +1,17 @@
 """Final values against the number of parameters: power laws, ranks, and what few sizes can say (METHODS 10)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.permutations import FEW_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
+from toposcope.analysis.table import SEED
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.seeds import derive_seed
 
 Vector = NDArray[np.float64]
 
@@ -165,3 +170,43 @@ def _residual(b: Vector, x: Vector, values: Vector) -> Vector:
     slope = (z @ y) / (z**2).sum(axis=1)
     squares: Vector = ((y - slope[:, None] * z) ** 2).sum(axis=1)
     return squares
+
+
+def sizes_of_complete(found: Sequence[Trajectory], runs: pl.DataFrame) -> dict[str, int]:
+    """Return the parameters of complete runs whose last checkpoint was measured, by run."""
+    last = {t.run: int(t.steps[-1]) for t in found}
+    complete = runs.filter(status="complete").select("run", "n_parameters", "last_step").drop_nulls()
+    return {run: n for run, n, step in complete.iter_rows() if last.get(run) == step}
+
+
+def scaling_table(found: Sequence[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
+    """Fit final values of complete runs against their size.
+
+    Parameters
+    ----------
+    found : sequence of Trajectory
+    runs : polars.DataFrame
+        `Study.runs`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``quantity, n, n_sizes, factor, exponent, r_squared, low, high, offset, offset_exponent, rho, p_exact,
+        p_least``.
+    """
+    sizes = sizes_of_complete(found, runs)
+    finals: dict[str, list[tuple[float, float]]] = {}
+    for trajectory in found:
+        if trajectory.run in sizes:
+            for name, values in trajectory.named_values().items():
+                if np.isfinite(values[-1]):
+                    finals.setdefault(name, []).append((float(sizes[trajectory.run]), float(values[-1])))
+    rows = []
+    for name, pairs in finals.items():
+        n_parameters, values = np.array(pairs).T
+        law = power_law(n_parameters, values, derive_seed(SEED, "scaling", name))
+        if law is not None:
+            rows.append({"quantity": name, **asdict(law)})
+    counts = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64}
+    names = [field.name for field in fields(PowerLaw) if field.name not in counts]
+    return pl.DataFrame(rows, schema={**counts, **dict.fromkeys(names, pl.Float64)})

@@ -23,7 +23,7 @@ SEED = 42
 _PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
-def association(found: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
+def association_table(found: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
     """Measure every feature against the targets of its run.
 
     The whole network is asked about every target, groups of layers about the first, the one to trust.
@@ -126,7 +126,7 @@ def _columns(table: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     return dict(zip(COLUMNS, table.T, strict=True))
 
 
-def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
+def comparison_table(found: Sequence[Trajectory]) -> pl.DataFrame:
     """Ask of every feature of a network whether it correlates with the loss more strongly than something plainer does.
 
     All are set beside the step; those of topology, of hidden states, beside each spectral measure of the same cloud

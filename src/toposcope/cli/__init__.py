@@ -1,22 +1,12 @@
 """The command line: one file a command, no logic of its own. Heavy packages are imported inside the commands."""
 
 import sys
+from types import ModuleType
 
 import click
 
-from toposcope.cli.backtest import backtest
-from toposcope.cli.decide import decide
-from toposcope.cli.demo import demo
-from toposcope.cli.doctor import doctor
-from toposcope.cli.export import export
-from toposcope.cli.forecast import forecast
-from toposcope.cli.layers import layers
-from toposcope.cli.measure import measure
-from toposcope.cli.report import report
-from toposcope.cli.stopping import stopping
-from toposcope.cli.study import study
-from toposcope.cli.train import train
 from toposcope.errors import ToposcopeError
+from toposcope.plugins import collect
 from toposcope.version import __version__
 
 EPILOG = "Begin with: toposcope demo. Each command has --help with an example."
@@ -28,7 +18,14 @@ def toposcope() -> None:
     """An instrument for the topology of language-model training: exact, fast, and honest about drift."""
 
 
-for _command in (demo, train, doctor, layers, measure, study, report, forecast, backtest, stopping, decide, export):
+def _command_of(module: ModuleType) -> dict[str, click.Command]:
+    """Return the command of a module, which has its name."""
+    name = module.__name__.rpartition(".")[2]
+    command = getattr(module, name, None)
+    return {name: command} if isinstance(command, click.Command) else {}
+
+
+for _command in collect(__name__, "toposcope.commands", _command_of).values():
     toposcope.add_command(_command)
 
 

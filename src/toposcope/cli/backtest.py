@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.forecasting.backtesting import Split
-    from toposcope.forecasting.topology.chance import TopologyChance
     from toposcope.report.backtest import Backtested
 
 FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
+SCORED = ("forecasts", "scores", "skills", "families")
+"""Tables that are printed in a form of their own, or are too long to print."""
 
 
 @click.command()
@@ -60,56 +61,34 @@ def backtest(
     from toposcope import forecasting
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import Backtested, lead, write_backtest
-    from toposcope.report.topology import topology_sections, topology_tables
+    from toposcope.report.backtest import Backtested, backtest_page
+    from toposcope.report.writing import write_page
 
     shares = _shares(fractions)
     with bad_use():
         complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
         rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
-    found = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
-    topology = _topology(data, workers)
-    more = topology_tables(*topology) if topology else {}
-    sections = topology_sections(*topology) if topology else []
-    page = write_backtest(out, found, sections, more) if out is not None else None
+        found = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
+        page = backtest_page(found, data, workers=workers, progress=progress)
+        tables = page.tables()
+    if out is not None:
+        write_page(out, "Backtest of forecasts", page, workers=1)
     if as_json:
-        tables = {name: getattr(found, name) for name in ("rows", "scores", "skills", "families")}
-        values = {name: frame.to_dicts() for name, frame in {**tables, **more}.items()}
-        values |= {"summary": lead(found), "remarks": found.remarks, "split": split, "unit": found.unit}
-        if topology:
-            values |= {"topology_verdict": topology[0].verdict(), "topology_notes": topology[0].notes}
-        click.echo(json.dumps(finite_or_null(values), sort_keys=True))
+        told = {
+            **{name: frame.to_dicts() for name, frame in tables.items()},
+            **{"summary": page.summary(), "notes": [*found.remarks, *page.notes()]},
+            **{"split": split, "unit": found.unit},
+        }
+        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
     else:
-        _show(found)
-        if topology:
-            _show_topology(topology[0], more)
-    if page is not None:
-        click.echo(f"report: {page.resolve()}", err=as_json)
-
-
-def _topology(data: Path, workers: int | None) -> tuple[TopologyChance, pl.DataFrame] | None:
-    """Return what topology adds, if the data are a study with measured checkpoints."""
-    from toposcope.forecasting.topology.chance import topology_chance
-    from toposcope.forecasting.topology.published_rules import published_rules
-    from toposcope.logs.formats.study import claims
-    from toposcope.study import Study
-
-    if not claims(data):
-        return None
-    study = Study.load(data if data.is_dir() else data.parent)
-    with progress_bars() as progress:
-        return topology_chance(study, workers=workers, progress=progress), published_rules(study)
-
-
-def _show_topology(chance: TopologyChance, tables: dict[str, pl.DataFrame]) -> None:
-    titles = {"topology": "topology's chance", "topology_placebos": "placebos", "rules": "the published rules"}
-    for name, frame in tables.items():
-        if len(frame):
-            print_table(frame.columns, frame.iter_rows(), titles[name])
-    click.echo(chance.verdict())
-    for note in chance.notes:
-        click.echo(f"note: {note}", err=True)
+        _show(found, tables)
+        for sentence in page.summary():
+            click.echo(sentence)
+        for note in (*found.remarks, *page.notes()):
+            click.echo(f"note: {note}", err=True)
+    if out is not None:
+        click.echo(f"report: {(out / 'report.md').resolve()}", err=as_json)
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -122,8 +101,9 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _show(found: Backtested) -> None:
-    from toposcope.report.backtest import SCORES, families_of, lead, shown
+def _show(found: Backtested, tables: dict[str, pl.DataFrame]) -> None:
+    """Print the scores, and what else the page's sections compute."""
+    from toposcope.report.backtest import SCORES, families_of, shown
 
     titles = [title for title, _, _ in SCORES]
     for fraction in found.fractions:
@@ -139,7 +119,6 @@ def _show(found: Backtested) -> None:
             for row in families
         ]
         print_table(("family", "seen", *titles), cells, "the default, by family")
-    for sentence in lead(found):
-        click.echo(sentence)
-    for remark in found.remarks:
-        click.echo(f"note: {remark}", err=True)
+    for name, frame in tables.items():
+        if name not in SCORED and len(frame):
+            print_table(frame.columns, frame.iter_rows(), name.replace("_", " "))

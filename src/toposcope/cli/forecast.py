@@ -209,7 +209,7 @@ def _draw(report: ForecastReport, path: Path) -> None:
     import matplotlib as mpl
 
     from toposcope.files import write_bytes
-    from toposcope.report.figures import NAMELESS, STYLE
+    from toposcope.report.figures.drawn import NAMELESS, STYLE
     from toposcope.report.figures.forecast import forecast as draw
     from toposcope.report.rendering import render
 

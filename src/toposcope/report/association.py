@@ -5,6 +5,7 @@ import polars as pl
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
 from toposcope.report.headline import spoken
+from toposcope.report.material import Material
 from toposcope.report.tables import (
     Spec,
     Table,
@@ -20,7 +21,6 @@ from toposcope.report.tables import (
     whole,
 )
 
-NETWORK = "network"
 SCALED = "rho_top_eigenvalue"
 """The column that features of hidden states have a number in."""
 UNMEASURED = ("constant", "too few")
@@ -130,6 +130,13 @@ SHORT: tuple[Spec, ...] = (
     number_of("p, adjusted", "p_differences_adjusted", p_value, group="changes given step"),
     number_of("as well", "share_others_given_step", share, group="other runs"),
 )
+
+
+def primary(material: Material) -> pl.DataFrame:
+    """Return the association rows of each run's first target, the one to trust, over all layer groups."""
+    first = {t.run: next(iter(t.targets)) for t in material.trajectories if t.targets}
+    rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
+    return material.tables["association"].join(rows, on=["run", "target"], how="semi", maintain_order="left")
 
 
 def measured(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,11 +1,10 @@
 """The report of a backtest: how far off each forecaster is, how sure, and how much better than what is simpler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import matplotlib as mpl
 import numpy as np
 import polars as pl
 
@@ -13,12 +12,12 @@ from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
 from toposcope.forecasting.backtesting import Split
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.scores import scores, skills
-from toposcope.report.document import Document, Picture, Section, csv, say, section
-from toposcope.report.figures import NAMELESS, STYLE
-from toposcope.report.figures.backtest import coverage, error
-from toposcope.report.rendering import render_all
-from toposcope.report.tables import NOTHING, Column, Spec, interval_of, number_of, p_value, plain, table, text_of, whole
-from toposcope.report.writing import write_document
+from toposcope.logs.formats.study import claims
+from toposcope.progress import Progress, silent
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.material import Tables
+from toposcope.report.tables import NOTHING, Column, Spec, p_value, plain, whole
+from toposcope.study import Study
 
 LEFT_OUT: dict[Split, str] = {
     "size": "all runs of its family and size",
@@ -106,13 +105,13 @@ def lead(found: Backtested) -> list[str]:
     ]
     for row in found.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():
         told.append(
-            f"{_seen(row['fraction'])} the default is off by {100 * row['relative_median']:.2f}% at the median, 9 of "
+            f"{seen(row['fraction'])} the default is off by {100 * row['relative_median']:.2f}% at the median, 9 of "
             f"10 runs by less than {100 * row['relative_p90']:.2f}%; its 90% intervals hold {100 * row['coverage']:.0f}"
             f"% and are {100 * row['width']:.1f}% wide.{_better(found, row)}"
         )
     for fraction in sorted(set(found.fractions) - set(found.scores["fraction"])):
         why = str(found.rows.filter(fraction=fraction).item(0, "refused"))
-        told.append(f"{_seen(fraction)} no run can be forecast: {why}.")
+        told.append(f"{seen(fraction)} no run can be forecast: {why}.")
     return [*told, *_against(found)]
 
 
@@ -126,98 +125,11 @@ def shown(row: dict[str, Any], column: str, kind: str) -> str:
     return f"{100 * value:.2f}" if kind == "percent" else f"{value:.4f}".replace("-", "−")
 
 
-def write_backtest(
-    folder: Path,
-    found: Backtested,
-    more: Sequence[Section | None] = (),
-    tables: Mapping[str, pl.DataFrame] | None = None,
-) -> Path:
-    """Write ``report.md`` and a page, ``figures/``, and ``tables/`` with every forecast and every score.
-
-    Parameters
-    ----------
-    folder : Path
-    found : Backtested
-    more : sequence of Section
-        Further sections, after the skills.
-    tables : mapping, optional
-        Further tables, by name.
-
-    Returns
-    -------
-    Path
-        Of ``report.md``.
-    """
-    with mpl.rc_context(STYLE):
-        figures = [draw(found.scores) for draw in (error, coverage)]
-    rendered = render_all([(each.name, each.figure) for each in figures], STYLE, NAMELESS, workers=1)
-    document = _document(found, {each.name: Picture(each.name, each.caption, each.alt) for each in figures}, more)
-    own = {"forecasts": found.rows, "scores": found.scores, "skills": found.skills, "families": found.families}
-    write_document(folder, document, rendered, {**own, **(tables or {})})
-    return folder / "report.md"
-
-
-def _document(found: Backtested, pictures: dict[str, Picture], more: Sequence[Section | None]) -> Document:
-    specs: tuple[Spec, ...] = (
-        text_of("forecaster", "forecaster", names_row=True),
-        *(_score(title, column, kind) for title, column, kind in SCORES),
-    )
-    tables = [
-        table(f"scores-{i}", _seen(fraction), specs, found.scores.filter(fraction=fraction).to_dicts())
-        for i, fraction in enumerate(found.fractions)
-    ]
-    note = say(
-        f"MAE and bias in {found.unit}; all else over the final loss. The target is the mean of the last 2% of a run's "
-        "logged steps. Every forecast: ",
-        csv("forecasts"), ", scores: ", csv("scores"), ".", note=True,
-    )  # fmt: skip
-    sections = [
-        section("errors", "Errors", pictures["backtest-error"], pictures["backtest-coverage"], *tables, note),
-        _families(found),
-        _skills(found),
-        *more,
-        section("notes", "What was assumed", *(say(_sentence(remark)) for remark in found.remarks)),
-    ]
-    return Document("Backtest of forecasts", [("", lead(found))], [each for each in sections if each is not None])
-
-
 def families_of(found: Backtested) -> list[dict[str, Any]]:
     """Return how the default does in each family, a row a family and fraction; none where there is one family."""
     if found.n_families < 2:
         return []
     return found.families.filter(forecaster=DEFAULT).sort("family", "fraction").to_dicts()
-
-
-def _families(found: Backtested) -> Section | None:
-    specs: tuple[Spec, ...] = (
-        text_of("family", "family", names_row=True),
-        (Column("seen, %"), lambda row: f"{100 * row['fraction']:.3g}"),
-        *(_score(title, column, kind) for title, column, kind in SCORES),
-    )
-    told = say("The same of every forecaster: ", csv("families"), ".", note=True)
-    rows = families_of(found)
-    return section("families", "Families", table("families", "The default", specs, rows), told) if rows else None
-
-
-def _skills(found: Backtested) -> Section | None:
-    specs: tuple[Spec, ...] = (
-        (Column("seen, %"), lambda row: f"{100 * row['fraction']:.3g}"),
-        text_of("forecaster", "forecaster", names_row=True),
-        text_of("against", "baseline"),
-        number_of("runs", "n", whole),
-        number_of("groups", "n_groups", whole),
-        number_of("skill", "skill"),
-        interval_of("95% interval", "skill_low", "skill_high", 3),
-        number_of("p", "p", p_value),
-        number_of("p, adjusted", "p_adjusted", p_value),
-    )
-    rule = say(
-        "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
-        "mean differences flipped; adjusted by Holm over the forecasters at one fraction and baseline. ",
-        csv("skills"), ".", note=True,
-    )  # fmt: skip
-    rows = found.skills.to_dicts()
-    return section("skills", "Skills", table("skills", "Against simpler forecasters", specs, rows), rule)
 
 
 def _better(found: Backtested, row: dict[str, Any]) -> str:
@@ -250,13 +162,73 @@ def _against(found: Backtested) -> list[str]:
     return told
 
 
+def seen(fraction: float) -> str:
+    """Say how much of a run was seen."""
+    return f"With {plain(100 * fraction)}% of a run seen"
+
+
+def score_columns() -> list[Spec]:
+    """Return the columns of a table of scores."""
+    return [_score(title, column, kind) for title, column, kind in SCORES]
+
+
 def _score(title: str, column: str, kind: str) -> Spec:
     return Column(title), lambda row: shown(dict(row), column, kind)
 
 
-def _seen(fraction: float) -> str:
-    return f"With {plain(100 * fraction)}% of a run seen"
+Result = TypeVar("Result")
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+class BacktestMaterial:
+    """What the page of a backtest is made from.
+
+    Parameters
+    ----------
+    found : Backtested
+    makers : mapping
+        What computes each table of the page.
+    study : Study, optional
+        Where the runs are those of a study with measured checkpoints.
+    workers : int, optional
+    progress : callable
+        For what sections compute of the study.
+    """
+
+    def __init__(
+        self,
+        found: Backtested,
+        makers: Mapping[str, Callable[["BacktestMaterial"], pl.DataFrame]],
+        study: Study | None = None,
+        *,
+        workers: int | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        self.found, self.study, self.workers, self.progress = found, study, workers, progress
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
+        self._computed: dict[str, Any] = {}
+
+    def once(self, name: str, compute: Callable[[], Result]) -> Result:
+        """Compute something that several functions of a section need, the first time it is asked for."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        return self._computed[name]  # type: ignore[no-any-return]
+
+
+def backtest_page(
+    found: Backtested, data: Path, *, workers: int | None = None, progress: Progress = silent
+) -> Page[BacktestMaterial]:
+    """Return the page of a backtest.
+
+    Parameters
+    ----------
+    found : Backtested
+    data : Path
+        Where the runs are from; a study says more than its losses.
+    workers : int, optional
+    progress : callable
+    """
+    from toposcope.report.backtest_sections import backtest_sections  # which are written on this module
+
+    sections = backtest_sections()
+    study = Study.load(data if data.is_dir() else data.parent) if claims(data) else None
+    return Page(sections, BacktestMaterial(found, makers_of(sections), study, workers=workers, progress=progress))

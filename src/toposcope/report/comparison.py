@@ -11,13 +11,13 @@ import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.comparison import fisher_z
+from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
-from toposcope.report.association import NETWORK, measured
+from toposcope.report.association import measured, primary
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
-from toposcope.report.figures import NAMELESS, STYLE, Drawn, draw
+from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
 from toposcope.report.material import Material
 from toposcope.report.rendering import render_all
-from toposcope.report.sections import Facts, frames_of, verdict_of
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -32,12 +32,9 @@ from toposcope.report.tables import (
     text_of,
     word,
 )
-from toposcope.report.verdict import primary
-from toposcope.report.writing import PAGE, material_of, write_document
+from toposcope.report.writing import PAGE, study_page, write_document
 from toposcope.study import Study
 
-SHOWN = ("overview", "losses", "topology", "association", "scaling", "change_points", "layers", "rate")
-"""Figures set side by side, where both studies have them; each study's own report has all."""
 SAME_RUN = "the same run: not two samples"
 
 
@@ -64,15 +61,14 @@ def write_comparison(
     """
     progress("report", 0, 3)
     studies = (first, second)
-    materials = [material_of(study, adjust) for study in studies]
+    pages = [study_page(study, adjust) for study in studies]
+    materials = [page.material for page in pages]
     progress("report", 1, 3)
     names = names_of(first, second)
-    drawn = [{d.name: d for d in draw(material) if d.name in SHOWN} for material in materials]
+    drawn = [{chart.name: chart for _, chart in page.drawn(compared=True)} for page in pages]
+    shared = [name for name in drawn[0] if name in drawn[1]]
     figures = [
-        (f"{side}-{name}", of_study[name].figure)
-        for side, of_study in zip("ab", drawn, strict=True)
-        for name in of_study
-        if all(name in other for other in drawn)
+        (f"{side}-{name}", of_study[name].figure) for side, of_study in zip("ab", drawn, strict=True) for name in shared
     ]
     rendered = render_all(figures, STYLE, NAMELESS)
     frames = {
@@ -80,10 +76,7 @@ def write_comparison(
         "finals": finals(*materials),
         "declarations": differences(first, second),
     }
-    leads = [
-        (name, verdict_of(material, frames_of(material, Facts.of(study))))
-        for name, material, study in zip(names, materials, studies, strict=True)
-    ]
+    leads = [(name, page.summary()) for name, page in zip(names, pages, strict=True)]
     document = _document(names, leads, frames, drawn)
     progress("report", 2, 3)
     write_document(folder, document, rendered, frames)
@@ -113,10 +106,7 @@ def correlations(first: Material, second: Material) -> pl.DataFrame:
         (the interval is of the difference of z), ``p_adjusted`` by Holm over the table, and a ``note``.
     """
     kept = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
-    a, b = (
-        measured(primary(material.analysis).filter(pl.col("group") == NETWORK)).select(kept)
-        for material in (first, second)
-    )
+    a, b = (measured(primary(material).filter(pl.col("group") == NETWORK)).select(kept) for material in (first, second))
     pairs = pl.DataFrame(_pairs(first, second), schema={"run": pl.String, "run_b": pl.String}, orient="row")
     rows = (
         pairs.join(a, on="run", maintain_order="left")
@@ -139,7 +129,7 @@ def correlations(first: Material, second: Material) -> pl.DataFrame:
 
 def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
     """Return the runs to compare: those of one name, or the one run of each."""
-    a, b = ([t.run for t in material.analysis.trajectories] for material in (first, second))
+    a, b = ([t.run for t in material.trajectories] for material in (first, second))
     common = [(run, run) for run in a if run in b]
     return common or ([(a[0], b[0])] if len(a) == len(b) == 1 else [])
 
@@ -147,8 +137,7 @@ def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
 def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
     """Tell whether two runs have the same losses at the same steps: then one is a copy of the other."""
     a, b = (
-        next(t for t in material.analysis.trajectories if t.run == run)
-        for material, run in ((first, run_a), (second, run_b))
+        next(t for t in material.trajectories if t.run == run) for material, run in ((first, run_a), (second, run_b))
     )
     shared = [name for name in a.targets if name in b.targets]
     return (
@@ -160,7 +149,7 @@ def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
 
 def finals(first: Material, second: Material) -> pl.DataFrame:
     """Return the last known value of every target and feature in both: ``run, run_b, quantity, a, b, difference``."""
-    by_run = [{t.run: t for t in material.analysis.trajectories} for material in (first, second)]
+    by_run = [{t.run: t for t in material.trajectories} for material in (first, second)]
     rows = []
     for run_a, run_b in _pairs(first, second):
         a, b = (t.named_values() for t in (by_run[0][run_a], by_run[1][run_b]))
@@ -267,8 +256,8 @@ def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Drawn]]) -> lis
             names,
             tuple(Picture(f"{side}-{name}", d[name].caption, d[name].alt) for side, d in zip("ab", drawn, strict=True)),
         )
-        for name in SHOWN
-        if all(name in d for d in drawn)
+        for name in drawn[0]
+        if name in drawn[1]
     ]
 
 

@@ -1,29 +1,28 @@
 """The page of a decision: continue or scale, or what to train with a budget."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import polars as pl
 
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.decision import Decision
 from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration
 from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
 from toposcope.forecasting.wording import short
-from toposcope.report.document import Document, Picture, Section, Terms, csv, say, section
-from toposcope.report.figures import NAMELESS, STYLE
+from toposcope.report.composing import Page
+from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.figures.decision import decision as draw_decision
 from toposcope.report.figures.drawn import Drawn
 from toposcope.report.figures.isoflop import isoflop
 from toposcope.report.figures.reliability import reliability as draw_reliability
-from toposcope.report.rendering import render_all
+from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
-from toposcope.report.writing import PAGE, write_document
+from toposcope.report.writing import PAGE, write_page
 
 
 def write_decision(folder: Path, advice: Advice) -> Path:
@@ -31,11 +30,21 @@ def write_decision(folder: Path, advice: Advice) -> Path:
 
     Equal answers give equal bytes.
     """
-    figures = list(_figures(advice))
-    rendered = render_all([(each.name, each.figure) for each in figures], STYLE, NAMELESS, workers=1)
-    document = decision_document(advice, {each.name: Picture(each.name, each.caption, each.alt) for each in figures})
-    write_document(folder, document, rendered, {"points": _points(advice), "bootstrap": _bootstrap(advice)})
+    title = "Continue or scale" if advice.decision is not None else "What to train"
+    write_page(folder, title, Page(SECTIONS, DecisionMaterial(advice)), workers=1)
     return folder / PAGE
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionMaterial:
+    """What the page of a decision is made from."""
+
+    advice: Advice
+
+    @property
+    def tables(self) -> Mapping[str, pl.DataFrame]:
+        """The points of the law, and the law's coefficients over resampled runs."""
+        return {"points": _points(self.advice), "bootstrap": _bootstrap(self.advice)}
 
 
 def lead(advice: Advice) -> tuple[str, ...]:
@@ -50,35 +59,24 @@ def lead(advice: Advice) -> tuple[str, ...]:
     )
 
 
-def decision_document(advice: Advice, pictures: dict[str, Picture]) -> Document:
-    """Return the page of an answer and its figures."""
-    title = "Continue or scale" if advice.decision is not None else "What to train"
-    said = lead(advice) if advice.decision is None else reasons(advice.decision, signals=False)
-    found = (
-        *((_two_ways(advice.decision, pictures.get("decision")),) if advice.decision is not None else ()),
-        _plan(advice, pictures.get("isoflop")),
-        *((_sure(advice.learned, pictures.get("reliability")),) if advice.learned is not None else ()),
-        _law(advice),
-        section("notes", "What was assumed", *(say(f"{_sentence(note)}") for note in advice.notes)),
+def _draw_ways(material: DecisionMaterial) -> Drawn | None:
+    advice = material.advice
+    return None if advice.decision is None else draw_decision(advice.fitted, advice.decision)
+
+
+def _draw_plan(material: DecisionMaterial) -> Drawn:
+    return isoflop(material.advice.fitted, material.advice.plan)
+
+
+def _draw_reliability(material: DecisionMaterial) -> Drawn | None:
+    learned = material.advice.learned
+    if learned is None or learned.judged is None:
+        return None
+    judged = learned.judged
+    return draw_reliability(
+        {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(learned).items()},
+        f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
     )
-    return Document(title, [("", list(said))], [each for each in found if each is not None])
-
-
-def _figures(advice: Advice) -> Iterable[Drawn]:
-    with mpl.rc_context(STYLE):
-        if advice.decision is not None:
-            yield draw_decision(advice.fitted, advice.decision)
-        yield isoflop(advice.fitted, advice.plan)
-        learned = advice.learned
-        if learned is not None and learned.judged is not None:
-            judged = learned.judged
-            yield draw_reliability(
-                {
-                    name: reliability_of(p, judged.won, judged.pairs.weight)
-                    for name, p in _probabilities(learned).items()
-                },
-                f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
-            )
 
 
 def _probabilities(learned: LearnedCalibration) -> dict[str, np.ndarray]:
@@ -90,7 +88,10 @@ def _probabilities(learned: LearnedCalibration) -> dict[str, np.ndarray]:
     }
 
 
-def _two_ways(decision: Decision, picture: Picture | None) -> Section | None:
+def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    decision = material.advice.decision
+    if decision is None:
+        return ()
     arms = table(
         "arms",
         "The two ways to spend the budget",
@@ -121,11 +122,11 @@ def _two_ways(decision: Decision, picture: Picture | None) -> Section | None:
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
     )
-    return section("ways", "The two ways", picture, arms, signals, rule)
+    return (*pictures, arms, signals, rule)
 
 
-def _plan(advice: Advice, picture: Picture | None) -> Section | None:
-    plan = advice.plan
+def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    advice, plan = material.advice, material.advice.plan
     terms = [
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
@@ -136,10 +137,13 @@ def _plan(advice: Advice, picture: Picture | None) -> Section | None:
     told = [say(sentence) for sentence in _wishes(advice)]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
         told.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
-    return section("plan", "The best fresh run", picture, Terms(tuple(terms)), *told)
+    return (*pictures, Terms(tuple(terms)), *told)
 
 
-def _sure(learned: LearnedCalibration, picture: Picture | None) -> Section | None:
+def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    learned = material.advice.learned
+    if learned is None:
+        return ()
     judged = learned.judged
     scores: Table | None = None
     if judged is not None:
@@ -156,10 +160,11 @@ def _sure(learned: LearnedCalibration, picture: Picture | None) -> Section | Non
                 for name, p in _probabilities(learned).items()
             ],
         )  # fmt: skip
-    return section("sure", "How sure that is", picture, scores, say(_sentence(learned.remark)))
+    return (*pictures, scores, say(sentence(learned.remark)))
 
 
-def _law(advice: Advice) -> Section | None:
+def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    advice = material.advice
     law, errors = advice.fitted.law, advice.fitted.standard_errors
     found = table(
         "law",
@@ -184,7 +189,7 @@ def _law(advice: Advice) -> Section | None:
         f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
         csv("points"), ", ", csv("bootstrap"), ".",
     )  # fmt: skip
-    return section("law", "The law", found, told, checks)
+    return (found, told, checks)
 
 
 def _wishes(advice: Advice) -> list[str]:
@@ -255,5 +260,32 @@ def _scientific(value: float) -> str:
     return f"{value:.2e}".replace("-", "−")
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+def _notes(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    return [say(sentence(note)) for note in material.advice.notes]
+
+
+def _summary(material: DecisionMaterial) -> Sequence[str]:
+    decision = material.advice.decision
+    return lead(material.advice) if decision is None else reasons(decision, signals=False)
+
+
+SECTIONS = (
+    ReportSection(
+        anchor="ways", title="The two ways", position=10, charts=(_draw_ways,), blocks=_ways, summary=_summary
+    ),
+    ReportSection(anchor="plan", title="The best fresh run", position=20, charts=(_draw_plan,), blocks=_plan),
+    ReportSection(
+        anchor="sure", title="How sure that is", position=30, charts=(_draw_reliability,), blocks=_reliability
+    ),
+    ReportSection(
+        anchor="law",
+        title="The law",
+        position=40,
+        tables={
+            "points": lambda material: _points(material.advice),
+            "bootstrap": lambda material: _bootstrap(material.advice),
+        },
+        blocks=_law,
+    ),
+    ReportSection(anchor="notes", title="What was assumed", position=50, blocks=_notes),
+)

@@ -122,6 +122,11 @@ def say(*parts: Inline, note: bool = False) -> Paragraph:
     return Paragraph(parts, note)
 
 
+def sentence(text: str) -> str:
+    """Begin a text with a capital and end it with a full stop."""
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
 def section(anchor: str, title: str, *blocks: Block | None) -> Section | None:
     """Return a section of the blocks that are there; none if none is."""
     found = tuple(block for block in blocks if block is not None)
@@ -132,6 +137,13 @@ def details(summary: str, *blocks: Block | None) -> Details | None:
     """Return what is folded away, if there is anything."""
     found = tuple(block for block in blocks if block is not None)
     return Details(summary, found) if found else None
+
+
+def folded(found: Table | None, title: str, most: int = 12) -> Table | Details | None:
+    """Fold a table of more than so many rows away."""
+    if found is None or len(found.rows) <= most:
+        return found
+    return details(f"{title} ({len(found.rows):,} rows)", found)
 
 
 def csv(name: str) -> Link:

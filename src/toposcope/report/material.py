@@ -1,15 +1,40 @@
-"""What a report is made from: a study, read once, and what was computed of it."""
+"""What a report is made from: a study, read once, and the tables computed of it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import polars as pl
 
-from toposcope.analysis import Analysis
-from toposcope.forecasting.forecasters.paper import SCHEMA
+from toposcope.analysis.adjustment import Method
+from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.homology import Diagram
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
+
+TableMaker = Callable[["Material"], pl.DataFrame]
+
+
+AnyMaterial = TypeVar("AnyMaterial")
+
+
+class Tables(Mapping[str, pl.DataFrame], Generic[AnyMaterial]):
+    """Tables by name, each computed when it is first read."""
+
+    def __init__(self, material: AnyMaterial, makers: Mapping[str, Callable[[AnyMaterial], pl.DataFrame]]) -> None:
+        self._material, self._makers = material, dict(makers)
+        self._computed: dict[str, pl.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._computed:
+            self._computed[name] = self._makers[name](self._material)
+        return self._computed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,37 +43,63 @@ class Material:
 
     Attributes
     ----------
-    analysis : Analysis
-    frame, labels, log, runs, findings : polars.DataFrame
-        From the methods of `Study` of those names.
     declaration : Declaration
-    predictions : polars.DataFrame
-        From `toposcope.forecasting.forecasters.paper.predictions`; may have no rows.
+    trajectories : list of Trajectory
+        Of the runs with a measured checkpoint.
+    frame, labels, log, runs, findings, errors : polars.DataFrame
+        From the methods of `Study` of those names.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
+    examined, notes : list of str
+        `Study.examined` and `Study.notes`.
+    corpus : str
+        SHA-256 of the corpus, or an empty text.
+    adjust : "holm", "bonferroni" or "bh"
+        How p-values are adjusted for the number of rows.
+    tables : mapping of str to polars.DataFrame
+        What the sections of the report compute, by name.
     """
 
-    analysis: Analysis
+    declaration: Declaration
+    trajectories: list[Trajectory]
     frame: pl.DataFrame
     labels: pl.DataFrame
     log: pl.DataFrame
     runs: pl.DataFrame
     findings: pl.DataFrame
-    declaration: Declaration
-    predictions: pl.DataFrame
+    errors: pl.DataFrame
     diagrams: Callable[[str, int, str], dict[str, dict[str, Diagram]]]
+    examined: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    corpus: str = ""
+    adjust: Method = "holm"
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, study: Study, analysis: Analysis, predictions: pl.DataFrame | None = None) -> "Material":
-        """Read a study; without predictions the frame of them has no rows."""
-        return cls(
-            analysis=analysis,
-            frame=study.frame(),
-            labels=study.labels(),
-            log=study.log(),
+    def of(cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm") -> "Material":
+        """Read a study; its tables are computed as they are asked for."""
+        declared = study.declaration
+        frame, labels, log = study.frame(), study.labels(), study.log()
+        material = cls(
+            declaration=declared,
+            trajectories=trajectories(
+                frame,
+                labels,
+                log,
+                batch_first=declared.protocol == "published",
+                tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
+            ),
+            frame=frame,
+            labels=labels,
+            log=log,
             runs=study.runs(),
             findings=study.findings(),
-            declaration=study.declaration,
-            predictions=pl.DataFrame(schema=SCHEMA) if predictions is None else predictions,
+            errors=study.errors(),
             diagrams=study.diagrams,
+            examined=study.examined(),
+            notes=study.notes(),
+            corpus=study.meta("corpus_sha256"),
+            adjust=adjust,
         )
+        object.__setattr__(material, "tables", Tables(material, makers))
+        return material

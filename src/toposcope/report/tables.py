@@ -158,6 +158,11 @@ def interval_of(title: str, low: str, high: str, digits: int = 2, *, group: str 
     return Column(title, group=group), lambda row: interval(row[low], row[high], digits)
 
 
+def percent_of(title: str, key: str) -> Spec:
+    """Return a column of shares, written in percent."""
+    return number_of(title, key, lambda share: plain(None if share is None else 100 * share))
+
+
 def feature_of(title: str = "feature", column: str = "feature", *, names_row: bool = True) -> Spec:
     """Return the column that says which feature or target."""
     return Column(title, True, names_row=names_row), lambda row: named(row[column])

@@ -1,22 +1,20 @@
-"""What a study says, in sentences; the first one is the verdict."""
+"""What the association with the loss amounts to, in sentences; the first one is the verdict of the study."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
-from toposcope.analysis import Analysis
 from toposcope.analysis.association import FEWEST
 from toposcope.analysis.pairing import FEWEST_RUNS
-from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.analysis.verdict import LEVEL
-from toposcope.analysis.wording import joined
-from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.association import NETWORK, SCALED, has_scales, measured
+from toposcope.analysis.wording import counted, joined
+from toposcope.probes.feature import NETWORK, TOPOLOGY
+from toposcope.report.association import SCALED, has_scales, measured, primary
 from toposcope.report.figures.spectra import Counts
-from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named, ranked
+from toposcope.report.headline import TARGETS, TOLD_OF_CLOUDS, TRAJECTORIES, Headline, headlines_of, named
+from toposcope.report.material import Material
 from toposcope.report.tables import signed
-from toposcope.report.text_losses import NOT_COMPARABLE
 
 BEYOND, UNDECIDED, TREND, NONE = "beyond trend", "undecided", "trend only", "none"
 VERDICTS = (BEYOND, UNDECIDED, TREND, NONE)
@@ -33,37 +31,15 @@ CLOCKS = {
 }
 
 
-def primary(analysis: Analysis) -> pl.DataFrame:
-    """Return the association rows of each run's first target, the one to trust, over all layer groups."""
-    first = {t.run: next(iter(t.targets)) for t in analysis.trajectories if t.targets}
-    rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
-    return analysis.association.join(rows, on=["run", "target"], how="semi", maintain_order="left")
-
-
-def sentences(
-    analysis: Analysis,
-    runs: pl.DataFrame,
-    n_errors: int,
-    findings: pl.DataFrame,
-    claims: pl.DataFrame | None = None,
-    *,
-    tokens_differ: bool = False,
-) -> list[str]:
-    """Return the verdict and what stands beside it.
+def verdict(material: Material) -> list[str]:
+    """Return what the association with the loss amounts to, the verdict first.
 
     Parameters
     ----------
-    analysis : Analysis
-    runs, findings : polars.DataFrame
-        From the methods of `Study` of those names.
-    n_errors : int
-        How many parts of the work failed.
-    claims : polars.DataFrame, optional
-        ``number, claim, verdict, why`` of a published study.
-    tokens_differ : bool
-        Whether the runs read the text in different tokens, so that their losses on it do not compare.
+    material : Material
+        Its tables ``association`` and ``comparisons`` are read.
     """
-    everything = primary(analysis)
+    everything = primary(material)
     rows = everything.filter(pl.col("group") == NETWORK)
     defined = measured(rows)
     is_control = pl.col("kind") != TOPOLOGY
@@ -71,15 +47,11 @@ def sentences(
     found = [_overall(topology, rows)]
     if len(topology):
         found += _of_monotone_losses(topology)
-        headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, TOLD_OF_CLOUDS))
+        headlines = (*TRAJECTORIES, *headlines_of(material.trajectories, TOLD_OF_CLOUDS))
         found += [s for headline in headlines if (s := _of_feature(headline, topology))]
-        found += _of_spectra(analysis.comparisons)
+        found += _of_spectra(material.tables["comparisons"])
         found += _of_groups(measured(everything).filter(pl.col("group") != NETWORK, ~is_control))
         found += _of_controls(controls)
-    found += _of_claims(claims)
-    found += _scaling(analysis, rows, tokens_differ)
-    found += _troubles(runs, n_errors)
-    found += _doubts(findings)
     return found
 
 
@@ -111,16 +83,17 @@ def _overall(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
     if kept:
         return (
             "Topology adds nothing about the loss that passes every test: of "
-            f"{_n(total, 'topological feature')}, {correlated} {_does(range(correlated), 'correlates', 'correlate')} "
-            f"with the loss; {len(kept)} ({_examples([named(f) for f in kept])}) {_does(kept, 'keeps', 'keep')} some "
-            f"of that once {_clocks(topology)} known, {somewhere}, but {_does(kept, 'fails', 'fail')} another test."
+            f"{counted(total, 'topological feature')}, {correlated} "
+            f"{_does(range(correlated), 'correlates', 'correlate')} with the loss; {len(kept)} "
+            f"({_examples([named(f) for f in kept])}) {_does(kept, 'keeps', 'keep')} some of that once "
+            f"{_clocks(topology)} known, {somewhere}, but {_does(kept, 'fails', 'fail')} another test."
         )
     within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
     start = "Topology adds nothing detectable about the loss to what the training step tells: of "
     if not correlated:
-        return f"{start}{_n(total, 'topological feature')}, none correlates with the loss in {within}."
+        return f"{start}{counted(total, 'topological feature')}, none correlates with the loss in {within}."
     return (
-        f"{start}{_n(total, 'topological feature')}, {correlated} "
+        f"{start}{counted(total, 'topological feature')}, {correlated} "
         f"{_does(range(correlated), 'correlates', 'correlate')} with the loss, and none does so once "
         f"{_clocks(topology)} known, in {within}."
     )
@@ -271,15 +244,16 @@ def _of_groups(rows: pl.DataFrame) -> list[str]:
     n_groups, beyond = pairs.get_column("group").n_unique(), pairs.filter("beyond")
     open_ = pairs.filter(pl.col("open") & ~pl.col("beyond"))
     left = f"; {len(open_)} {'is' if len(open_) == 1 else 'are'} undecided" if len(open_) else ""
-    over = f"By {_n(n_groups, 'group')} of layers"
+    over = f"By {counted(n_groups, 'group')} of layers"
     if not len(beyond):
         return [
-            f"{over}: none of {_n(len(pairs), 'feature of a group', 'features of groups')} is beyond the trend{left}."
+            f"{over}: none of {counted(len(pairs), 'feature of a group', 'features of groups')} is beyond the "
+            f"trend{left}."
         ]
     which = [f"{named(feature)} of {group}" for group, feature in beyond.select("group", "feature").iter_rows()]
     verb = "is" if len(beyond) == 1 else "are"
     return [
-        f"{over}: {len(beyond)} of {_n(len(pairs), 'feature of a group', 'features of groups')} {verb} beyond the "
+        f"{over}: {len(beyond)} of {counted(len(pairs), 'feature of a group', 'features of groups')} {verb} beyond the "
         f"trend in at least one run ({_examples(which)}){left}."
     ]
 
@@ -291,9 +265,11 @@ def _of_controls(controls: pl.DataFrame) -> list[str]:
     total = controls.get_column("feature").n_unique()
     beyond = list(controls.filter(verdict=BEYOND).get_column("feature").unique(maintain_order=True))
     if not beyond:
-        return [f"Of {_n(total, 'plain quantity', 'plain quantities')} (norms, spectra), none is beyond the trend."]
+        return [
+            f"Of {counted(total, 'plain quantity', 'plain quantities')} (norms, spectra), none is beyond the trend."
+        ]
     return [
-        f"Of {_n(total, 'plain quantity', 'plain quantities')} (norms, spectra), {len(beyond)} "
+        f"Of {counted(total, 'plain quantity', 'plain quantities')} (norms, spectra), {len(beyond)} "
         f"{'is' if len(beyond) == 1 else 'are'} beyond the trend in at least one run "
         f"({_examples([named(f) for f in beyond])})."
     ]
@@ -305,70 +281,8 @@ def _of_spectra(comparisons: pl.DataFrame) -> list[str]:
     return [counts.told()] if counts.total else []
 
 
-def _of_claims(claims: pl.DataFrame | None) -> list[str]:
-    if claims is None or not len(claims):
-        return []
-    counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
-    parts = [f"“{verdict}” for {_which(numbers)}" for verdict, numbers in counts.iter_rows()]
-    return [f"The published study makes {_n(len(claims), 'claim')}; the verdict here is {joined(parts)}."]
-
-
-def _which(numbers: Sequence[object]) -> str:
-    return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
-
-
-def _scaling(analysis: Analysis, rows: pl.DataFrame, tokens_differ: bool) -> list[str]:
-    if not len(rows):
-        return []
-    target = rows.item(0, "target")
-    if tokens_differ and target == TEXT_LOSS:
-        return [NOT_COMPARABLE]
-    law = analysis.scaling.filter(quantity=target)
-    if not len(law):
-        return []
-    found = law.row(0, named=True)
-    power, told = signed(found["exponent"]).lstrip("+"), named(target)
-    told_law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
-    return [f"The final {told} goes as {told_law}; {ranked(found)}."]
-
-
-def _doubts(findings: pl.DataFrame) -> list[str]:
-    """Say of which runs the checkpoints are not what they claim to be."""
-    found = []
-    faults = findings.filter(severity="fault")
-    for run in faults.get_column("run").unique(maintain_order=True):
-        mine = faults.filter(run=run)
-        first = mine.row(0, named=True)
-        more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
-        message = str(first["message"]).rstrip(".")
-        found.append(
-            f"The checkpoints of {run} are not what they claim to be: {message}{more}. "
-            "What is said of this run rests on them."
-        )
-    return found
-
-
-def _troubles(runs: pl.DataFrame, n_errors: int) -> list[str]:
-    found = []
-    for run, step in runs.filter(status="diverged").select("run", "last_step").iter_rows():
-        found.append(f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step.")
-    unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
-    if unfinished:
-        found.append(f"Not complete: {', '.join(unfinished)}.")
-    if n_errors:
-        found.append(
-            f"{_n(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
-        )
-    return found
-
-
-def _n(count: int, one: str, more: str = "") -> str:
-    """Write a count with its noun."""
-    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
-
-
 def _of(count: int, total: int, noun: str) -> str:
-    return f"{count} of {_n(total, noun)}"
+    return f"{count} of {counted(total, noun)}"
 
 
 def _does(which: Sequence[object], one: str, more: str = "do") -> str:

@@ -4,24 +4,21 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
-from matplotlib.figure import Figure
 
-from toposcope.analysis import analyse
 from toposcope.analysis.adjustment import Method
 from toposcope.files import write_bytes
-from toposcope.forecasting.forecasters.paper import predictions
 from toposcope.progress import Progress, silent
-from toposcope.report.document import Document, Picture
-from toposcope.report.figures import NAMELESS, STYLE, draw
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.document import Document
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import Rendered, to_page
-from toposcope.report.rendering import render_all
-from toposcope.report.sections import Facts, frames_of, study_document
+from toposcope.report.section import MaterialType
+from toposcope.report.sections import report_sections
 from toposcope.study import Study
 
 PAGE = "index.html"
@@ -48,40 +45,27 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
     verdict : list of str
         The sentences at the top of the page.
     """
-    progress("report", 0, 3)
-    material, facts = material_of(study, adjust), Facts.of(study)
-    progress("report", 1, 3)
-    pictures: list[Picture] = []
-
-    def figures() -> Iterator[tuple[str, Figure]]:
-        for drawn in draw(material):
-            pictures.append(Picture(drawn.name, drawn.caption, drawn.alt))
-            yield drawn.name, drawn.figure
-
-    rendered = render_all(figures(), STYLE, NAMELESS)
-    frames = frames_of(material, facts)
-    document = study_document(material, facts, frames, pictures)
-    progress("report", 2, 3)
+    progress("report", 0, 2)
+    page = study_page(study, adjust)
+    page.tables()
+    progress("report", 1, 2)
     folder = study.directory / "report"
-    write_document(folder, document, rendered, frames)
-    progress("report", 3, 3)
-    return folder / PAGE, document.lead[0][1]
+    summary = write_page(folder, f"toposcope: {study.declaration.name}", page)
+    progress("report", 2, 2)
+    return folder / PAGE, summary
 
 
-def material_of(study: Study, adjust: Method = "holm") -> Material:
-    """Read and analyse a study."""
-    log, runs = study.log(), study.runs()
-    declared = study.declaration
-    analysis = analyse(
-        study.frame(),
-        study.labels(),
-        log,
-        runs,
-        protocol=declared.protocol,
-        adjust=adjust,
-        tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
-    )
-    return Material.of(study, analysis, predictions(analysis.trajectories, log, runs))
+def write_page(folder: Path, title: str, page: Page[MaterialType], workers: int | None = None) -> list[str]:
+    """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
+    composed = page.compose(workers)
+    document = Document(title, [("", composed.summary)], composed.sections)
+    write_document(folder, document, composed.figures, composed.tables)
+    return composed.summary
+
+
+def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
+    """Read a study for its report."""
+    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust))
 
 
 def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:

@@ -13,11 +13,11 @@ from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
 from toposcope.forecasting.scaling.planner import OverTraining, Plan, over_training, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
-from toposcope.logs.points import Points
 from toposcope.progress import Progress, silent
 
 MIN_PEAK_SHARE = 0.99

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import SHIPPED, Calibration, fit_calibration
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.logs.points import Points
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 

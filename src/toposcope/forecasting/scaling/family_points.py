@@ -7,8 +7,8 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points, points_of, read_points
 from toposcope.logs import read_logs
-from toposcope.logs.points import Points, points_of, read_points
 
 
 def points_of_family(points: Points | str | Path, family: str | None = None) -> Points:

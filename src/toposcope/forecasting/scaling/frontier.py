@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split, over_bootstrap
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw
-from toposcope.logs.points import Points
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 

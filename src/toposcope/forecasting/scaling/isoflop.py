@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
-from toposcope.logs.points import Points
 from toposcope.typing import Vector
 
 SPAN = 12.0

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, optima
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector

@@ -35,7 +35,7 @@ SHOWN_STEPS = 4
 
 def rate(material: Material) -> Drawn | None:
     """Draw how fast diagrams move, and the learning rate."""
-    found = [t for t in material.analysis.trajectories if any(f in t.features for f, _ in DISTANCES)]
+    found = [t for t in material.trajectories if any(f in t.features for f, _ in DISTANCES)]
     known = [(f, name) for f, name in DISTANCES if any(f in t.features for t in found)]
     if not found:
         return None
@@ -120,8 +120,8 @@ def _of_rate(found: list[Trajectory], feature: Feature, name: str, log: pl.DataF
 
 def change_points(material: Material) -> Drawn | None:
     """Draw change points of mean neural persistence, with their intervals, on its trajectory."""
-    points = material.analysis.change_points.filter(feature=NP.key)
-    found = [t for t in material.analysis.trajectories if NP.feature in t.features]
+    points = material.tables["change_points"].filter(feature=NP.key)
+    found = [t for t in material.trajectories if NP.feature in t.features]
     looked_at = set(points.get_column("run"))
     if not looked_at:
         return None

@@ -46,9 +46,9 @@ VERDICTS = {
 
 def of_network(material: Material) -> pl.DataFrame:
     """Return the rows of the whole network with each run's first target, where rho is defined."""
-    first = {t.run: next(iter(t.targets)) for t in material.analysis.trajectories if t.targets}
+    first = {t.run: next(iter(t.targets)) for t in material.trajectories if t.targets}
     rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
-    table = material.analysis.association.filter(pl.col("rho").is_finite(), pl.col("group") == "network")
+    table = material.tables["association"].filter(pl.col("rho").is_finite(), pl.col("group") == "network")
     return table.join(rows, on=["run", "target"], how="semi", maintain_order="left")
 
 
@@ -59,16 +59,14 @@ def _topology(rows: pl.DataFrame) -> pl.DataFrame:
 def association(material: Material) -> Drawn | None:
     """Draw rank correlations of the headline features, alone and given the clocks."""
     rows = of_network(material)
-    states = headlines_of(material.analysis.trajectories, OF_CLOUDS)
+    states = headlines_of(material.trajectories, OF_CLOUDS)
     names = {h.key: h.name for h in HEADLINES} | {h.key: _of_states(h) for h in states}
     shown_rows = rows.filter(pl.col("feature").is_in(names))
     if not len(shown_rows):
         return None
     features = [f for f in names if f in set(shown_rows.get_column("feature"))]
     with_rows = set(shown_rows.get_column("run"))
-    shown, left_out = chosen(
-        [t for t in material.analysis.trajectories if t.run in with_rows], material.runs, MOST_PANELS
-    )
+    shown, left_out = chosen([t for t in material.trajectories if t.run in with_rows], material.runs, MOST_PANELS)
     across = min(2, len(shown))
     down = -(-len(shown) // across)
     columns = (*COLUMNS, SCALE) if _scaled(shown_rows) else COLUMNS

@@ -35,7 +35,7 @@ H0_COLOUR, H1_COLOUR = COLOURS[0], COLOURS[1]
 
 def diagrams(material: Material) -> Drawn | None:
     """Draw diagrams and barcodes of the layer that moved most in the largest run, at three checkpoints."""
-    found = [t for t in material.analysis.trajectories if _moves(t) and len(t.steps) > 1]
+    found = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
     if PROBE not in material.labels.get_column("label") or not found:
         return None
     trajectory = largest(found, material.runs)
@@ -161,7 +161,7 @@ class Curves:
 
 def crocker(material: Material) -> Drawn | None:
     """Draw Betti curves over training, of distances as they are and divided by each layer's weight norm."""
-    found = [t for t in material.analysis.trajectories if len(t.steps) > 2 and t.layers]
+    found = [t for t in material.trajectories if len(t.steps) > 2 and t.layers]
     if PROBE not in material.labels.get_column("label") or not found:
         return None
     trajectory = largest(found, material.runs)

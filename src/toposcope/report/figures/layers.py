@@ -68,7 +68,7 @@ H0_CHANGE = Quantity("H0 total / weight norm", "change of H0 total /\nweight nor
 
 def layers(material: Material) -> Drawn | None:
     """Draw how far each layer has moved since the first checkpoint."""
-    found = [t for t in material.analysis.trajectories if len(t.steps) > 1 and (NP_CHANGE.of(t) or H0_CHANGE.of(t))]
+    found = [t for t in material.trajectories if len(t.steps) > 1 and (NP_CHANGE.of(t) or H0_CHANGE.of(t))]
     if not found:
         return None
     quantities = [q for q in (NP_CHANGE, H0_CHANGE) if any(q.of(t) for t in found)]

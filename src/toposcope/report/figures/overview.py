@@ -17,7 +17,7 @@ SHORT = {"neural_persistence np_mean": "NP", "rips H0.total": "H0", "rips H1.tot
 
 def overview(material: Material) -> Drawn | None:
     """Draw loss, neural persistence, H0 total, and what they have to do with each other."""
-    found = [t for t in material.analysis.trajectories if t.targets and {NP.feature, H0.feature} <= t.features.keys()]
+    found = [t for t in material.trajectories if t.targets and {NP.feature, H0.feature} <= t.features.keys()]
     rows = of_network(material).filter(pl.col("feature").is_in([h.key for h in TRAJECTORIES]))
     if not found or not len(rows):
         return None

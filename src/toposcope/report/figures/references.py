@@ -22,9 +22,9 @@ FAR = 3.0
 
 def references(material: Material) -> Drawn | None:
     """Draw the first and the last value of every layer of the largest run among random matrices."""
-    table = material.analysis.references
+    table = material.tables["references"]
     names = set(table.get_column("run"))
-    found = [t for t in material.analysis.trajectories if t.run in names]
+    found = [t for t in material.trajectories if t.run in names]
     if not found:
         return None
     trajectory = largest(found, material.runs)

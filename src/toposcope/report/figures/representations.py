@@ -72,13 +72,13 @@ def representations(material: Material) -> Drawn | None:
 
 def published_representations(material: Material) -> Drawn | None:
     """Draw the same as published, where the other figure is of what was measured here."""
-    clouds = clouds_of(material.analysis.trajectories)
+    clouds = clouds_of(material.trajectories)
     return _over_training(material, PUBLISHED, "published_representations") if PUBLISHED in clouds[1:] else None
 
 
 def _over_training(material: Material, cloud: str, name: str) -> Drawn | None:
     features = [cloud_feature(cloud, q.statistic) for q in QUANTITIES if cloud]
-    found = [t for t in material.analysis.trajectories if any(feature in t.features for feature in features)]
+    found = [t for t in material.trajectories if any(feature in t.features for feature in features)]
     if not found:
         return None
     shown, left_out = chosen(found, material.runs)
@@ -123,7 +123,7 @@ def of_cloud(cloud: str) -> str:
 
 
 def _cloud(material: Material) -> str:
-    return next(iter(clouds_of(material.analysis.trajectories)), "")
+    return next(iter(clouds_of(material.trajectories)), "")
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
@@ -202,9 +202,7 @@ def _turns(values: Vector) -> bool:
 def depth(material: Material) -> Drawn | None:
     """Draw how spectra and topology change from layer to layer, at the first, a middle and the last checkpoint."""
     cloud = _cloud(material)
-    found = [
-        t for t in material.analysis.trajectories if cloud and len(_through(t, cloud_feature(cloud, OF_DEPTH[0]))) > 2
-    ]
+    found = [t for t in material.trajectories if cloud and len(_through(t, cloud_feature(cloud, OF_DEPTH[0]))) > 2]
     if not found:
         return None
     trajectory = largest(found, material.runs)
@@ -275,7 +273,7 @@ def _profile(title: str, layers: Mapping[int, Vector], places: list[int]) -> str
 def embeddings(material: Material) -> Drawn | None:
     """Draw rank and H0 of the input and the output embedding over training."""
     quantities = [q for q in QUANTITIES if q.statistic in OF_EMBEDDINGS]
-    found = [t for t in material.analysis.trajectories if any(_embedded(t, name) for name in ENDS)]
+    found = [t for t in material.trajectories if any(_embedded(t, name) for name in ENDS)]
     if not found:
         return None
     shown, left_out = chosen(found, material.runs)

@@ -4,7 +4,7 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 
-from toposcope.analysis.analysis import sizes_of_complete
+from toposcope.analysis.scaling import sizes_of_complete
 from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
 from toposcope.report.headline import TARGETS, TRAJECTORIES, headlines_of, ranked
@@ -18,20 +18,19 @@ MOST_NAMED = 12
 
 def scaling(material: Material) -> Drawn | None:
     """Draw final values against the number of parameters, with their power laws."""
-    analysis = material.analysis
-    laws = {row["quantity"]: row for row in analysis.scaling.iter_rows(named=True)}
+    laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
     targets = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(material).tokens_differ)]
     target = next((name for name in targets if name in laws), None)
     wanted = [(target, f"final {TARGETS[target]} (nats)", f"The final {TARGETS[target]}")] if target else []
-    headlines = (*TRAJECTORIES, *headlines_of(analysis.trajectories, ("rankme", "H0.total", "H1.total")))
+    headlines = (*TRAJECTORIES, *headlines_of(material.trajectories, ("rankme", "H0.total", "H1.total")))
     wanted += [(h.key, h.axis, h.name) for h in headlines if h.key in laws]
     if not wanted:
         return None
-    sizes = sizes_of_complete(analysis.trajectories, material.runs)
+    sizes = sizes_of_complete(material.trajectories, material.runs)
     rows = -(-len(wanted) // 2)
     figure = new_figure(2.7 * rows + 0.4)
     panels = figure.subplots(rows, 2 if len(wanted) > 1 else 1, squeeze=False)
-    complete = [t for t in analysis.trajectories if t.run in sizes]
+    complete = [t for t in material.trajectories if t.run in sizes]
     for axes, (quantity, label, _) in zip(panels.flat, wanted, strict=False):
         law = laws[quantity]
         for trajectory, (colour, marker) in zip(complete, looks(), strict=False):

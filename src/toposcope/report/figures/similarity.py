@@ -106,7 +106,7 @@ def _rows(material: Material) -> pl.DataFrame:
 
 def _with(material: Material, rows: pl.DataFrame) -> list[Trajectory]:
     runs = set(rows.get_column("run"))
-    return [t for t in material.analysis.trajectories if t.run in runs]
+    return [t for t in material.trajectories if t.run in runs]
 
 
 def _only(found: list[Trajectory]) -> str:

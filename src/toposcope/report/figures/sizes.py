@@ -24,13 +24,12 @@ MOST_RUNS = 6
 
 def cross_size(material: Material) -> Drawn | None:
     """Draw a few features of all sizes, matched by step, tokens and loss."""
-    analysis = material.analysis
-    known = analysis.matched.filter(pl.col("value").is_finite())
+    known = material.tables["matched"].filter(pl.col("value").is_finite())
     present = set(known.get_column("feature"))
-    headlines = [h for h in (*headlines_of(analysis.trajectories, OF_STATES), *TRAJECTORIES) if h.key in present]
+    headlines = [h for h in (*headlines_of(material.trajectories, OF_STATES), *TRAJECTORIES) if h.key in present]
     headlines = headlines[:MOST_FEATURES]
     wanted = known.filter(pl.col("feature").is_in([h.key for h in headlines])).get_column("by").unique()
-    same = _tokens_are_steps(analysis.trajectories)
+    same = _tokens_are_steps(material.trajectories)
     clocks = [by for by in CLOCKS if by in wanted and not (same and by == "tokens")]
     if not headlines or not clocks:
         return None
@@ -45,7 +44,7 @@ def cross_size(material: Material) -> Drawn | None:
             for run, (colour, marker) in zip(kept, looks(), strict=False):
                 rows = mine.filter(run=run).sort("level")
                 axes.plot(rows["level"], rows["value"], color=colour, marker=marker, label=run)
-            spread = _spread(analysis.collapse, headline.key, by)
+            spread = _spread(material.tables["collapse"], headline.key, by)
             axes.set_title("" if spread is None else f"spread {spread:.2f}")
         logarithmic_if_wide(row[0])
         row[0].set_ylabel(headline.axis.replace(" (", "\n("))
@@ -53,7 +52,7 @@ def cross_size(material: Material) -> Drawn | None:
         _axis(axes, by)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
-    compared = analysis.collapse.filter(pl.col("by").is_in(clocks))
+    compared = material.tables["collapse"].filter(pl.col("by").is_in(clocks))
     told = " ".join(filter(None, (told_of_collapse(compared), _of_headlines(compared, headlines))))
     tokens = " All runs see equally many tokens a step: equal tokens are equal steps." if same else ""
     left_out = f" Drawn: {len(kept)} of {len(runs)} runs." if len(kept) < len(runs) else ""

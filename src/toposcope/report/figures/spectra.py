@@ -85,15 +85,15 @@ def spectral(comparisons: pl.DataFrame) -> pl.DataFrame:
 
 def spectral_against_topology(material: Material) -> Drawn | None:
     """Draw differences of |rho| with their block-bootstrap intervals, a panel a topological feature."""
-    rows = spectral(material.analysis.comparisons)
+    rows = spectral(material.tables["comparisons"])
     if not len(rows):
         return None
     present = set(rows.get_column("feature"))
-    headlines = [h for h in headlines_of(material.analysis.trajectories, TOLD_OF_CLOUDS) if h.key in present]
+    headlines = [h for h in headlines_of(material.trajectories, TOLD_OF_CLOUDS) if h.key in present]
     shown_rows = rows.filter(pl.col("feature").is_in([h.key for h in headlines]))
     others = [name for name in SPECTRA if len(shown_rows.filter(pl.col("other").str.ends_with(f" {name}")))]
     runs = set(shown_rows.get_column("run"))
-    found = [t for t in material.analysis.trajectories if t.run in runs]
+    found = [t for t in material.trajectories if t.run in runs]
     if not found or not others:
         return None
     shown, left_out = chosen(found, material.runs, MOST_RUNS)
@@ -109,7 +109,7 @@ def spectral_against_topology(material: Material) -> Drawn | None:
     handles, labels = panels[0].get_legend_handles_labels()
     if len(shown) > 1:
         figure.legend(handles, labels, loc="outside upper center", ncols=3)
-    told = Counts.of(material.analysis.comparisons).told()
+    told = Counts.of(material.tables["comparisons"]).told()
     return Drawn(
         "spectral_against_topology",
         f"{told} To the right of 0 topology is the stronger. Bars: 95% intervals of the block bootstrap; filled: they "

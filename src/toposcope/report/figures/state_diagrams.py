@@ -109,8 +109,8 @@ def state_crocker(material: Material) -> Drawn | None:
 
 def _largest(material: Material) -> tuple[str, Trajectory] | None:
     """Return the cloud and the largest run whose hidden states were measured here; published ones have no diagrams."""
-    cloud = next((label for label in clouds_of(material.analysis.trajectories) if label.startswith(STATES)), "")
-    found = [t for t in material.analysis.trajectories if cloud in t.clouds and len(t.steps) > 1]
+    cloud = next((label for label in clouds_of(material.trajectories) if label.startswith(STATES)), "")
+    found = [t for t in material.trajectories if cloud in t.clouds and len(t.steps) > 1]
     found = [t for t in found if any(feature.label == cloud for feature in t.features)]
     return (cloud, largest(found, material.runs)) if cloud and found else None
 

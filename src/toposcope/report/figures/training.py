@@ -40,7 +40,7 @@ PAIRS = (
 
 def losses(material: Material) -> Drawn | None:
     """Draw how the runs trained."""
-    with_loss = [t for t in material.analysis.trajectories if t.targets]
+    with_loss = [t for t in material.trajectories if t.targets]
     if not with_loss:
         return None
     shown, left_out = chosen(with_loss, material.runs)
@@ -84,7 +84,7 @@ def _target(trajectory: Trajectory) -> Vector:
 
 def topology(material: Material) -> Drawn | None:
     """Draw the headline features over training."""
-    found = material.analysis.trajectories
+    found = material.trajectories
     headlines = [h for h in TRAJECTORIES if any(h.feature in t.features for t in found)]
     if not headlines:
         return None
@@ -166,7 +166,7 @@ def _ratio(first: float, last: float) -> float:
 
 def groups(material: Material) -> Drawn | None:
     """Draw attention against MLP layers and early against late ones."""
-    found = [t for t in material.analysis.trajectories if any(_pair_of(t, pair, NP) for pair in PAIRS)]
+    found = [t for t in material.trajectories if any(_pair_of(t, pair, NP) for pair in PAIRS)]
     pairs = [pair for pair in PAIRS if any(_pair_of(t, pair, NP) for t in found)]
     if not found:
         return None
@@ -235,7 +235,7 @@ def _of_pair(found: list[Trajectory], pair: tuple[str, str, str], headline: Head
 
 def gradients(material: Material) -> Drawn | None:
     """Draw the persistence of gradients, as it is and divided by the norm of the gradient."""
-    found = [t for t in material.analysis.trajectories if GRADIENT_H0.feature in t.features]
+    found = [t for t in material.trajectories if GRADIENT_H0.feature in t.features]
     if not found:
         return None
     headlines = [h for h in (GRADIENT_H0, GRADIENT_H1) if any(h.feature in t.features for t in found)]

@@ -1,0 +1,88 @@
+"""``toposcope stopping``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toposcope.cli.shared import print_table
+
+if TYPE_CHECKING:
+    from toposcope.experiments.early_stopping.early_stopping import EarlyStopping, Gain
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the figure to.")
+def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
+    """Tell what rules of early stopping would have saved and cost the runs of a study.
+
+    The rules: patience on neural persistence (Rieck et al. 2019), patience on the loss, a forecast gain below a price.
+    Each is set beside stopping every run at the one fraction of its steps that saves as much.
+
+    \b
+    Example:
+      toposcope stopping paper --out stopping
+    """
+    from toposcope.analysis.trajectories import trajectories
+    from toposcope.experiments.early_stopping.early_stopping import early_stopping
+    from toposcope.study import Study
+
+    study = Study.load(directory)
+    log = study.log()
+    runs = trajectories(study.frame(), study.labels(), log)
+    found = early_stopping(runs, log, study.runs(), _gain(directory))
+    written = _write(found, out) if out is not None else []
+    if as_json:
+        tables = {name: getattr(found, name).fill_nan(None).to_dicts() for name in ("rules", "matched", "stops")}
+        click.echo(json.dumps({**tables, "summary": found.summary(), "notes": found.notes}, sort_keys=True))
+        return
+    print_table(found.rules.columns, found.rules.iter_rows(), f"{study.declaration.name} in {directory}")
+    for sentence in found.summary():
+        click.echo(sentence)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    for path in written:
+        click.echo(path)
+
+
+def _gain(directory: Path) -> Gain | None:
+    """Foretell with a law that knows the schedule; None where nothing was logged."""
+    from toposcope.errors import ToposcopeError
+    from toposcope.experiments.early_stopping.early_stopping import gain_by
+    from toposcope.forecasting.forecasters.cooldown_laws import Median
+    from toposcope.logs import read_logs
+
+    try:
+        logs = read_logs(directory).logs
+    except ToposcopeError:  # losses on a text can be known all the same
+        return None
+    return gain_by(Median(), logs)
+
+
+def _write(found: EarlyStopping, folder: Path) -> list[Path]:
+    """Write the tables, and the figure if there is one."""
+    import matplotlib as mpl
+
+    from toposcope.experiments.early_stopping.chart import early_stopping as draw
+    from toposcope.files import write_bytes, write_text, write_whole
+    from toposcope.report.figures.drawn import NAMELESS, STYLE
+    from toposcope.report.rendering import render
+
+    written = []
+    for name in ("rules", "matched", "stops"):
+        written.append(folder / f"{name}.csv")
+        write_whole(written[-1], getattr(found, name).write_csv)
+    with mpl.rc_context(STYLE):
+        drawn = draw(found)
+    if drawn is not None:
+        for kind, content in render(drawn.figure, STYLE, NAMELESS).items():
+            written.append(folder / f"{drawn.name}.{kind}")
+            write_bytes(written[-1], content)
+        written.append(folder / f"{drawn.name}.txt")
+        write_text(written[-1], drawn.caption + "\n")
+    return written

@@ -1,0 +1,203 @@
+"""Published claims on correlations: H0, neural persistence, H1, and whether a larger run shows the same trends."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from toposcope.analysis.comparison import fisher_z
+from toposcope.experiments.published_study.case import (
+    FALLS,
+    FEWEST_SIZES,
+    LEVEL,
+    SAME_AS_STEP,
+    STANDS,
+    UNKNOWN,
+    Case,
+    Judgement,
+    listed,
+    plain,
+    ranging,
+    signed,
+    target_name,
+    trend,
+)  # fmt: skip
+from toposcope.experiments.published_study.findings import BATCH_LOSS
+
+CLOSE = 0.05
+"""Two rank correlations that differ by no more are called as large as each other."""
+
+
+def progress(case: Case) -> Judgement:
+    """Judge whether H0 total is an indicator of progress.
+
+    Stands if the association of the exact H0 total is beyond the trend in more than half of the runs and has the
+    published sign in all; the step says the same if it is there (interval by blocks without 0) in more than half.
+    """
+    stated = list(case.published.correlations.get("H0.total", {}).values())
+    claim = "H0 total is a robust indicator of progress" + ranging(", rho ", stated)
+    rows = list(case.told("H0.total", case.named).values())
+    if not rows or not stated:
+        return Judgement(claim, UNKNOWN, "The exact H0 total was not measured, or no correlation of it is declared.")
+    beyond = sum(row["verdict"] == "beyond trend" for row in rows)
+    there = sum(row["block_low"] > 0 or row["block_high"] < 0 for row in rows)
+    signed = all(np.sign(row["rho"]) == np.sign(stated[0]) for row in rows)
+    why = (
+        f"The exact H0 total has rho {listed(rows, 'rho')} with the {target_name(case)}; the step has "
+        f"{listed(rows, 'rho_step')}. Beyond the trend in {beyond} of {len(rows)} runs."
+    )
+    if not signed or 2 * there <= len(rows):
+        return Judgement(claim, FALLS, why)
+    return Judgement(claim, STANDS if 2 * beyond > len(rows) else SAME_AS_STEP, why)
+
+
+def strengthens(case: Case) -> Judgement:
+    """Judge whether H0's correlation strengthens with size: `_with_size`, upwards."""
+    return Judgement("H0's correlation with the loss strengthens with size", *_with_size(case, "H0.total", +1))
+
+
+def reverses(case: Case) -> Judgement:
+    """Judge whether the correlation of mean neural persistence reverses its sign with size.
+
+    Does not stand unless rho with the target to trust has the published signs at the smallest and the largest of at
+    least 3 sizes; cannot be told unless both intervals by blocks leave out 0; the step says the same unless both are
+    beyond the trend.
+    """
+    claim = "The correlation of neural persistence with the loss reverses its sign with size"
+    stated = case.published.correlations.get("np_mean", {})
+    rows = list(case.told("np_mean", [run for run in case.sizes if run in stated]).values())
+    if len(rows) < FEWEST_SIZES:
+        return Judgement(claim, UNKNOWN, _too_few(rows))
+    ends = rows[0], rows[-1]
+    why = f"rho with the {target_name(case)} is {listed(rows, 'rho')} from the smallest to the largest size; " + (
+        " and ".join(f"{row['run']} [{signed(row['block_low'])}, {signed(row['block_high'])}]" for row in ends)
+        + f" by blocks; the step has {listed(rows, 'rho_step')}. Verdicts at the ends: "
+        + ", ".join(row["verdict"] for row in ends)
+        + "."
+    )
+    if any(np.sign(row["rho"]) != np.sign(stated[row["run"]]) for row in ends):
+        return Judgement(claim, FALLS, why)
+    if any(row["block_low"] <= 0 <= row["block_high"] for row in ends):
+        return Judgement(claim, UNKNOWN, why)
+    return Judgement(claim, STANDS if all(r["verdict"] == "beyond trend" for r in ends) else SAME_AS_STEP, why)
+
+
+def weakens(case: Case) -> Judgement:
+    """Judge whether H1's correlation weakens with size: `_with_size`, downwards."""
+    return Judgement("H1's correlation with the loss weakens with size", *_with_size(case, "H1.total", -1))
+
+
+def holds_elsewhere(case: Case) -> Judgement:
+    """Judge whether the larger run of the publication shows the same trends.
+
+    It does if each quantity of its trace rises or falls over training, by an exact permutation test, as it does in
+    most of the small runs: by the sign of its rank correlation with the step here (not by its first and last value,
+    between which it may turn), or else by the published one with the loss. Does not stand if one goes the other way;
+    cannot be told if one cannot be told from no trend; stands if that run was measured here and every quantity is
+    beyond the trend; else the step says the same.
+    """
+    names = ", ".join(case.published.traces)
+    claim = f"{names or 'A real model'} shows the same trends"
+    told, opposite, unclear, beyond = [], False, False, True
+    for run, trace in case.published.traces.items():
+        for quantity, values in trace.values.items():
+            usual, by = _usual_direction(case, quantity)
+            if not usual:
+                continue
+            rho, p = trend(trace.steps, values)
+            opposite, unclear = opposite or (p < LEVEL and np.sign(rho) != usual), unclear or not p < LEVEL
+            row = case.associated(run, quantity, published=False)
+            beyond = beyond and bool(row) and row["verdict"] == "beyond trend"
+            told.append(
+                f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}, exact p "
+                f"{p:.2g}); {by}{_measured(case, run, row)}"
+            )
+    if not told:
+        return Judgement(claim, UNKNOWN, "No trace, or no correlation of the same quantity, is declared.")
+    why = f"{'. '.join(told)}."
+    if opposite or unclear:
+        return Judgement(claim, FALLS if opposite else UNKNOWN, why)
+    return Judgement(claim, STANDS if beyond else SAME_AS_STEP, why)
+
+
+def _with_size(case: Case, quantity: str, direction: int) -> tuple[str, str]:
+    """Judge whether |rho| with the target to trust grows (or shrinks) from the smallest to the largest size.
+
+    Does not stand if it does not, or by less than half as much as with one batch's loss: then that loss's noise makes
+    the rest. The step says the same if its own |rho| changes by at least half as much, and in most runs is as large to
+    within .05. Cannot be told with fewer than 3 sizes, or if Fisher's z with the effective numbers of checkpoints does
+    not tell the ends apart.
+    """
+    rows = list(case.told(quantity, list(case.sizes)).values())
+    if len(rows) < FEWEST_SIZES:
+        return UNKNOWN, _too_few(rows)
+    batch = [case.associated(row["run"], quantity, published=False, target=BATCH_LOSS) for row in rows]
+    strength, step = (np.abs([row[name] for row in rows]) for name in ("rho", "rho_step"))
+    noisy = np.abs([row.get("rho", np.nan) for row in batch])
+    change, step_change, noisy_change = (direction * (v[-1] - v[0]) for v in (strength, step, noisy))
+    rank, _ = trend([case.sizes[row["run"]] for row in rows], strength)
+    ends = fisher_z(strength[0], rows[0]["n_eff"], strength[-1], rows[-1]["n_eff"])
+    why = (
+        f"From the smallest to the largest size |rho| is {plain(strength)} with the {target_name(case)} "
+        f"(the step: {plain(step)}) and {plain(noisy)} with one batch's loss. The ends have "
+        f"{rows[0]['n_eff']:.1f} and {rows[-1]['n_eff']:.1f} effective checkpoints, "
+    )
+    why += f"p {ends.p:.2g} by Fisher's z." if np.isfinite(ends.p) else "too few, or a rho too near 1, for Fisher's z."
+    why += _of_one_cloud(case, quantity, [row["run"] for row in rows])
+    if not direction * rank > 0 or change <= 0 or change < noisy_change / 2:
+        return FALLS, why
+    if step_change >= change / 2 and np.median(strength - step) <= CLOSE:
+        return SAME_AS_STEP, why
+    return (STANDS if ends.p < LEVEL else UNKNOWN), why
+
+
+def _of_one_cloud(case: Case, quantity: str, runs: Sequence[str]) -> str:
+    """Tell |rho| of all layers' rows in one cloud, every row of them and no cap, where that was measured."""
+    clouds = [f for f in case.trajectories[runs[0]].features if f.probe == "rips" and f.statistic == quantity]
+    options = {str(feature): feature.option_values() for feature in clouds}
+    whole = [
+        name for name, o in options.items() if o.get("pooled") == "true" and not o.keys() & {"threshold", "sample"}
+    ]
+    rows = [case.association.filter(run=run, feature=whole[0], target=case.target(run)) for run in runs if whole]
+    if not rows or not all(map(len, rows)):
+        return ""
+    return f" In one cloud of all layers' rows it is {plain(np.abs([row.item(0, 'rho') for row in rows]))}."
+
+
+def _usual_direction(case: Case, quantity: str) -> tuple[int, str]:
+    """Return +1 if a quantity goes up with the step in most of the small runs, -1 if down, else 0; and by what."""
+    stated = {r: rho for r, rho in case.published.correlations.get(quantity, {}).items() if np.isfinite(rho)}
+    here = case.told(quantity, [run for run in stated if run in case.named])
+    signs = [np.sign(here[run]["rho_with_step"]) if run in here else -np.sign(rho) for run, rho in stated.items()]
+    usual = int(np.sign(sum(signs)))
+    measures = [
+        f"their rho with the step {listed(list(here.values()), 'rho_with_step')}" if here else "",
+        f"the published rho with the loss of {len(stated) - len(here)}, turned round"
+        if len(here) < len(stated)
+        else "",
+    ]
+    told = f"in the small runs it goes mostly {'up' if usual > 0 else 'down'} with the step, by "
+    return usual, told + " and ".join(filter(None, measures))
+
+
+def _course(steps: Sequence[int], values: Sequence[float]) -> str:
+    """Tell how a trace goes."""
+    ends = f"from {values[0]:.3g} to {values[-1]:.3g}"
+    changes = [b - a for a, b in pairwise(values)]
+    if all(c >= 0 for c in changes) or all(c <= 0 for c in changes):
+        return f"{'rises' if values[-1] > values[0] else 'falls'} {ends}, always"
+    highest = int(np.argmax(values))
+    if 0 < highest < len(values) - 1:
+        top = f"{values[highest]:.3g} at step {steps[highest]}"
+        return f"rises from {values[0]:.3g} to {top}, then falls to {values[-1]:.3g}"
+    return f"goes {ends}, not always the same way"
+
+
+def _measured(case: Case, run: str, row: dict[str, Any]) -> str:
+    return f"; measured here, exact: rho with the step {signed(row['rho_with_step'])}" if row else ""
+
+
+def _too_few(rows: Sequence[dict[str, Any]]) -> str:
+    told = f" rho is {listed(rows, 'rho')}, the step's {listed(rows, 'rho_step')}." if rows else ""
+    return f"It takes {FEWEST_SIZES} sizes; {len(rows)} have an exact correlation.{told}"

@@ -1,0 +1,1 @@
+"""What the published study adds to a report."""

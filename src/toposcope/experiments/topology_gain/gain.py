@@ -1,0 +1,351 @@
+"""Whether topology foretells more of the final loss than the loss so far, the laws and the norms do (METHODS 7 and 9).
+
+Every configuration (size, peak rate, schedule) is left out with all its seeds; a stack learns from the others and
+foretells it: from the laws alone, with norms, with topology. Topology has hundreds of columns, and is reduced by a rule
+fixed beforehand, within the runs that are learned from. Placebos go through the same.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import adjusted
+from toposcope.analysis.verdict import LEVEL
+from toposcope.engine.pool import TaskFailure, Workers, shared
+from toposcope.errors import ToposcopeError
+from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, left_out
+from toposcope.experiments.topology_gain.study_features import FeatureBlocks, study_features
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecasters.ridge import MAX_DEVIATIONS, fit_ridge
+from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
+from toposcope.forecasting.scores import SKILLS, skills
+from toposcope.forecasting.siblings import complete_runs
+from toposcope.progress import Progress, silent
+from toposcope.seeds import derive_seed
+from toposcope.study import Study
+from toposcope.typing import Indices, Matrix, Vector
+
+PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
+TESTED = (TOPOLOGY, BOTH)
+"""Against `NORMS`; p is adjusted over these at all fractions."""
+RANDOM, OTHERS, OTHERS_OF_SIZE = "random numbers", "another run's", "another run's, of its size"
+PLACEBOS = (RANDOM, OTHERS, OTHERS_OF_SIZE)
+DRAWS = 9
+"""Of each placebo."""
+FEWEST_GROUPS = 15
+"""Left out in turn, for a verdict (METHODS 9)."""
+MOST_COMPONENTS = 5
+RUNS_A_COMPONENT = 5
+"""Runs learned from that a component needs."""
+
+FORETOLD = {
+    "run": pl.String,
+    "family": pl.String,
+    "group": pl.String,
+    "fraction": pl.Float64,
+    "forecaster": pl.String,
+    "foretold": pl.Float64,
+    "final": pl.Float64,
+}
+GAINS = {
+    "fraction": pl.Float64,
+    "placebo": pl.String,
+    "n_draws": pl.Int64,
+    "skill": pl.Float64,
+    "skill_least": pl.Float64,
+    "skill_most": pl.Float64,
+    "n_as_good": pl.Int64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TopologyChance:
+    """What was found.
+
+    Attributes
+    ----------
+    errors : polars.DataFrame
+        ``fraction, forecaster, n, n_groups, mae`` (in the runs' unit), ``relative_median, skill`` (1 - MAE / MAE of the
+        stack with norms), ``skill_low, skill_high`` (95%, bootstrap over groups), ``p_wilcoxon`` (signed ranks) and
+        ``p`` (sign flips) of the groups' mean differences, two-sided, and ``p_adjusted`` (of ``p``; Holm over the
+        stacks with topology at all fractions; null for the rest). Forecasters are the laws and the four stacks.
+    placebos : polars.DataFrame
+        ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
+        ``n_as_good`` (draws that gain at least what topology gains there). In place of topology beside the norms stand
+        as many random numbers, the topology of another run, or that of another run of the same size.
+    foretold : polars.DataFrame
+        ``run, family, group, fraction, forecaster, foretold, final``.
+    n_groups : int
+        Configurations that there are, whether or not they can be foretold.
+    notes : tuple of str
+        What was left out, a sentence each.
+    """
+
+    errors: pl.DataFrame
+    placebos: pl.DataFrame
+    foretold: pl.DataFrame
+    n_groups: int
+    notes: tuple[str, ...]
+
+    def verdict(self) -> str:
+        """Say whether topology adds.
+
+        It adds if the stack with norms and topology errs less than that with norms alone over at least 15 groups, with
+        an adjusted p below .05, at any fraction; and that is topology's own if no placebo gains as much.
+        """
+        rows = self.errors.filter(forecaster=BOTH).to_dicts()
+        most = max((row["n_groups"] for row in rows), default=self.n_groups)
+        enough = [row for row in rows if row["n_groups"] >= FEWEST_GROUPS]
+        if not enough:
+            few = f"{most} group{'s'[: most != 1]} to leave out; {FEWEST_GROUPS} are needed"
+            return f"Whether topology adds cannot be told: only {few}."
+        shown = [row for row in enough if row["p_adjusted"] < LEVEL]
+        gains = [row for row in shown if row["skill"] > 0]
+        if gains:
+            return self._gain(gains, most)
+        least, highest = (f"{100 * end(row['skill'] for row in enough):+.0f}%" for end in (min, max))
+        told = f"over {most} groups its skill beside the norms is {least} to {highest}, by fraction"
+        if shown:
+            return f"No gain: {told}; topology makes the forecast worse at {_at(shown)}."
+        return f"No gain: {told}; the least p, adjusted, is {min(row['p_adjusted'] for row in enough):.2g}."
+
+    def _gain(self, gains: Sequence[Mapping[str, float]], n_groups: int) -> str:
+        told = ", ".join(
+            f"at {row['fraction']:.0%} it errs {row['skill']:.0%} less (p {row['p_adjusted']:.2g})" for row in gains
+        )
+        words = f"beside the norms, over {n_groups} groups, {told}"
+        matched = set(self.placebos.filter(pl.col("n_as_good") > 0)["fraction"])
+        own = [row for row in gains if row["fraction"] not in matched]
+        if not own:
+            return f"A gain, but not topology's own: {words}; a placebo gains as much."
+        only = "" if len(own) == len(gains) else f"; elsewhere than at {_at(own)} a placebo gains as much"
+        without = self.errors.filter(~pl.col("forecaster").is_in(TESTED)).group_by("fraction").agg(pl.col("mae").min())
+        best = dict(without.iter_rows())
+        lost = (
+            ""
+            if any(row["mae"] < best[row["fraction"]] for row in own)
+            else ("; but a forecaster without topology errs less still")
+        )
+        return f"Topology adds: {words}{only}{lost}."
+
+
+def _at(rows: Sequence[Mapping[str, float]]) -> str:
+    return ", ".join(f"{row['fraction']:.0%}" for row in rows)
+
+
+def topology_chance(study: Study, *, workers: int | None = None, progress: Progress = silent) -> TopologyChance:
+    """Ask of a study what topology foretells.
+
+    Parameters
+    ----------
+    study : Study
+        Its complete runs of the largest family are asked.
+    workers : int, optional
+        Processes; as many as there are processors, if left out. The result does not depend on it.
+    progress : callable
+        Told of ``topology's chance``, in fractions.
+
+    Raises
+    ------
+    ToposcopeError
+        If no run was logged, or a diagram file is damaged.
+    """
+    from toposcope.logs import read_logs
+
+    runs, remarks = complete_runs(read_logs(study.directory).logs)
+    return chance(runs, study_features(study), remarks, workers=workers, progress=progress)
+
+
+def chance(
+    runs: Sequence[LoggedRun],
+    blocks: Sequence[FeatureBlocks],
+    remarks: Sequence[str] = (),
+    *,
+    draws: int = DRAWS,
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> TopologyChance:
+    """Ask of complete runs what topology foretells; see `topology_chance`.
+
+    Parameters
+    ----------
+    runs : list of LoggedRun
+    blocks : list of FeatureBlocks
+        One a fraction. Runs without features are left out there.
+    remarks : list of str
+        Notes on what was left out before.
+    draws : int
+        Of each placebo.
+    workers, progress
+        See `topology_chance`.
+    """
+    progress("topology's chance", 0, len(blocks))
+    parts: dict[int, Part] = {}
+    count = max(1, min(workers or os.cpu_count() or 1, len(blocks)))
+    with Workers(count, shared=(tuple(runs), tuple(blocks), draws)) as engine:
+        for i, part in engine.run(_of_block, range(len(blocks))):
+            if isinstance(part, TaskFailure):
+                raise ToposcopeError(f"topology's chance at {blocks[i].fraction:.0%}: {part.message}")
+            parts[i] = part
+            progress("topology's chance", len(parts), len(blocks))
+    return judged([parts[i] for i in range(len(blocks))], remarks)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What was found at one fraction."""
+
+    foretold: pl.DataFrame
+    placebos: pl.DataFrame
+    n_groups: int
+    notes: tuple[str, ...]
+
+
+def _of_block(i: int) -> Part:
+    runs, blocks, draws = shared()
+    return of_fraction(left_out(runs, blocks[i]), blocks[i], draws)
+
+
+def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:
+    """Foretell every group that is left out, with norms, topology, both, neither, and placebos.
+
+    Parameters
+    ----------
+    groups : LeftOut
+    block : FeatureBlocks
+        Its rows are what the folds' places point to.
+    draws : int
+        Of each placebo.
+    """
+    folds = groups.folds
+    tables: dict[str, tuple[Matrix, Matrix]] = {
+        PLAIN: (block.norms[:, :0], block.topology[:, :0]),
+        NORMS: (block.norms, block.topology[:, :0]),
+        TOPOLOGY: (block.norms[:, :0], block.topology),
+        BOTH: (block.norms, block.topology),
+    }
+    names = [BASE.name, *(law.name for law in OTHER_LAWS)]
+    rows: list[tuple[object, ...]] = []
+    errors: dict[str, list[float]] = {NORMS: [], BOTH: []}
+    for fold in folds:
+        told = {name: np.array([laws[name] for laws in fold.laws]) for name in names if fold.laws and fold.laws[0]}
+        told |= {name: foretell(fold, *of_set) for name, of_set in tables.items()}
+        for name, values in told.items():
+            if name in errors:
+                errors[name] += np.abs(values - fold.final).tolist()
+            for place, value, final in zip(fold.left, values, fold.final, strict=True):
+                rows.append((block.runs[place], fold.family, fold.group, block.fraction, name, float(value), final))
+    foretold = pl.DataFrame(rows, schema=FORETOLD, orient="row")
+    reference, found = (sum(errors[name]) for name in (NORMS, BOTH))
+    gains = []
+    for placebo in PLACEBOS if folds and reference > 0 else ():
+        skill = np.array([1 - _placebo_error(folds, block, placebo, i) / reference for i in range(draws)])
+        if draws:
+            as_good = int((skill >= 1 - found / reference).sum())
+            gains.append((block.fraction, placebo, draws, skill.mean(), skill.min(), skill.max(), as_good))
+    notes = (*block.notes, *groups.notes)
+    return Part(foretold, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
+
+
+def foretell(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
+    """Return the final losses of the runs of a fold that are left out, shape (m,).
+
+    Parameters
+    ----------
+    fold : Fold
+    norms, topology : ndarray, shape (n_runs, p) and (n_runs, q)
+        Of all runs; of those left out nothing is learned. Topology is reduced.
+    """
+    further = np.hstack([norms, reduced(topology, fold.learned)])
+    fit = fit_ridge(np.hstack([fold.rows, further[fold.learned]]), fold.target, fold.groups)
+    return fold.base * np.exp(fit(np.hstack([fold.left_rows, further[fold.left]])))
+
+
+def reduced(table: Matrix, learned: Indices) -> Matrix:
+    """Return the first principal components of standardised columns, at most 5 and one for every 5 runs learned from.
+
+    Centres, scales and directions are of the runs learned from alone; no value counts as further out than 3 standard
+    deviations.
+
+    Parameters
+    ----------
+    table : ndarray, shape (n_runs, q)
+    learned : ndarray, shape (n,)
+        Rows to learn from.
+    """
+    known = table[learned]
+    centre, scale = known.mean(axis=0), known.std(axis=0)
+    varies = scale > 1e-9 * (1 + np.abs(centre))
+    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MAX_DEVIATIONS, MAX_DEVIATIONS)
+    count = min(MOST_COMPONENTS, len(learned) // RUNS_A_COMPONENT, z.shape[1])
+    middle = z[learned].mean(axis=0)
+    directions = np.linalg.svd(z[learned] - middle, full_matrices=False)[2][:count]
+    components: Matrix = (z - middle) @ directions.T
+    return components
+
+
+def _placebo_error(folds: Sequence[Fold], block: FeatureBlocks, placebo: str, draw: int) -> float:
+    """Return the sum of absolute errors with a placebo in place of topology beside the norms."""
+    rng = np.random.default_rng(derive_seed(42, "placebo", placebo, str(block.fraction), draw))
+    if placebo == RANDOM:
+        table = rng.normal(size=block.topology.shape)
+    else:
+        sizes = {int(i): fold.size for fold in folds for i in fold.left}
+        table = block.topology.copy()
+        for members in _classes(sizes if placebo == OTHERS_OF_SIZE else dict.fromkeys(sizes, 0)):
+            order = rng.permutation(members)
+            table[order] = block.topology[np.roll(order, 1)]
+    return sum(float(np.abs(foretell(fold, block.norms, table) - fold.final).sum()) for fold in folds)
+
+
+def _classes(kinds: Mapping[int, object]) -> list[list[int]]:
+    """Return the places of each kind."""
+    found: dict[object, list[int]] = {}
+    for place, kind in sorted(kinds.items()):
+        found.setdefault(kind, []).append(place)
+    return list(found.values())
+
+
+def judged(parts: Sequence[Part], remarks: Sequence[str] = ()) -> TopologyChance:
+    """Set the forecasters of all fractions beside the stack with norms."""
+    foretold = pl.concat([pl.DataFrame(schema=FORETOLD), *(part.foretold for part in parts)])
+    error = (pl.col("foretold") - pl.col("final")).abs()
+    errors = foretold.group_by("fraction", "forecaster", maintain_order=True).agg(
+        n=pl.len().cast(pl.Int64),
+        n_groups=pl.col("group").n_unique().cast(pl.Int64),
+        mae=error.mean(),
+        relative_median=(error / pl.col("final")).median(),
+    )
+    compared = skills(foretold.rename({"group": "size"}), (NORMS,)) if len(foretold) else pl.DataFrame(schema=SKILLS)
+    of_skill = compared.select("fraction", "forecaster", "skill", "skill_low", "skill_high", "p")
+    errors = errors.join(of_skill, on=["fraction", "forecaster"], how="left", maintain_order="left")
+    errors = errors.join(_wilcoxon(foretold), on=["fraction", "forecaster"], how="left", maintain_order="left")
+    tested = errors["forecaster"].is_in(TESTED)
+    p = adjusted(np.where(tested, errors["p"].fill_null(np.nan).to_numpy(), np.nan))
+    errors = errors.with_columns(p_adjusted=pl.Series(p, dtype=pl.Float64).fill_nan(None))
+    notes = tuple(dict.fromkeys([*remarks, *(note for part in parts for note in part.notes)]))
+    gains = pl.concat([pl.DataFrame(schema=GAINS), *(part.placebos for part in parts)])
+    n_groups = max((part.n_groups for part in parts), default=0)
+    return TopologyChance(errors, gains, foretold, n_groups, notes)
+
+
+def _wilcoxon(foretold: pl.DataFrame) -> pl.DataFrame:
+    """Return p of Wilcoxon's signed ranks of groups' mean differences from the stack with norms."""
+    from scipy.stats import wilcoxon
+
+    error = foretold.with_columns(error=(pl.col("foretold") - pl.col("final")).abs())
+    base = error.filter(forecaster=NORMS).select("run", "fraction", base="error")
+    both = error.filter(pl.col("forecaster") != NORMS).join(base, on=["run", "fraction"])
+    groups = both.group_by("fraction", "forecaster", "group", maintain_order=True).agg(
+        difference=(pl.col("error") - pl.col("base")).mean()
+    )
+    rows = []
+    for (fraction, name), part in groups.group_by("fraction", "forecaster", maintain_order=True):
+        differences = part["difference"].to_numpy()
+        p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+        rows.append((fraction, name, p))
+    schema = {"fraction": pl.Float64, "forecaster": pl.String, "p_wilcoxon": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")

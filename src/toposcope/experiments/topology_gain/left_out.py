@@ -1,0 +1,163 @@
+"""Configurations left out in turn, and what the stack learns from the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from toposcope.experiments.topology_gain.study_features import FeatureBlocks
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.stack import BASE, MIN_RUNS, MIN_SIZES, OTHER_LAWS, features
+from toposcope.typing import Indices, Matrix, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A group left out.
+
+    Attributes
+    ----------
+    family, group : str
+    size : object
+        Of the group's runs.
+    learned : ndarray, shape (n,)
+        Indices of the runs learned from, in the tables of features.
+    rows : ndarray, shape (n, p)
+        What the stack sees of them by itself; each told without the runs of its own group.
+    target : ndarray, shape (n,)
+        log(final / base).
+    groups : tuple of str, length n
+        Left out together while the strength of the ridge is chosen.
+    left : ndarray, shape (m,)
+        Indices of the runs left out.
+    left_rows : ndarray, shape (m, p)
+    base, final : ndarray, shape (m,)
+        What `BASE` foretells of them, and how they ended.
+    laws : tuple of dict, length m
+        What each law foretells.
+    """
+
+    family: str
+    group: str
+    size: object
+    learned: Indices
+    rows: Matrix
+    target: Vector
+    groups: tuple[str, ...]
+    left: Indices
+    left_rows: Matrix
+    base: Vector
+    final: Vector
+    laws: tuple[Mapping[str, float], ...]
+
+
+class LeftOut(NamedTuple):
+    """All that can be left out at one fraction.
+
+    Attributes
+    ----------
+    folds : tuple of Fold
+        Empty if there are too few runs.
+    n_groups : int
+        Configurations that there are, whether or not they can be foretold.
+    notes : tuple of str
+        What was left out altogether, a sentence each.
+    """
+
+    folds: tuple[Fold, ...]
+    n_groups: int
+    notes: tuple[str, ...]
+
+
+def configuration(run: LoggedRun) -> str:
+    """Name what runs share that differ in their seed alone: size, kind of schedule, peak rate, steps."""
+    size = run.size[1]
+    told = f"{size:.4g}" if isinstance(size, float) else size
+    # the peak to two digits: what was logged may have just missed it
+    return f"{told} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
+
+
+def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
+    """Leave out every configuration in turn, among the runs of the largest family.
+
+    Parameters
+    ----------
+    runs : list of LoggedRun
+        Complete.
+    block : FeatureBlocks
+        Of one fraction. Runs without features, and those that a law refuses, are left out altogether.
+    """
+    place = {name: i for i, name in enumerate(block.runs)}
+    known = [run for run in runs if run.log.name in place]
+    kinds = [(run.log.family, run.log.unit) for run in known]
+    most = max(kinds, key=kinds.count, default=("", ""))
+    members = tuple(run for run, kind in zip(known, kinds, strict=True) if kind == most)
+    notes = [
+        f"{run.log.name} is left out: it is not of the family {most[0]!r} in {most[1]}."
+        for run, kind in zip(known, kinds, strict=True)
+        if kind != most
+    ]
+    sized = all(np.isfinite(run.log.parameters) for run in members)
+    folds = []
+    names = dict.fromkeys(map(configuration, members))
+    for group in names:
+        others = tuple(run for run in members if configuration(run) != group)
+        apart = {key: tuple(o for o in others if configuration(o) != key) for key in set(map(configuration, others))}
+        learned = [_told(run, block.fraction, apart[configuration(run)], sized) for run in others]
+        left = [_told(run, block.fraction, others, sized) for run in members if configuration(run) == group]
+        fold = _fold(group, place, [t for t in learned if t is not None], [t for t in left if t is not None])
+        if fold is not None:
+            folds.append(fold)
+    told = {block.runs[i] for fold in folds for i in fold.left}
+    refused = [run.log.name for run in members if run.log.name not in told]
+    if refused:
+        few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
+        notes.append(
+            f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}: no forecast at {block.fraction:.0%}: {few}."
+        )
+    return LeftOut(tuple(folds), len(names), tuple(notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    run: LoggedRun
+    base: float
+    row: Vector
+
+
+def _told(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], sized: bool) -> _Told | None:
+    """Return what the stack sees of a run; None if a law refuses it."""
+    seen = run.seen(fraction)
+    if seen is None:
+        return None
+    try:
+        base = BASE.law(seen, run.schedule, siblings).final()
+        return _Told(run, base, features(seen, run.schedule, siblings, base, sized))
+    except RefusedError:
+        return None
+
+
+def _fold(group: str, place: Mapping[str, int], learned: Sequence[_Told], left: Sequence[_Told]) -> Fold | None:
+    groups = tuple(configuration(told.run) for told in learned)
+    if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
+        return None
+    names = [law.name for law in OTHER_LAWS]
+    return Fold(
+        family=left[0].run.log.family,
+        group=group,
+        size=left[0].run.size,
+        learned=np.array([place[told.run.log.name] for told in learned]),
+        rows=np.array([told.row for told in learned]),
+        target=np.array([np.log(told.run.final() / told.base) for told in learned]),
+        groups=groups,
+        left=np.array([place[told.run.log.name] for told in left]),
+        left_rows=np.array([told.row for told in left]),
+        base=np.array([told.base for told in left]),
+        final=np.array([told.run.final() for told in left]),
+        laws=tuple(
+            {BASE.name: told.base}
+            | dict(zip(names, (told.base * np.exp(told.row[: len(names)])).tolist(), strict=True))
+            for told in left
+        ),
+    )

@@ -1,0 +1,62 @@
+"""Formulas in words with their sources, and the rule of the verdict."""
+
+from collections.abc import Iterable, Sequence
+
+from toposcope.analysis.adjustment import NAMES
+from toposcope.analysis.verdict import RULE
+from toposcope.report.document import Block, Picture, Terms, say
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+
+QUANTITIES = Terms(
+    (
+        ("analysed layers", "every weight matrix but embeddings and positions; a tied head once."),
+        ("neural persistence", "a matrix as a complete bipartite graph, its edges entering by descending |w| / max "
+         "|w|; the mean of 1 − a over the edges a of the maximum spanning tree, every weight counted (Rieck et al. "
+         "2019, arXiv:1812.09764, Eq. 1). Of the network: the mean over layers."),
+        ("H0 and H1", "Vietoris–Rips persistence of the rows of a matrix, Euclidean, in float64. Totals are sums of "
+         "bar lengths, over layers for the network. H0 is exact on all rows. So is H1, unless fewer points are "
+         "declared or memory has no room for them; then its bars are those of farthest-point landmarks, and the table "
+         "of features carries their cover radius r (the bottleneck error is at most 2r), while the number of bars and "
+         "their births are exact all the same. “Pooled” is one cloud of all layers' rows, padded with zeros to the "
+         "widest."),
+        ("loss", "the validation loss on a fixed held-out set; where there is none, the training loss averaged over "
+         "the last 100 steps, or since the checkpoint before if that is less. The loss of a single batch is shown "
+         "beside it, as published."),
+        ("clocks", "what drifts with training whatever the model learns: the step, the cumulative learning rate, the "
+         "weight norm. Almost any feature correlates with the loss because both follow them."),
+        ("rho", "Spearman's rank correlation over the checkpoints of one run."),
+        ("block bootstrap", "resamples of blocks of neighbouring checkpoints; the block length by the rule of Politis "
+         "& White 2004, at least the square root of the number of checkpoints; 1,000 resamples, percentile intervals."),
+        ("effective number", "checkpoints divided by how much their autocorrelations repeat one another."),
+        ("circular shifts", "the share of all rotations of the loss that correlate at least as strongly."),
+        ("partial correlation", "of ranks, after the ranks of the controls are taken out of both by linear regression; "
+         "its p counts as many checkpoints as the autocorrelation of what is left allows."),
+        ("cross-pairing", "the feature of every other run against this run's loss. What another model's feature tells "
+         "as well is a trend that all runs share."),
+        ("scale-free twin", "the feature over the power of the weights' norm that it grows with."),
+        ("adjusted p", "over all rows of the association table with the same target; by which method, the rule says."),
+        ("phases", "the published rule on a moving average of 5 checkpoints: the step of the largest change, and the "
+         "first step where 3 changes in a row stay under 10% of it. Beside it, change points, the number of which a "
+         "Bayesian information criterion chooses, with bootstrap intervals, and a test against a smooth trend."),
+        ("scaling", "f(N) = a N^b by least squares of the logarithms, and with an offset; resampled over runs."),
+        ("random matrices", "of each layer's shape, scaled to its norm; neural persistence and H0 with their spread."),
+        ("comparing correlations", "Williams' test for two that share a loss (Steiger 1980), and a block bootstrap; "
+         "Fisher's z for those of independent runs."),
+    )
+)  # fmt: skip
+
+
+def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+    from toposcope.report.sections import report_sections  # which this section is one of
+
+    return (
+        QUANTITIES,
+        *(block for section in report_sections() for block in section.methods(material)),
+        say(RULE),
+        say(f"Here p-values are adjusted by the method of {NAMES[material.adjust]}."),
+        *(say(f"{note}.", note=True) for note in material.notes),
+    )
+
+
+SECTION = ReportSection(anchor="methods", title="Methods", position=920, blocks=_blocks)

@@ -1,0 +1,93 @@
+"""Phases by the published rule, and change points with a test."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
+from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.figures.change import change_points
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import (
+    Column,
+    Spec,
+    feature_of,
+    headline_rows,
+    missing,
+    number_of,
+    p_value,
+    share,
+    table,
+    text_of,
+    whole,
+)
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show the published rule, how much it depends on its settings, and change points with a test."""
+    rules, points = (headline_rows(material.tables[name]) for name in ("phases", "change_points"))
+    rules.sort(key=lambda row: row["feature"] != str(NP_MEAN))
+    largest, diminishing = "largest change", "diminishing returns"
+    rule_specs = (
+        feature_of(),
+        text_of("run", "run", names_row=True),
+        number_of("step", "largest_change", whole, group=largest),
+        _steps("over settings", "largest_change_first", "largest_change_last", largest),
+        number_of("step", "diminishing_returns", whole, group=diminishing),
+        _steps("over settings", "diminishing_first", "diminishing_last", diminishing),
+        number_of("settings", "n_settings", whole),
+        number_of("that agree", "share_same", share),
+    )
+    point_specs = (
+        feature_of(),
+        text_of("run", "run", names_row=True),
+        number_of("step", "step", whole),
+        _steps("95% interval", "low", "high", ""),
+        number_of("p", "p_smooth", p_value),
+        (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
+    )
+    found = table("phases", "Phases by the published rule", rule_specs, rules)
+    told = say(
+        "The published rule (moving average of 5 checkpoints, 10% of the peak, 3 in a row) always finds a step of "
+        "largest change, whether or not there is a phase. “Over settings” is the range of its answers over windows and "
+        "thresholds. All features: ", csv("phases"), ".",
+    )  # fmt: skip
+    changes = table("change-points", "Change points", point_specs, points)
+    tested = say(
+        f"Change points by a criterion that weighs fit against their number: {_explained(points)}. All: ",
+        csv("change_points"), ".",
+    )  # fmt: skip
+    return (
+        *pictures,
+        told if found else None,
+        folded(found, "Phases by the published rule"),
+        tested if changes else None,
+        folded(changes, "Change points"),
+    )
+
+
+def _steps(title: str, low: str, high: str, group: str) -> Spec:
+    def write(row: Mapping[str, Any]) -> str:
+        first, last = row[low], row[high]
+        return "–" if missing(first) or missing(last) else f"{whole(first)} to {whole(last)}"
+
+    return Column(title, group=group), write
+
+
+def _explained(points: Sequence[Mapping[str, Any]]) -> str:
+    smooth = sum(bool(row["explained"]) for row in points)
+    return f"a smooth trend explains {smooth} of the {len(points)} shown"
+
+
+SECTION = ReportSection(
+    anchor="phases",
+    title="Phases and change points",
+    position=110,
+    tables={
+        "phases": lambda material: phase_table(material.trajectories),
+        "change_points": lambda material: change_point_table(material.trajectories),
+    },
+    charts=(change_points,),
+    compared_charts=(change_points,),
+    blocks=_blocks,
+)

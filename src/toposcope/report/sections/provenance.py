@@ -1,0 +1,43 @@
+"""What makes the study again."""
+
+import platform
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+
+from toposcope.analysis.table import SEED
+from toposcope.report.document import Block, Code, Picture, details, say
+from toposcope.report.document import Preformatted as Lines
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+
+PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "matplotlib")
+
+
+def versions() -> dict[str, str]:
+    """Return what the report was made with."""
+    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+
+
+def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+    """Tell what makes the study again."""
+    declaration, corpus = material.declaration, material.corpus
+    seeds = {run.name: run.training.seed for run in declaration.resolved_runs()}
+    trained: list[Block | None] = []
+    if seeds:
+        told = ", ".join(f"{run} {seed}" for run, seed in seeds.items())
+        trained = [
+            say(f"Seeds of training: {told}."),
+            say("SHA-256 of the corpus: ", Code(corpus), ".") if corpus else None,
+        ]
+    name = declaration.name
+    return (
+        say(f"Made with {', '.join(f'{package} {version}' for package, version in versions().items())}."),
+        *trained,
+        say(f"Every random choice of the statistics is derived by name from the seed {SEED}."),
+        say("To make it again, keep the declaration below as ", Code(f"{name}.toml"), " and run:"),
+        Lines(f"toposcope study run {name}.toml --out {name}\ntoposcope report {name}", "Commands"),
+        details("The declaration, with every default written out", Lines(declaration.to_toml(), "Declaration")),
+    )
+
+
+SECTION = ReportSection(anchor="provenance", title="Provenance", position=930, blocks=_blocks)

@@ -1,0 +1,70 @@
+"""Hidden states over training and by depth, embeddings, and their diagrams."""
+
+from collections.abc import Iterable, Sequence
+
+from toposcope.analysis.wording import joined
+from toposcope.report.document import Block, Picture, Terms, say
+from toposcope.report.figures.representations import depth, embeddings, representations
+from toposcope.report.figures.state_diagrams import state_crocker, state_diagrams
+from toposcope.report.headline import cloud_named, clouds_of
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+
+STATE_QUANTITIES = Terms(
+    (
+        ("hidden states", "of a fixed text, a point a token or a text (the mean over its tokens, padding left out); "
+         "the last one, behind the final norm, unless a layer is named. Diagrams are of their Vietoris–Rips "
+         "filtration, of all points and components unless the declaration says fewer; farthest-point landmarks carry "
+         "a cover radius, random points a spread over draws."),
+        ("RankMe", "exp of the entropy of σ / Σσ, σ the singular values of the centred states (Garrido et al. 2023)."),
+        ("effective rank", "exp of the entropy of λ / Σλ, λ the eigenvalues of their covariance, as the published "
+         "study took it. λ goes as σ², so that it is lower than RankMe; the two are not to be mixed up."),
+        ("other spectra", "participation ratio (Σλ)² / Σλ²; decay: the exponent of λ over its rank; stable rank Σλ / "
+         "λ₁; top eigenvalue λ₁; anisotropy: the mean cosine of two states; mean norm. Of all points, streamed."),
+        ("intrinsic dimension", "from the ratio of the distances to the second and the first neighbour (Facco et al. "
+         "2017, two-NN)."),
+        ("loss on the text", "nats a token of a fixed text, every token predicted once; bits per byte compare models "
+         "of different tokenizers."),
+        ("clocks of hidden states", "beside the step their own top eigenvalue: totals grow with the scale of the "
+         "cloud, and that drifts. A feature has to keep its correlation given both."),
+        ("similarity", "of the same texts, point by point: linear CKA (Kornblith et al. 2019), 1 for alike; orthogonal "
+         "Procrustes distance, and representation topology divergence, RTD (Barannikov et al. 2022), 0 for alike."),
+        ("phases of representations", "Li et al. 2025: rank falls (warm-up), rises (entropy-seeking), falls again "
+         "(compression-seeking). Here: turns between monotone stretches, as few as noise allows, with intervals."),
+        ("equal step, tokens, loss", "features of runs of different size, interpolated between checkpoints to levels "
+         "all of them reach; never extrapolated."),
+        ("Fisher's z here", "takes the two correlations for independent although they share a loss, and checkpoints "
+         "for independent although neighbours are nearly the same model: it is shown because it is often published. "
+         "Williams' test drops the first assumption, the block bootstrap of the difference of |rho| both."),
+    )
+)  # fmt: skip
+
+
+OTHERWISE = "hidden states (default options)"
+"""What a note calls a cloud that has no options to be told apart by."""
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show hidden states over training and by depth, embeddings, diagrams."""
+    clouds = clouds_of(material.trajectories)
+    labels = [label for t in material.trajectories for label, cloud in t.clouds.items() if label == cloud]
+    names = list(dict.fromkeys(map(cloud_named, (*clouds, *labels))))
+    others = [OTHERWISE if name == "hidden states" else name for name in names[len(clouds) :]]
+    note = (
+        f"The figures are of {joined(names[: len(clouds)])}; the tables also hold {joined(others)}." if others else ""
+    )
+    return (*pictures, say(note, note=True) if note and pictures else None)
+
+
+def _methods(material: Material) -> Iterable[Block | None]:
+    return [STATE_QUANTITIES] if any(t.clouds for t in material.trajectories) else []
+
+
+SECTION = ReportSection(
+    anchor="representations",
+    title="Representations",
+    position=50,
+    charts=(representations, depth, embeddings, state_diagrams, state_crocker),
+    blocks=_blocks,
+    methods=_methods,
+)

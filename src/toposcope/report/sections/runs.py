@@ -1,0 +1,80 @@
+"""The runs of a study, and how they trained."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.wording import counted
+from toposcope.report.document import Block, Picture, say
+from toposcope.report.figures.training import losses
+from toposcope.report.headline import named
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import (
+    Spec,
+    number_of,
+    plain,
+    table,
+    text_of,
+    whole,
+)
+from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show the runs, and how they trained."""
+    finals = {t.run: (name, values[-1]) for t in material.trajectories for name, values in _first(t.targets)}
+    rows = [
+        {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
+        for row in material.runs.to_dicts()
+    ]
+    texts = TextLosses.of(material)
+    rows = [{**row, **texts.by_run.get(row["run"], {})} for row in rows]
+    specs: list[Spec] = [
+        text_of("run", "run", names_row=True),
+        text_of("kind", "kind"),
+        number_of("parameters", "n_parameters", whole),
+        text_of("status", "status"),
+        number_of("last step", "last_step", whole),
+        number_of("checkpoints", "n_checkpoints", whole),
+        number_of("last value", "final", plain, group="loss at the last measured checkpoint"),
+        text_of("which", "target", group="loss at the last measured checkpoint"),
+        *texts.columns(),
+    ]
+    note = say(NOT_COMPARABLE, note=True) if texts.tokens_differ else None
+    return (*pictures, table("runs", "Runs of the study", specs, rows), note)
+
+
+def _first(targets: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return list(targets.items())[:1]
+
+
+def _summary(material: Material) -> list[str]:
+    """Say which runs diverged or did not end, and how much of the work failed."""
+    runs, n_errors = material.runs, len(material.errors)
+    found = []
+    for run, step in runs.filter(status="diverged").select("run", "last_step").iter_rows():
+        found.append(f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step.")
+    unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
+    if unfinished:
+        found.append(f"Not complete: {', '.join(unfinished)}.")
+    if n_errors:
+        found.append(
+            f"{counted(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
+        )
+    return found
+
+
+SECTION = ReportSection(
+    anchor="runs",
+    title="The runs",
+    position=30,
+    tables={"runs": lambda material: material.runs},
+    charts=(losses,),
+    compared_charts=(losses,),
+    blocks=_blocks,
+    summary=_summary,
+    summary_position=40,
+)

@@ -1,0 +1,8 @@
+"""Similarity of hidden states between layers and between checkpoints."""
+
+from toposcope.report.figures.similarity import checkpoint_similarity, layer_similarity
+from toposcope.report.section import ReportSection
+
+SECTION = ReportSection(
+    anchor="similarity", title="Similarity", position=70, charts=(layer_similarity, checkpoint_similarity)
+)
