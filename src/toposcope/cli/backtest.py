@@ -75,12 +75,12 @@ def backtest(
     if out is not None:
         write_page(out, "Backtest of forecasts", page, workers=1)
     if as_json:
-        told = {
-            **{name: frame.to_dicts() for name, frame in tables.items()},
-            **{"summary": page.summary(), "notes": [*found.remarks, *page.notes()]},
+        values = {
+            **{"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()},
+            **{"summary": page.summary(), "remarks": [*found.remarks, *page.notes()]},
             **{"split": split, "unit": found.unit},
         }
-        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(values), sort_keys=True))
     else:
         _show(found, tables)
         for sentence in page.summary():
