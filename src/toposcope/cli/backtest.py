@@ -52,18 +52,17 @@ def backtest(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Score the forecasters on complete runs, as if each were still in progress.
+    """Measure how well the forecasters predict runs whose end is known.
 
-    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning, with
-    forecasters that learn from the other runs only. For a study, the scores also show what topology adds. Files are
-    written at the end.
+    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning and from
+    the other runs. For a study the report also says what topology adds. Files are written at the end.
 
     \b
     Example:
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.forecasting.backtesting import backtest as run_backtest
+    from toposcope import forecasting
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, backtest_page
@@ -71,21 +70,21 @@ def backtest(
 
     shares = _shares(fractions)
     with bad_use():
-        collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
+        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
-        rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
-        backtested = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
+        rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
+        backtested = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
         page = backtest_page(backtested, data, workers=workers, progress=progress)
         tables = page.tables()
     if out is not None:
         write_page(out, "Backtest of forecasts", page, workers=1)
     if as_json:
-        content = {
-            **{name: frame.to_dicts() for name, frame in tables.items()},
-            **{"summary": page.summary(), "notes": [*backtested.remarks, *page.notes()]},
+        values = {
+            **{"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()},
+            **{"summary": page.summary(), "remarks": [*backtested.remarks, *page.notes()]},
             **{"split": split, "unit": backtested.unit},
         }
-        click.echo(json.dumps(finite_or_null(content), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(values), sort_keys=True))
     else:
         _print(backtested, tables)
         for sentence in page.summary():

@@ -53,7 +53,7 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
     "--schedule",
     default="",
     metavar="TEXT",
-    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2. Default: recognised in the log.",
+    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: that of the log.",
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if the log lacks it.")
 @columns_option

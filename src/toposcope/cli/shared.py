@@ -102,9 +102,9 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
         default="lru:10GB",
         show_default=True,
         metavar="none|lru:SIZE|all",
-        help="Which fetched bytes are kept for the next time.",
+        help="Size of the cache of fetched bytes.",
     )
-    @click.option("--offline", is_flag=True, help="Use only bytes that were kept, without the network.")
+    @click.option("--offline", is_flag=True, help="Use only the cache, not the network.")
     @functools.wraps(command)
     def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
         from toposcope.checkpoints.sources import Access
