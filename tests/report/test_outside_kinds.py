@@ -88,7 +88,7 @@ def test_the_same_numbers_declared_as_topology_are_announced() -> None:
 @pytest.mark.usefixtures("registered")
 def test_the_probe_of_the_guide_is_a_control(tmp_path: Path) -> None:
     module = ModuleType("small_weights_of_the_guide")
-    exec(compile(sample_probe(), module.__name__, "exec"), module.__dict__)  # noqa: S102 - our own guide
+    exec(compile(sample_probe(), module.__name__, "exec"), module.__dict__)
     found = write_series(tmp_path / "found", [0, 5])
     assert not run_study(series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}]), tmp_path / "study", 1)
     kinds = dict(frame(tmp_path / "study").select("probe", "kind").unique().iter_rows())

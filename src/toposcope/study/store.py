@@ -101,7 +101,8 @@ class Store:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
             if self.meta("schema_version") in OLDER:
                 _put_kinds(
-                    c, c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement")
+                    c,
+                    c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
                 )
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
 

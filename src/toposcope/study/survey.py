@@ -10,19 +10,18 @@ from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.pool import Engine, TaskFailure
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.models import Origin, Reader
-from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.feature import NETWORK
+from toposcope.probes.needs import Need, RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
 from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_task, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
-from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
+from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.store import CheckpointRow, Store, Unit
 from toposcope.study.tally import Tally
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, one_line, read_task
 
 OPENED_AT_ONCE = 8
 """Remote checkpoints whose headers are fetched side by side."""
@@ -45,15 +44,8 @@ class Survey:
         What reads and measures checkpoints, and what does the work that needs this machine's files.
     keep : int or None
         Bytes of fetched checkpoints that may lie on this disk (see `Access`).
-    evaluable : frozenset of str
-        Runs trained here.
-    corpus : Path
-    corpus_sha256 : str
-    origins : mapping of str to Origin
-        Where what belongs to the models lies, by run.
-    text : Path
-        The text models read.
-    text_sha256 : str
+    contexts : mapping of str to RunContext
+        What inputs are made from, by run.
     """
 
     store: Store
@@ -63,12 +55,7 @@ class Survey:
     engine: Engine
     here: Engine
     keep: int | None
-    evaluable: frozenset[str]
-    corpus: Path
-    corpus_sha256: str
-    origins: Mapping[str, Origin]
-    text: Path
-    text_sha256: str
+    contexts: Mapping[str, RunContext]
     progress: Progress = silent
     errors: dict[Unit, str] = field(default_factory=dict)
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
@@ -111,7 +98,7 @@ class Survey:
         return stale
 
     def _lacks_hash(self, row: CheckpointRow) -> bool:
-        return not row.weights_hash and any(probe.NEEDS & WHOLE for probe in self.sources)
+        return not row.weights_hash and any(need.whole_model for need in needs_of(*self.sources))
 
     def _sizes(self) -> dict[Place, Size]:
         """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
@@ -163,12 +150,14 @@ class Survey:
             tasks += made
         expected = sum(milliseconds(probe, sizes[place].shapes) for place in portion for probe in probes)
         tally.add(expected - sum(task.milliseconds for task in tasks))
-        here = [task for task in tasks if task.run_directory]
-        anywhere = [task for task in tasks if not task.run_directory]
+        # The files of runs trained here lie on this machine.
+        local = {probe for probe in probes if any(need.trained_here for need in needs_of(probe))}
+        here = [task for task in tasks if task.probe in local]
+        anywhere = [task for task in tasks if task.probe not in local]
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with Group(self._store) as group:
-            for engine, mine in ((self.engine, anywhere), (self.here, here)):
-                results = engine.run(measure_task, mine, tally.partly, lambda task: task.n_bytes, group.flush)
+            for engine, chosen in ((self.engine, anywhere), (self.here, here)):
+                results = engine.run(measure_task, chosen, tally.partly, lambda task: task.n_bytes, group.flush)
                 for task, result in results:
                     tally.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
@@ -199,36 +188,35 @@ class Survey:
             steps_of.setdefault(run, set()).add(step)
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)
-            steps, around = sorted(self.checkpoints[run]), self._surroundings(run, probes, only)
+            steps, inputs = sorted(self.checkpoints[run]), self._input_keys(run, probes, only)
             found = [
                 planned
                 for probe, source in probes.items()
-                for planned in plan(rows, steps, only, probe, source, measured, self.directory, around)
+                for planned in plan(rows, steps, only, probe, source, measured, self.directory, inputs)
             ]
             self.store.drop_measurements(unit for planned in found for unit in planned.stale)
             # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
             yield from ((run, planned) for planned in sorted(found, key=lambda p: p.step) if planned.wanted)
 
-    def _surroundings(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> Surroundings:
-        """Return what numbers depend on besides tensors; configurations and tokenizers are read where it matters."""
-        named = {probe for pair in probes.items() for probe in pair if probe is not None}
-        models: dict[int, str] = {}
-        if any("model" in probe.NEEDS for probe in named):
-            chosen = self.rows[run] if any(probes.values()) else self.rows[run].keys() & set(only)
-            models = {step: key for step in sorted(chosen) if (key := self._model_key(run, step))}
-        roles = {str(checkpoint.roles) for checkpoint in self.checkpoints[run].values()}
-        return Surroundings(run in self.evaluable, self.corpus_sha256, models, "".join(sorted(roles)))
+    def _input_keys(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> InputKeys:
+        """Return what the inputs of probes depend on; only the inputs that a probe needs are looked at."""
+        needs = needs_of(*probes, *probes.values())
+        is_trained_here = self.contexts[run].directory is not None
+        inapplicable = frozenset(need.name for need in needs if need.trained_here and not is_trained_here)
+        # A probe that compares looks at earlier checkpoints too.
+        steps = sorted(self.rows[run] if any(probes.values()) else self.rows[run].keys() & set(only))
+        keys = {need.name: self._keys_of(need, run, steps) for need in needs if need.name not in inapplicable}
+        return InputKeys(keys, inapplicable)
 
-    def _reader(self, run: str, step: int) -> Reader:
-        return Reader(self.checkpoints[run][step], self.origins[run], self.text)
-
-    def _model_key(self, run: str, step: int) -> str:
-        """Return what a model and the text are known by; empty, and an error of the study, if it cannot be read."""
-        try:
-            return self.text_sha256 + model_key(self.checkpoints[run][step], self.origins[run])
-        except ToposcopeError as error:
-            self._fail({Unit(run, step, "", "model", ""): str(error)})
-            return ""
+    def _keys_of(self, need: Need, run: str, steps: Sequence[int]) -> dict[int, str]:
+        """Return the keys of an input by step; where there is none, it is an error of the study."""
+        keys = {}
+        for step in steps:
+            try:
+                keys[step] = need.key(self.checkpoints[run][step], self.contexts[run])
+            except Exception as error:  # noqa: BLE001 - kept as a row of the study
+                self._fail({Unit(run, step, "", need.name, ""): one_line(error)})
+        return keys
 
     def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
         """Give a task what another probe found: diagrams, or kept states."""
@@ -254,9 +242,7 @@ class Survey:
             known=self._known(run, planned) if planned.current else {},
             first=self._hashed(run, planned.first) if "first" in probe.NEEDS else None,
             previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
-            run_directory=self.directory / "runs" / run if "gradients" in probe.NEEDS else None,
-            corpus=self.corpus,
-            reader=self._reader(run, planned.step) if "model" in probe.NEEDS else None,
+            context=self.contexts[run] if needs_of(probe) else None,
         )
         if probe.NEEDS & {"diagrams", "states"}:
             yield whole
