@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# One process a core; the tests of a module whose fixture is costly stay together.
+PARALLEL := -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format bench docs clean
@@ -21,10 +23,10 @@ demo: $(READY)  ## set up, train a small family, measure it, write a report (a f
 	$(BIN)/toposcope demo --out toposcope-demo
 
 test: $(READY)  ## set up and run the tests (minutes)
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
 test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest $(PARALLEL) -m slow
 
 check: $(READY)  ## format, lint, types, import rules
 	$(BIN)/ruff format --check src tests benchmarks

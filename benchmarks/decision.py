@@ -40,7 +40,7 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
 from toposcope.forecasting.forecast import RefusedError
 from toposcope.forecasting.scaling.scaling_law import fit_scaling_law
 from toposcope.logs.points import Points, read_points
-from toposcope.report.figures import STYLE
+from toposcope.report.figures.drawn import STYLE
 from toposcope.report.figures.reliability import reliability as draw
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"

@@ -30,12 +30,12 @@ import textbook_topology
 import toposcope as ts
 from bench import Column, Spread, command, interleaved, ratio, show, write
 from published_shapes import make_family
-from toposcope.analysis import analyse
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.engine.pool import Workers
 from toposcope.probes import Feature
+from toposcope.report.writing import study_page
 from toposcope.study.declaration import Declaration, DeclaredSeries
 from toposcope.study.runner import run_study
 
@@ -289,12 +289,11 @@ def reports(runs: Sequence[Path], directory: Path, repeats: int) -> list[Row]:
     measured(runs, directory, STUDY_PROBES, PROCESSES)
     seconds = perf_counter() - begin
     study = ts.Study.load(directory)
-    frames = study.frame(), study.labels(), study.log(), study.runs()
-    analyse(*frames)
+    study_page(study).tables()
     command = [sys.executable, "-c", "from toposcope.cli import main; main()", "report", str(directory)]
     contestants: dict[str, Callable[[], object]] = {
         "toposcope report": lambda: subprocess.run(command, check=True, capture_output=True),
-        "analyse() alone": lambda: analyse(*frames),
+        "its tables alone": lambda: study_page(study).tables(),
     }
     taken = interleaved(contestants, min(repeats, 3))
     return [

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family import GPT, SIZES, Training, build
+from toposcope.family import GPT, SIZES, TrainingOptions, build
 from toposcope.family.model import Attention
 
 
@@ -46,7 +46,7 @@ def textbook_model(size_name: str, seed: int) -> GPT:
     return model
 
 
-def textbook_steps(model: GPT, data: Tensor, training: Training, steps: int) -> list[float]:
+def textbook_steps(model: GPT, data: Tensor, training: TrainingOptions, steps: int) -> list[float]:
     """Train for some steps and return every loss.
 
     Parameters
@@ -54,7 +54,7 @@ def textbook_steps(model: GPT, data: Tensor, training: Training, steps: int) -> 
     model : GPT
         From `textbook_model`.
     data : Tensor, shape (n,), int64
-    training : Training
+    training : TrainingOptions
     steps : int
     """
     size = model.size

@@ -18,7 +18,7 @@ from rich.progress import track
 
 from bench import RESULTS, Column, Spread, interleaved, show, write
 from textbook import textbook_model, textbook_steps
-from toposcope.family import SIZES, Corpus, Run, Training, build
+from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences
 from toposcope.family.training import Outcome, _Trainer
 from toposcope.progress import silent
@@ -64,7 +64,7 @@ def main(quick: bool, repeats: int, seconds: float, out: Path) -> None:
     show(rows, COLUMNS, "Training: median (lowest-highest)")
     facts = {
         "timed": "the update loop alone, without checkpoints and validation",
-        "settings": f"batch size {Training().batch_size}, context {SIZES['tiny-3k'].context}, the published defaults",
+        "settings": f"batch size {TrainingOptions().batch_size}, context {SIZES['tiny-3k'].context}, as published",
         "corpus": f"{CORPUS.source}, {tokens.n_characters} characters, SHA-256 {tokens.sha256}",
         "samples": f"{repeats} of about {seconds:g} s each, in turn; median (lowest-highest)",
     }
@@ -76,7 +76,7 @@ def compare(
 ) -> dict[str, str | int | Spread]:
     """Time both loops on one size."""
     long = tokens.training.long()
-    training = Training(steps=10**6)
+    training = TrainingOptions(steps=10**6)
     model = textbook_model(size, training.seed)
     trainer = _Trainer(Run(name=size, size=SIZES[size], corpus=CORPUS, training=training), tokens, folder / size)
     trainer.outcome = Outcome("running", 0)

@@ -1,5 +1,8 @@
 """Sphinx configuration: ``sphinx-build -W -b html docs docs/_build``."""
 
+import re
+from typing import Any
+
 from toposcope.version import __version__
 
 project = "toposcope"
@@ -7,7 +10,13 @@ author = "The toposcope authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 
@@ -23,6 +32,35 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100
 
 html_theme = "furo"
 html_title = f"toposcope {release}"
+
+
+def _short_types(
+    _app: Any, _what: str, _name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
+) -> Any:
+    """Write types as the code does: arrays not as NumPy expands them, classes without their modules."""
+
+    def shorten(text: str) -> str:
+        text = re.sub(r"~?numpy\.ndarray\[tuple\[.*?\], ~?numpy\.dtype\[~?(?:numpy\.)?(\w+)\]\]", r"NDArray[\1]", text)
+        return re.sub(r"~(?:\w+\.)*(\w+)", r"\1", text)
+
+    return tuple(text and shorten(text) for text in (signature, returns))
+
+
+def _split_attributes(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Give each of several attributes that share a line a line of its own."""
+    split = []
+    for line in lines:
+        field = re.match(r":(ivar|vartype) (\w+(?:, \w+)+):(.*)", line)
+        split += [f":{field[1]} {name}:{field[3]}" for name in field[2].split(", ")] if field else [line]
+    lines[:] = split
+
+
+def setup(app: Any) -> None:
+    """Connect the handlers above."""
+    app.connect("autodoc-process-signature", _short_types)
+    app.connect("autodoc-process-docstring", _split_attributes, priority=900)

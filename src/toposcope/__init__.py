@@ -5,18 +5,30 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.version import __version__
 
-__all__ = ["Study", "ToposcopeError", "__version__", "homology", "measure", "neural_persistence", "rips", "series"]
+__all__ = [
+    "Study",
+    "ToposcopeError",
+    "__version__",
+    "doctor",
+    "homology",
+    "measure",
+    "neural_persistence",
+    "rips",
+    "series",
+]
 
 if TYPE_CHECKING:
     from toposcope import homology
     from toposcope.checkpoints import series
     from toposcope.errors import ToposcopeError
     from toposcope.homology import neural_persistence, rips
+    from toposcope.integrity import doctor
     from toposcope.study import Study, measure
 
 _HOMES = {
     "Study": "toposcope.study",
     "ToposcopeError": "toposcope.errors",
+    "doctor": "toposcope.integrity",
     "measure": "toposcope.study",
     "neural_persistence": "toposcope.homology",
     "rips": "toposcope.homology",

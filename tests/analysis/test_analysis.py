@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from toposcope.analysis import analyse
+from toposcope.analysis import association_table, scaling_table, trajectories
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 
@@ -25,8 +25,8 @@ def published(published_study: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.reference
 def test_h0_total_says_what_the_step_says(published: Study) -> None:
-    analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
-    rows = analysis.association.filter(feature=H0_TOTAL, group="network")
+    found = trajectories(published.frame(), published.labels(), published.log())
+    rows = association_table(found).filter(feature=H0_TOTAL, group="network")
     assert set(rows.get_column("target")) == {"smoothed_loss", "batch_loss"}
     assert set(rows.get_column("verdict")) == {"trend only"}
     # To the last bit but one: ranks are the same, sums are not taken in the same order.
@@ -40,9 +40,9 @@ def test_h0_total_says_what_the_step_says(published: Study) -> None:
 
 @pytest.mark.reference
 def test_published_correlation_of_neural_persistence(published: Study, published_study: Path) -> None:
-    analysis = analyse(published.frame(), published.labels(), published.log(), published.runs())
+    found = trajectories(published.frame(), published.labels(), published.log())
     expected = json.loads((published_study / "analysis.json").read_bytes())["correlations"]
-    rows = analysis.association.filter(feature="neural_persistence np_mean", target="batch_loss", group="network")
+    rows = association_table(found).filter(feature="neural_persistence np_mean", target="batch_loss", group="network")
     for run, rho, p in rows.select("run", "rho", "p").iter_rows():
         assert rho == pytest.approx(expected[run]["np_mean_vs_loss"]["rho"], abs=1e-9)
         assert p == pytest.approx(expected[run]["np_mean_vs_loss"]["p"], rel=1e-6)
@@ -71,36 +71,37 @@ def _frames(n: int, loss: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFram
 
 
 def test_without_a_loss_there_is_no_association() -> None:
-    analysis = analyse(*_frames(10, loss=False))
-    assert len(analysis.association) == 0
-    assert analysis.trajectories[0].targets == {}
+    found = trajectories(*_frames(10, loss=False)[:3])
+    assert len(association_table(found)) == 0
+    assert found[0].targets == {}
 
 
 def test_one_checkpoint_is_no_error() -> None:
-    analysis = analyse(*_frames(1, loss=True))
-    assert len(analysis.scaling) == 0
-    assert set(analysis.association.get_column("verdict")) == {"too few"}
+    *frames, runs = _frames(1, loss=True)
+    found = trajectories(*frames)
+    assert len(scaling_table(found, runs)) == 0
+    assert set(association_table(found).get_column("verdict")) == {"too few"}
 
 
 def test_a_run_of_failures_alone_is_no_error() -> None:
-    features, *others = _frames(10, loss=True)
-    analysis = analyse(features.with_columns(layer=pl.lit("w")), *others)
-    assert analysis.trajectories == []
-    assert len(analysis.association) == 0
+    features, labels, log, _ = _frames(10, loss=True)
+    found = trajectories(features.with_columns(layer=pl.lit("w")), labels, log)
+    assert found == []
+    assert len(association_table(found)) == 0
 
 
 def test_a_sparse_validation_loss_is_not_the_target() -> None:
-    features, labels, log, runs = _frames(30, loss=True)
+    features, labels, log, _ = _frames(30, loss=True)
     between = log.with_columns(step=pl.col("step") + 50, loss=pl.col("loss") + 1)
     sparse = pl.concat([log, between]).sort("step")
     sparse = sparse.with_columns(
         validation_loss=pl.when(pl.col("step") % 500 == 0).then(pl.col("validation_loss"))  # 6 of 30
     )
-    (trajectory,) = analyse(features, labels, sparse, runs).trajectories
+    (trajectory,) = trajectories(features, labels, sparse)
     assert next(iter(trajectory.targets)) == "smoothed_loss"
 
 
 def test_equal_input_gives_equal_tables() -> None:
-    first, second = (analyse(*_frames(20, loss=True)) for _ in range(2))
-    assert first.association.equals(second.association)
-    assert set(first.association.get_column("target")) == {"validation_loss", "batch_loss"}
+    first, second = (association_table(trajectories(*_frames(20, loss=True)[:3])) for _ in range(2))
+    assert first.equals(second)
+    assert set(first.get_column("target")) == {"validation_loss", "batch_loss"}

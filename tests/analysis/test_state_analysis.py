@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 from named_features import by_feature, by_group
 
-from toposcope.analysis import Analysis, analyse
 from toposcope.analysis.association import COLUMNS
+from toposcope.analysis.matched import matched_table
+from toposcope.analysis.phases import phase_table
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope.study.feature_file import read_features
@@ -19,7 +20,7 @@ SPECTRAL = ("effective_rank", "participation_ratio", "eigenspectrum_decay", "sta
 
 
 @pytest.fixture(scope="module")
-def pythia(published_study: Path) -> Analysis:
+def pythia(published_study: Path) -> list[Trajectory]:
     """The published hidden states, as an import hands them on."""
     ((name, run),) = read_features(published_study / "pythia-70m-hidden-states.json").items()
     rows = [(step, key, value) for step, told in run.features.items() for key, value in told.items()]
@@ -31,17 +32,13 @@ def pythia(published_study: Path) -> Analysis:
     )
     labels = pl.DataFrame({"probe": ["published"], "options": ["{}"], "label": ["published"]})
     log = pl.DataFrame({"run": name, "step": run.log.steps, **run.log.values})
-    runs = pl.DataFrame(
-        {"run": [name], "kind": ["series"], "n_parameters": [None], "status": ["complete"], "last_step": [143000]},
-        schema_overrides={"n_parameters": pl.Int64},
-    )
-    return analyse(features, labels, log, runs)
+    return trajectories(features, labels, log)
 
 
 @pytest.mark.reference
-def test_published_hidden_states(pythia: Analysis) -> None:
+def test_published_hidden_states(pythia: list[Trajectory]) -> None:
     """What METHODS 6 asks for beside H1 entropy: step and scale correlate with perplexity as strongly."""
-    rows = {row["feature"].removeprefix("published "): row for row in pythia.association.iter_rows(named=True)}
+    rows = {row["feature"].removeprefix("published "): row for row in association_table(pythia).iter_rows(named=True)}
     entropy = rows["H1.entropy"]
     assert entropy["target"] == "validation_loss"  # the logarithm of the perplexity, of the same ranks
     assert entropy["rho_step"] == pytest.approx(-0.984, abs=5e-4)
@@ -55,22 +52,22 @@ def test_published_hidden_states(pythia: Analysis) -> None:
 
 
 @pytest.mark.reference
-def test_published_topology_is_set_beside_published_spectra(pythia: Analysis) -> None:
-    rows = pythia.comparisons.filter(pl.col("other") != "step", feature="published H1.entropy")
+def test_published_topology_is_set_beside_published_spectra(pythia: list[Trajectory]) -> None:
+    rows = comparison_table(pythia).filter(pl.col("other") != "step", feature="published H1.entropy")
     assert set(rows.get_column("other")) == {f"published {s}" for s in (*SPECTRAL, "eigenvalue_ratio_1_10")}
     told = rows.filter(other="published effective_rank")
     assert told.get_column("test").to_list() == ["Williams", "block bootstrap", "Fisher z"]
     assert told.get_column("difference").to_list() == [pytest.approx(0.859 - 0.556, abs=1e-3)] * 3
-    features = set(pythia.comparisons.filter(pl.col("other") != "step").get_column("feature"))
+    features = set(comparison_table(pythia).filter(pl.col("other") != "step").get_column("feature"))
     assert "published wasserstein_h1_from_prev" in features
     assert "published pca_variance_explained" not in features
 
 
 @pytest.mark.reference
-def test_published_hidden_states_have_phases_and_no_sizes(pythia: Analysis) -> None:
+def test_published_hidden_states_have_phases_and_no_sizes(pythia: list[Trajectory]) -> None:
     expected = {f"published {s}" for s in ("effective_rank", "H0.total", "H1.total", "H1.entropy")}
-    assert set(pythia.phases.get_column("feature")) == expected
-    assert len(pythia.matched) == len(pythia.collapse) == 0
+    assert set(phase_table(pythia).get_column("feature")) == expected
+    assert len(matched_table(pythia, {})) == 0
 
 
 def test_clouds_are_compared_with_their_own_spectra() -> None:

@@ -32,7 +32,9 @@ def test_matrices_are_read_as_stored(dtype: str, tmp_path: Path) -> None:
     assert np.array_equal(layer.read(1, 3).numpy(), W[1:3])
 
 
-@pytest.mark.parametrize("W", [np.ones((2, 3), ">f4"), np.ones((2, 3)).T, np.array([[object()]])], ids=repr)
+@pytest.mark.parametrize(
+    "W", [np.ones((2, 3), ">f4"), np.ones((2, 3)).T, np.array([[object()]])], ids=["big-endian", "columns", "objects"]
+)
 def test_arrays_that_are_laid_out_otherwise_are_refused(W: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "step_5.npy", W, allow_pickle=True)
     with refused(tmp_path / "step_5.npy", "C order"):

@@ -102,7 +102,7 @@ def test_only_the_files_of_the_wanted_rows_are_read(tmp_path: Path) -> None:
     assert torch.equal(layer.read(0, 3), weights["head.weight"][:3])
     with refused(second, "head.weight", "changed"):
         layer.read(0, 4)
-    with refused(second, "head.weight", "no archive"):
+    with refused(second, "head.weight", "not an archive"):
         Checkpoint(folder, 1).layers()[0].read()
 
 
@@ -353,4 +353,4 @@ def test_descriptors_of_what_it_was_written_through(tmp_path: Path) -> None:
 
 def test_safetensors_in_distcp_are_refused(tmp_path: Path) -> None:
     folder = write_sharded(tmp_path / "1", {"w": W}, {}, serialization_format=SerializationFormat.SAFETENSORS)
-    assert kind(folder, "no archive", at="__0_0.distcp") == "damaged"
+    assert kind(folder, "not an archive", at="__0_0.distcp") == "damaged"

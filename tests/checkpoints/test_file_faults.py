@@ -262,7 +262,7 @@ def test_the_size_an_index_tells(suffix: str, tmp_path: Path) -> None:
     # Nothing that is read depends on it: such a checkpoint is opened, and the doctor tells.
     for size in (total + 1, 2 * total, total / 2, -1, 0, 1e300):
         folder = checkpoint(size)
-        assert "index tells of" in disagreement_of(folder)
+        assert "index gives" in disagreement_of(folder)
         assert Checkpoint(folder, 1).layers()
 
 

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import fetching, hub, is_remote, patience
+from toposcope.checkpoints.sources import cached_reads, hub, is_remote, retry
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import examine
+from toposcope.integrity import doctor
 
 MB = 1_000_000
 TOKEN = "hf_verysecrettokenofatest"
@@ -26,8 +26,8 @@ TOKEN = "hf_verysecrettokenofatest"
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A model with three steps and main, the last step once more."""
-    monkeypatch.setattr(patience, "FIRST_WAIT", 0.001)
-    fetching.small.clear()
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
+    cached_reads.memory_cache.clear()
     hub._tree.cache_clear()
     folder = tmp_path / "model"
     for branch, seed in (("step0", 0), ("step1000", 1), ("step2000", 2), ("main", 2)):
@@ -210,7 +210,7 @@ def test_a_gated_model_is_listed_but_not_read(model: Hub, access: Access) -> Non
         ("hf:owner/name@", "no revision after @"),
         ("hf:../../etc@main", "not a model on the hub"),
         ("hf:owner/name/main", "not a model on the hub; write hf:owner/name@revision"),
-        ("hf:owner/..@main", "no such model|does not answer|cannot be listed"),
+        ("hf:owner/..@main", "no such model|is not one of a hub|cannot be listed"),
         ("hf:owner/name@main/nothing/here", "no such file or folder"),
     ],
 )
@@ -226,7 +226,7 @@ def test_offline_after_online(model: Hub, access: Access) -> None:
     opened = series("hf:owner/name@step*", access=access)
     hashes = [c.content_hash() for c in opened[:2]]
     n_requests = len(model.requests), len(model.storage.requests)
-    fetching.small.clear()
+    cached_reads.memory_cache.clear()
     hub._tree.cache_clear()
     offline = series("hf:owner/name@step*", access=Access(offline=True, folder=access.folder))
     assert [c.content_hash() for c in offline[:2]] == hashes
@@ -267,7 +267,7 @@ def test_a_commit_that_is_served_with_other_content(model: Hub, access: Access) 
     with pytest.raises(ToposcopeError, match="damaged: its SHA-256 is not the published one"):
         large.read(0, large.size)
     assert large.read(0, large.size).tobytes() == (model.folder / "main" / "model.safetensors").read_bytes()
-    fetching.small.clear()
+    cached_reads.memory_cache.clear()
     (main,) = series("hf:owner/name", access=Access(keep=0))
     files = main.files
     model.conduct.statuses = [(302, {**told, "X-Repo-Commit": "0" * 40})]
@@ -323,5 +323,5 @@ def test_the_doctor_finds_final_weights_under_an_early_name_by_published_hashes(
     for step, seed in (("step500", 2), ("step1500", 3)):
         (model.folder / step).mkdir()
         save_file(family_weights(seed), model.folder / step / "model.safetensors")
-    found = examine(series("hf:owner/name@step*", access=access))
+    found = doctor(series("hf:owner/name@step*", access=access)).findings
     assert [(f.check, f.steps) for f in found if f.severity == "fault"] == [("final weights", (500,))]

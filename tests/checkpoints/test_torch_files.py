@@ -96,12 +96,12 @@ def test_any_state_dict(
 def test_a_transposed_matrix_is_hashed_without_reading_it_over_and_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK", 1000)
+    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
     W = torch.randn(50, 40)
     torch.save({"t": W.T, "plain": W.T.contiguous(), "part": torch.randn(40, 90)[:, 20:70]}, tmp_path / "step_1.pt")
     found = by_name(tmp_path / "step_1.pt")
-    assert not found["t"].rows_in_turn
-    assert found["part"].rows_in_turn
+    assert not found["t"].sequential_rows
+    assert found["part"].sequential_rows
     assert found["t"].content_hash() == found["plain"].content_hash()
 
 
@@ -129,7 +129,7 @@ def test_numbers_used_over_and_over(tmp_path: Path) -> None:
     torch.save({"w": few}, tmp_path / "step_1.pt")
     torch.save({"w": many}, tmp_path / "step_2.pt")
     assert by_name(tmp_path / "step_1.pt")["w"].content_hash() == hash_of(few)
-    with refused(tmp_path / "step_2.pt", "over and over"):
+    with refused(tmp_path / "step_2.pt", "by repeating them"):
         Checkpoint(tmp_path / "step_2.pt", 1).layers()
 
 

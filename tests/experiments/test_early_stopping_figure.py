@@ -12,8 +12,7 @@ from named_features import by_feature
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.early_stopping.chart import early_stopping as draw
 from toposcope.experiments.early_stopping.early_stopping import EarlyStopping, early_stopping
-from toposcope.report.figures import NAMELESS, STYLE, Drawn
-from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.rendering import render
 
 PLACES = np.arange(51)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from made_up_material import material
-from toposcope.report.evidence import published
+from section_tools import section_of, with_tables
 
 from toposcope.cli import toposcope
 from toposcope.experiments.published_study.claims import SCHEMA
@@ -27,18 +27,20 @@ def telling(declared: Published) -> Material:
 
 def test_without_claims_there_is_no_section_of_claims() -> None:
     nothing = telling(Published(source="somebody"))
-    assert published(nothing, {"claims": CLAIMS.clear()}) is None
-    found = published(nothing, {"claims": CLAIMS.clear()}, say("A figure."))
+    assert section_of("published", nothing) is None
+    found = section_of("published", nothing, [say("A figure.")])
     assert found is not None
     assert (found.title, len(found.blocks)) == ("What was published", 2)
-    with_claims = published(nothing, {"claims": CLAIMS})
+    with_claims = section_of("published", with_tables(nothing, {"claims": CLAIMS}))
     assert with_claims is not None
     assert with_claims.title == "The published study, claim by claim"
 
 
 @pytest.mark.parametrize(("runs", "noted"), [(["run-0", "elsewhere"], True), (["run-0", "run-1"], False)])
 def test_runs_that_are_not_here_are_named(runs: list[str], noted: bool) -> None:
-    found = published(telling(Published(final_loss=dict.fromkeys(runs, 2.0))), {"claims": CLAIMS})
+    found = section_of(
+        "published", with_tables(telling(Published(final_loss=dict.fromkeys(runs, 2.0))), {"claims": CLAIMS})
+    )
     assert found is not None
     note = "Published of runs that are not in this study: elsewhere."
     assert (note in to_markdown(Document("x", [("", ["x."])], [found]))) == noted

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from toposcope.family import GPT, SIZES, Size, build
+from toposcope.family import GPT, SIZES, ModelSize, build
 from toposcope.family.model import Attention
 
-SIZE = Size(hidden=12, layers=2, heads=3, context=20)
+SIZE = ModelSize(hidden=12, layers=2, heads=3, context=20)
 
 
 def random_tokens(batch: int, time: int, seed: int = 0) -> Tensor:
     return torch.randint(0, SIZE.vocabulary, (batch, time), generator=torch.Generator().manual_seed(seed))
 
 
-def lively(size: Size = SIZE) -> GPT:
+def lively(size: ModelSize = SIZE) -> GPT:
     """A model whose weights are large enough for attention to be far from even, and whose biases are not zero."""
     model = build(size, seed=1)
     generator = torch.Generator().manual_seed(9)

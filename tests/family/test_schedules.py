@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toposcope.family import Training
+from toposcope.family import TrainingOptions
 from toposcope.family.schedules import ScheduleName, learning_rate
 
 
@@ -24,7 +24,7 @@ def rate(step: int, **changed: Any) -> float:
 
 
 def test_the_published_schedule_at_known_steps() -> None:
-    training = Training()
+    training = TrainingOptions()
     assert training.rate(0) == 0
     assert training.rate(1) == pytest.approx(3e-3 / 200, rel=1e-15)
     assert training.rate(100) == 0.0015
@@ -84,7 +84,7 @@ def test_a_run_that_is_all_warm_up_ends_at_its_peak_or_final_rate(schedule: str)
 
 
 def test_training_hands_every_field_on() -> None:
-    training = Training(
+    training = TrainingOptions(
         steps=100, learning_rate=1.0, final_learning_rate=0.1, warmup_steps=10, decay_steps=20, schedule="wsd"
     )
     assert [training.rate(step) for step in range(101)] == [rate(step, schedule="wsd") for step in range(101)]

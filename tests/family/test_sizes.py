@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import SIZES, Size, build
+from toposcope.family import SIZES, ModelSize, build
 
 PUBLISHED = {"tiny-3k": 2_936, "small-7k": 7_408, "med-21k": 20_640, "large-46k": 46_368, "xl-97k": 97_200}
 
 OTHERS = [
-    Size(hidden=1, layers=1, heads=1, vocabulary=1, context=1),
-    Size(hidden=12, layers=4, heads=3),
-    Size(hidden=20, layers=2, heads=5, vocabulary=300, context=7),
+    ModelSize(hidden=1, layers=1, heads=1, vocabulary=1, context=1),
+    ModelSize(hidden=12, layers=4, heads=3),
+    ModelSize(hidden=20, layers=2, heads=5, vocabulary=300, context=7),
 ]
 
 
-def n_trainable(size: str | Size) -> int:
+def n_trainable(size: str | ModelSize) -> int:
     """`parameters` tells a shared tensor once."""
     return sum(p.numel() for p in build(size).parameters())
 
 
-def weights(size: str | Size, seed: int) -> dict[str, Tensor]:
+def weights(size: str | ModelSize, seed: int) -> dict[str, Tensor]:
     return dict(build(size, seed=seed).state_dict())
 
 
@@ -43,7 +43,7 @@ def test_published_parameter_counts(name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("size", OTHERS, ids=str)
-def test_other_sizes_by_their_dials(size: Size) -> None:
+def test_other_sizes_by_their_dials(size: ModelSize) -> None:
     assert n_trainable(size) == size.n_parameters
     model = build(size)
     tokens = torch.zeros(2, size.context, dtype=torch.long)
@@ -51,7 +51,7 @@ def test_other_sizes_by_their_dials(size: Size) -> None:
 
 
 def test_a_bigger_dial_makes_a_bigger_model() -> None:
-    base = Size(hidden=8, layers=2, heads=2)
+    base = ModelSize(hidden=8, layers=2, heads=2)
     for dial, value in {"hidden": 10, "layers": 3, "vocabulary": 129, "context": 129}.items():
         assert msgspec.structs.replace(base, **{dial: value}).n_parameters > base.n_parameters
     # Heads share one width between them.
@@ -71,7 +71,7 @@ def test_a_bigger_dial_makes_a_bigger_model() -> None:
 )
 def test_bad_dials_are_refused_by_name(dials: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        Size(**dials)
+        ModelSize(**dials)
     assert all(word in str(caught.value) for word in words)
 
 

@@ -18,7 +18,7 @@ from small_runs import SIZE, contents, prepared, small_run, some_text
 
 from toposcope.checkpoints.selection import Selection
 from toposcope.errors import ToposcopeError
-from toposcope.family import Run, Training, build, train, training
+from toposcope.family import Run, TrainingOptions, build, train, training
 from toposcope.family.corpus import load, prepare
 from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
 from toposcope.files import write_bytes, write_text
@@ -63,7 +63,7 @@ def refusal(start: Callable[[], object]) -> str:
 
 
 def test_the_defaults_are_the_published_ones() -> None:
-    published = Training()
+    published = TrainingOptions()
     assert (published.steps, published.batch_size, published.checkpoint_every) == (5000, 64, 100)
     assert (published.learning_rate, published.final_learning_rate) == (3e-3, 1e-5)
     assert (published.schedule, published.warmup_steps) == ("cosine", 200)
@@ -93,15 +93,15 @@ def test_the_defaults_are_the_published_ones() -> None:
 )
 def test_bad_fields_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
-        Training(**{field: value})  # type: ignore[arg-type]
+        TrainingOptions(**{field: value})  # type: ignore[arg-type]
 
 
 def test_ramps_longer_than_the_run_are_refused() -> None:
     with pytest.raises(ValueError, match="200 steps, more than steps = 100"):
-        Training(steps=100)
+        TrainingOptions(steps=100)
     with pytest.raises(ValueError, match="1200 steps, more than steps = 1100"):
-        Training(steps=1100, schedule="wsd")
-    assert Training(steps=1200, schedule="wsd").steps == 1200
+        TrainingOptions(steps=1100, schedule="wsd")
+    assert TrainingOptions(steps=1200, schedule="wsd").steps == 1200
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_ramps_longer_than_the_run_are_refused() -> None:
     ],
 )
 def test_checkpoints_at_the_begin_every_so_often_and_at_the_end(steps: int, every: int, expected: list[int]) -> None:
-    assert Training(steps=steps, checkpoint_every=every, warmup_steps=0).checkpoint_steps == expected
+    assert TrainingOptions(steps=steps, checkpoint_every=every, warmup_steps=0).checkpoint_steps == expected
 
 
 def test_what_a_run_leaves(run: Run, corpus_path: Path, tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_two_processes_on_one_run_are_refused(
     ],
 )
 def test_checkpoints_evenly_spaced_in_the_logarithm_of_the_step(steps: int, count: int, expected: list[int]) -> None:
-    declared = Training(steps=steps, warmup_steps=0, log_spaced=count)
+    declared = TrainingOptions(steps=steps, warmup_steps=0, log_spaced=count)
     assert declared.checkpoint_steps == expected
     # The rule of a series that has every step.
     assert Selection(log_spaced=count).choose(range(steps + 1), "") == expected
@@ -493,7 +493,7 @@ def test_checkpoints_evenly_spaced_in_the_logarithm_of_the_step(steps: int, coun
 @pytest.mark.parametrize("count", [-1, 1, 2])
 def test_too_few_checkpoints_are_refused(count: int) -> None:
     with pytest.raises(ValueError, match=f"log_spaced is {count}; it must be at least 3"):
-        Training(log_spaced=count)
+        TrainingOptions(log_spaced=count)
 
 
 def test_log_spaced_checkpoints_are_kept_and_resume(run: Run, corpus_path: Path, tmp_path: Path) -> None:

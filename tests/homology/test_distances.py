@@ -1,4 +1,4 @@
-"""Distances between diagrams (METHODS 4) against exact matchings."""
+"""Distances between diagrams against exact matchings."""
 
 import math
 from itertools import permutations

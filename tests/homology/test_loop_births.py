@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hard_cases import Array, clouds
+from hard_cases import CLOUD_KINDS, Array, clouds, hard_cloud
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial import Delaunay, cKDTree
 from scipy.spatial.distance import cdist, pdist, squareform
-from test_loops import KINDS, hard_cloud
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import h1_births, loop_births, rips
@@ -48,7 +47,7 @@ def test_births_are_those_of_the_diagram(points: Array) -> None:
     assert_array_equal(h1_births(matrix, metric="precomputed"), rips(matrix, metric="precomputed")[1].pairs[:, 0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLOUD_KINDS)
 @pytest.mark.parametrize(("n", "d"), [(60, 1), (300, 2), (400, 10), (300, 300)])
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_births_of_larger_clouds(kind: str, n: int, d: int, metric: Any) -> None:
@@ -64,7 +63,7 @@ def test_blocks_and_precision_of_bounds_change_nothing(
 ) -> None:
     monkeypatch.setattr(loop_births, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(loop_births, "_precision", lambda _: precision)
-    for kind in KINDS:
+    for kind in CLOUD_KINDS:
         points = hard_cloud(kind, 150, 5)
         assert_array_equal(h1_births(points), rips(points)[1].pairs[:, 0])
 
@@ -116,7 +115,7 @@ def test_births_of_a_large_cloud_in_the_plane() -> None:
 
 
 def test_the_tree_comes_with_them() -> None:
-    for kind in KINDS:
+    for kind in CLOUD_KINDS:
         points = hard_cloud(kind, 200, 6)
         for metric in ("euclidean", "cosine"):
             cloud = as_cloud(points, metric, "points")

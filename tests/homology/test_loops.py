@@ -7,7 +7,7 @@ import gudhi
 import numpy as np
 import pytest
 from gudhi.sklearn import RipsPersistence
-from hard_cases import Array, clouds
+from hard_cases import CLOUD_KINDS, Array, clouds, hard_cloud
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -142,33 +142,7 @@ def test_the_order_of_points_does_not_matter(matrix: Array, random: Any) -> None
     assert_array_equal(loop_diagram(matrix[np.ix_(order, order)]).pairs, loop_diagram(matrix).pairs)
 
 
-def hard_cloud(kind: str, n: int, d: int) -> Array:
-    rng = np.random.default_rng([n, d])
-    points = rng.normal(size=(n, d))
-    if kind == "lattice":
-        points = np.round(1.5 * points)
-    elif kind == "duplicates":
-        points = points[rng.integers(0, n // 2, n)]
-    elif kind == "near ties":
-        points = np.round(points) + 1e-13 * points
-    elif kind == "circles":
-        angles = rng.uniform(0, 2 * np.pi, n)
-        centres = np.zeros((n, max(d, 2)))
-        centres[:, 0] = 4 * rng.integers(0, 3, n)
-        points = centres + 0.05 * rng.normal(size=centres.shape)
-        points[:, 0] += np.cos(angles)
-        points[:, 1] += np.sin(angles)
-    elif kind == "spheres":
-        points /= np.linalg.norm(points, axis=1)[:, None]
-    elif kind == "scales":
-        points *= 10.0 ** rng.uniform(-8, 8, (n, 1))
-    return points
-
-
-KINDS = ("normal", "lattice", "duplicates", "near ties", "circles", "spheres", "scales")
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLOUD_KINDS)
 @pytest.mark.parametrize(("n", "d"), [(60, 1), (150, 2), (200, 10), (250, 300)])
 def test_loops_of_larger_clouds_are_those_of_the_other_engine(kind: str, n: int, d: int) -> None:
     points = hard_cloud(kind, n, d)

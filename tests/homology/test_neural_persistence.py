@@ -1,11 +1,10 @@
-"""Neural persistence (METHODS 2) against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
+"""Neural persistence against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
 
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hard_cases import LARGE_MATRICES, large_matrix, matrices
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -13,27 +12,13 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
+from weight_matrices import FORMATS, kruskal, widened
 
 from toposcope.homology import neural_persistence
 
 thorough = settings(max_examples=200, deadline=None)
 moderate = settings(max_examples=100, deadline=None)
 orders = st.sampled_from([1.0, 1.5, 2.0, 3.0, 7.0])
-
-
-def kruskal(W: NDArray[Any]) -> NDArray[Any]:
-    """Weights of the maximum spanning tree, descending: edges from heavy to light, each kept if it joins two trees."""
-    m, n = W.shape
-    weights = np.abs(W)
-    tree_of = list(range(m + n))
-    kept = []
-    for edge in np.argsort(-weights, axis=None, kind="stable"):
-        i, j = divmod(int(edge), n)
-        a, b = tree_of[i], tree_of[m + j]
-        if a != b:
-            tree_of = [a if t == b else t for t in tree_of]
-            kept.append(weights[i, j])
-    return np.array(kept)
 
 
 def scipy_tree(W: NDArray[Any]) -> NDArray[Any]:
@@ -99,20 +84,6 @@ def test_deaths_of_larger_matrices(shape: tuple[int, int], dtype: type[np.floati
         W = rng.standard_cauchy(shape)
     W = W.astype(dtype)
     assert_array_equal(neural_persistence(W).deaths, expected_deaths(scipy_tree(W), float(np.abs(W).max())))
-
-
-FORMATS: dict[str, Any] = {
-    "float16": lambda W: W.astype(np.float16),
-    "bfloat16": lambda W: torch.from_numpy(W).bfloat16(),
-    "float32": lambda W: W.astype(np.float32),
-    "float64": lambda W: W,
-    "float16 tensor": lambda W: torch.from_numpy(W).half(),
-}
-
-
-def widened(W: Any) -> NDArray[np.float64]:
-    """The same entries in float64, by the conversions of torch and NumPy themselves."""
-    return W.double().numpy() if isinstance(W, torch.Tensor) else np.asarray(W).astype(np.float64)
 
 
 @pytest.mark.parametrize("format", ["float16", "bfloat16", "float32", "float64"])

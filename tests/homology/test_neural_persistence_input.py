@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
-from test_neural_persistence import FORMATS, kruskal, widened
+from weight_matrices import FORMATS, kruskal, widened
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence

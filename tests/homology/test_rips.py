@@ -1,4 +1,4 @@
-"""Vietoris-Rips persistence (METHODS 3) against SciPy's spanning tree, ripser, and GUDHI's simplex tree."""
+"""Vietoris-Rips persistence against SciPy's spanning tree, ripser, and GUDHI's simplex tree."""
 
 import math
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Statistics and vectors of one diagram (METHODS 4), recomputed the plain way."""
+"""Statistics and vectors of one diagram, recomputed the plain way."""
 
 import math
 from collections.abc import Callable

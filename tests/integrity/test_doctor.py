@@ -14,10 +14,11 @@ from sick_series import Training, Weights, checkpoint, faults, seen, shapes
 from small_checkpoints import model_folder, safetensors_file, torch_file
 
 from toposcope.checkpoints import Checkpoint, Series, series
-from toposcope.checkpoints.logs import TrainingLog
-from toposcope.integrity import Evidence, Finding, examine, examined, gather, judge
-from toposcope.integrity.evidence import SKETCHED, FileEvidence, TensorEvidence, places
-from toposcope.integrity.spread import SpreadTally
+from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
+from toposcope.integrity.series_summaries import summarise_series
+from toposcope.integrity.spread import SpreadSums
+from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
+from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]
 SHARDED = model_folder(".safetensors", name="step{}", n_shards=2)
@@ -46,7 +47,7 @@ def told(found: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def both(folder: Path) -> tuple[list[Finding], list[Finding]]:
     opened = series(folder)
-    return examine(opened), examine(opened, deep=True)
+    return doctor(opened).findings, doctor(opened, deep=True).findings
 
 
 def test_a_healthy_series(folder: Path) -> None:
@@ -123,26 +124,26 @@ def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dic
 
 def test_missing_steps(folder: Path) -> None:
     (folder / "step300").rename(folder / "gone")
-    assert told(examine(series(folder))) == [("missing steps", "fault", (300,))]
+    assert told(doctor(folder).findings) == [("missing steps", "fault", (300,))]
 
 
 def test_steps_0_and_1_before_the_first_learning(weights: dict[int, Weights]) -> None:
     early = {0: weights[0], 1: weights[0], **{s: w for s, w in weights.items() if s}}
-    (found,) = judge(seen(early))
+    (found,) = diagnose(seen(early))
     assert (found.check, found.severity, found.steps) == ("duplicate", "note", (0, 1))
 
 
 def test_the_log_tells_where_nothing_was_learned(weights: dict[int, Weights]) -> None:
     evidence = seen(weights | {500: weights[400]})
     rates = np.array([1e-3, 0.0, 0.0, 1e-3])
-    log = TrainingLog(np.array([350, 450, 500, 550]), {"learning_rate": rates})
-    assert told(judge(evidence)) == [("duplicate", "fault", (400, 500))]
-    assert told(judge(evidence, log)) == [("duplicate", "note", (400, 500))]
+    log = LogTable(np.array([350, 450, 500, 550]), {"learning_rate": rates})
+    assert told(diagnose(evidence)) == [("duplicate", "fault", (400, 500))]
+    assert told(diagnose(evidence, log)) == [("duplicate", "note", (400, 500))]
 
 
 def test_a_frozen_embedding_is_a_note(weights: dict[int, Weights]) -> None:
     name = "gpt_neox.embed_in.weight"
-    (found,) = judge(seen({step: tensors | {name: weights[0][name]} for step, tensors in weights.items()}))
+    (found,) = diagnose(seen({step: tensors | {name: weights[0][name]} for step, tensors in weights.items()}))
     assert (found.check, found.severity, found.layer) == ("frozen", "note", name)
 
 
@@ -163,55 +164,57 @@ def test_norms_that_have_not_moved_in_half_precision_are_no_fault() -> None:
 def test_remote_files_are_judged_by_what_is_published() -> None:
     """Hashes tell duplicates without a byte; times and sizes alone do not."""
 
-    def item(step: int, first: FileEvidence, second: FileEvidence) -> Evidence:
-        tensors = {"a.weight": TensorEvidence((4, 4), "float32", "other", 64)}
-        return Evidence(step, f"hf:o/n@step{step}", {"1.safetensors": first, "2.safetensors": second}, tensors)
+    def item(step: int, first: FileSummary, second: FileSummary) -> CheckpointSummary:
+        tensors = {"a.weight": TensorSummary((4, 4), "float32", "other", 64)}
+        return CheckpointSummary(step, f"hf:o/n@step{step}", {"1.safetensors": first, "2.safetensors": second}, tensors)
 
-    def hashed(text: str) -> FileEvidence:
-        return FileEvidence(10, "v", text)
+    def hashed(text: str) -> FileSummary:
+        return FileSummary(10, "v", text)
 
     items = [item(step, hashed(f"a{step}"), hashed(f"b{step}")) for step in range(100, 900, 100)]
-    assert judge(items) == []
+    assert diagnose(items) == []
     items[3] = item(400, hashed("a300"), hashed("b300"))
     items[5] = item(600, hashed("a500"), hashed("b600"))
-    assert [(f.check, f.steps, f.layer) for f in judge(items)] == [
+    assert [(f.check, f.steps, f.layer) for f in diagnose(items)] == [
         ("duplicate", (300, 400), ""),
         ("still", (500, 600), "1.safetensors"),
     ]
-    etag = FileEvidence(10, '"9b2cf535f27731c974343645a3985328"', "")
-    time = FileEvidence(10, '"5f3c-1a2b3c"', "")
+    etag = FileSummary(10, '"9b2cf535f27731c974343645a3985328"', "")
+    time = FileSummary(10, '"5f3c-1a2b3c"', "")
     for known, expected in ((etag, [("duplicate", "fault", (100, 200))]), (time, [])):
-        pair = [Evidence(step, "", {"model.safetensors": known}) for step in (100, 200)]
-        rest = [Evidence(step, "", {"model.safetensors": FileEvidence(10, str(step), "")}) for step in (300, 400)]
-        assert told(judge([*pair, *rest])) == expected
+        pair = [CheckpointSummary(step, "", {"model.safetensors": known}) for step in (100, 200)]
+        rest = [
+            CheckpointSummary(step, "", {"model.safetensors": FileSummary(10, str(step), "")}) for step in (300, 400)
+        ]
+        assert told(diagnose([*pair, *rest])) == expected
 
 
 def test_evidence_goes_through_a_file(folder: Path) -> None:
-    evidence = examined(series(folder), deep=True)
+    evidence = summarise_series(series(folder), deep=True)
     stored = msgspec.msgpack.encode(evidence)
-    again = msgspec.msgpack.decode(stored, type=list[Evidence])
+    again = msgspec.msgpack.decode(stored, type=list[CheckpointSummary])
     assert msgspec.msgpack.encode(again) == stored
-    assert judge(again) == judge(evidence)
+    assert diagnose(again) == diagnose(evidence)
 
 
 def test_what_a_deep_look_takes_down_is_right(folder: Path) -> None:
     opened: Checkpoint = series(folder)[3]
     passed: list[int] = []
-    found = gather(opened, deep=True, passed=passed.append)
+    found = summarise(opened, deep=True, progress=passed.append)
     assert set(found.tensors) == set(shapes(1))
     assert sum(passed) == sum(tensor.n_bytes for tensor in found.tensors.values())
     for entry in opened.entries:
         tensor, values = found.tensors[entry.name], entry.whole().double()
         assert tensor.content_hash == entry.content_hash()
         assert tensor.norm == pytest.approx(float(values.norm()))
-        assert np.array_equal(tensor.values(), entry.whole().flatten().numpy()[places(values.numel())])
+        assert np.array_equal(tensor.values(), entry.whole().flatten().numpy()[sketch_positions(values.numel())])
 
 
 def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
-    whole = gather(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
-    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK", 1000)
-    parts = gather(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
+    whole = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
+    monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
+    parts = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     assert parts.content_hash == whole.content_hash
     assert parts.sketch == whole.sketch
     assert parts.norm == pytest.approx(whole.norm)
@@ -224,7 +227,7 @@ def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_that_are_none_are_counted_in_every_dtype(dtype: torch.dtype) -> None:
     values = torch.ones(5, 4)
     values[0, 1] = values[3, 3] = math.nan
-    found = gather(checkpoint(7, {"a.weight": values.to(dtype), "s": torch.tensor(2.0)}), deep=True)
+    found = summarise(checkpoint(7, {"a.weight": values.to(dtype), "s": torch.tensor(2.0)}), deep=True)
     assert not found.error
     assert found.tensors["a.weight"].n_not_finite == 2
     assert math.isnan(found.tensors["a.weight"].norm)
@@ -232,18 +235,18 @@ def test_values_that_are_none_are_counted_in_every_dtype(dtype: torch.dtype) -> 
 
 def test_odd_tensors_are_no_trouble() -> None:
     odd = {"none": torch.zeros(0, 4), "one": torch.tensor(1.5), "conv": torch.ones(2, 3, 4), "count": torch.arange(3)}
-    found = gather(checkpoint(0, odd), deep=True)
+    found = summarise(checkpoint(0, odd), deep=True)
     assert not found.error
     assert set(found.tensors) == {"one", "conv"}
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 300, 4096, 50304 * 512])
 def test_places_are_fixed_and_spread_over_rows_and_columns(count: int) -> None:
-    at = places(count)
+    at = sketch_positions(count)
     assert at[0] >= 0
     assert at[-1] < count
     assert np.all(np.diff(at) > 0)
-    assert len(at) > 0.8 * min(count, SKETCHED)
+    assert len(at) > 0.8 * min(count, SKETCH_SIZE)
     if count > 4000:
         assert np.all(np.histogram(at, 8, (0, count))[0] > 20)
         assert np.all(np.histogram(at % 64, 4, (0, 64))[0] > 30)
@@ -254,7 +257,7 @@ def test_spread_of_known_matrices() -> None:
     normal = rng.standard_normal((200, 100)).astype(np.float32)
 
     def spread(values: np.ndarray) -> tuple[float, float, float]:
-        tally = SpreadTally(values.shape)
+        tally = SpreadSums(values.shape)
         tally.add(values.ravel())
         found = tally.spread()
         return found.rows, found.columns, found.kurtosis
@@ -265,25 +268,25 @@ def test_spread_of_known_matrices() -> None:
     assert spread(normal * np.exp(rng.standard_normal(100)).astype(np.float32))[1] > 3
 
 
-def test_progress_is_told_in_bytes(folder: Path) -> None:
-    told_: list[tuple[str, int, int]] = []
+def test_progress_is_reported_in_bytes(folder: Path) -> None:
+    reports: list[tuple[str, int, int]] = []
     opened: Series = series(folder)
-    examine(opened, deep=True, progress=lambda *standing: told_.append(standing))
+    doctor(opened, deep=True, progress=lambda *report: reports.append(report))
     total = sum(file.size for one in opened for file in one.files.values())
-    assert told_[-1] == ("examine", total, total)
-    assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(told_))
+    assert reports[-1] == ("examine", total, total)
+    assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(reports))
 
 
 def test_short_series_say_little(weights: dict[int, Weights]) -> None:
     for count in range(4):
-        assert judge(seen(dict(list(weights.items())[:count]))) == []
+        assert diagnose(seen(dict(list(weights.items())[:count]))) == []
 
 
 def test_a_file_replaced_while_it_is_looked_at(folder: Path) -> None:
     opened = series(folder)
     assert opened[2].entries
     shard(folder, 200).write_bytes(shard(folder, 300).read_bytes() + b"0")
-    found = examine(opened, deep=True)
+    found = doctor(opened, deep=True).findings
     assert told(found) == [("changed", "fault", (200,))]
 
 
@@ -298,7 +301,7 @@ def test_our_own_small_run_is_clean(tmp_path: Path) -> None:
             corpus, name=schedule, steps=60, checkpoint_every=5, schedule=schedule, warmup_steps=10, decay_steps=20
         )
         train(run, tokens, tmp_path / schedule)
-        assert [f for f in examine(series(tmp_path / schedule), deep=True) if f.severity == "fault"] == []
+        assert [f for f in doctor(tmp_path / schedule, deep=True).findings if f.severity == "fault"] == []
 
 
 def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
@@ -307,9 +310,9 @@ def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
     save_file({name: t.clone() for name, t in weights[STEPS[-1]].items()}, tmp_path / "final.safetensors")
     opened = series(tmp_path / "final.safetensors")
     assert opened.steps == [0]
-    assert examine(opened, deep=True) == []
+    assert doctor(opened, deep=True).findings == []
     # With others after it, it is.
     (tmp_path / "two").mkdir()
     for step, trained in ((0, STEPS[-1]), (100, STEPS[-2])):
         safetensors_file(tmp_path / "two", step, weights[trained])
-    assert "initialisation" in {f.check for f in examine(series(tmp_path / "two"), deep=True)}
+    assert "initialisation" in {f.check for f in doctor(tmp_path / "two", deep=True).findings}

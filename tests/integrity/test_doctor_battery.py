@@ -21,7 +21,7 @@ from sick_series import (
     seen,
 )
 
-from toposcope.integrity import Evidence, Finding, gather
+from toposcope.integrity import CheckpointSummary, Finding, summarise
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SEEDS = range(2)
@@ -44,7 +44,7 @@ def training(seed: int, of_another: bool = False) -> Training:
 
 
 @cache
-def healthy(seed: int) -> tuple[Series, Series, dict[int, Evidence]]:
+def healthy(seed: int) -> tuple[Series, Series, dict[int, CheckpointSummary]]:
     series, other = training(seed).weights(), training(seed, of_another=True).weights()
     return series, other, {item.step: item for item in seen(series)}
 
@@ -53,7 +53,7 @@ def judged(series: Series, seed: int) -> list[Finding]:
     known, _, evidence = healthy(seed)
     return faults(
         [
-            evidence[step] if known.get(step) is weights else gather(checkpoint(step, weights), deep=True)
+            evidence[step] if known.get(step) is weights else summarise(checkpoint(step, weights), deep=True)
             for step, weights in series.items()
         ]
     )

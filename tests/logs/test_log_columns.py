@@ -1,8 +1,8 @@
-"""Columns are guessed by name."""
+"""Columns are identified by their names."""
 
 import pytest
 
-from toposcope.logs.columns import guess, guess_facts
+from toposcope.logs.columns import identify_columns, identify_facts
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from toposcope.logs.columns import guess, guess_facts
 )
 def test_names_of_a_column(what: str, names: list[str]) -> None:
     for name in names:
-        assert guess([name]).columns == {what: [name]}, name
+        assert identify_columns([name]).named == {what: [name]}, name
 
 
 @pytest.mark.parametrize(
@@ -63,32 +63,32 @@ def test_names_of_a_column(what: str, names: list[str]) -> None:
     ],
 )
 def test_names_of_a_loss(name: str, unit: str, validation: bool) -> None:
-    (loss,) = guess([name]).losses
-    assert (loss.column, loss.unit, loss.validation) == (name, unit, validation)
+    (loss,) = identify_columns([name]).losses
+    assert (loss.name, loss.unit, loss.validation) == (name, unit, validation)
 
 
 @pytest.mark.parametrize(
     "name", ["aux_loss", "train/z_loss", "loss_scale", "loss__MAX", "loss_metrics/global_max_loss"]
 )
-def test_what_is_no_loss_of_the_model(name: str) -> None:
-    assert guess([name]).losses == []
+def test_losses_that_are_not_the_models_own(name: str) -> None:
+    assert identify_columns([name]).losses == []
 
 
 def test_the_likeliest_comes_first() -> None:
     names = ["train/perplexity", "train_loss", "aux_loss", "loss", "eval_loss", "train/ce_bits"]
-    assert [loss.column for loss in guess(names).losses] == [
+    assert [loss.name for loss in identify_columns(names).losses] == [
         "loss",
         "train_loss",
         "train/ce_bits",
         "train/perplexity",
         "eval_loss",
     ]
-    assert guess(["_step", "train/global_step"]).columns["step"] == ["train/global_step", "_step"]
-    assert guess(["my_loss", "other"]).losses[0].column == "my_loss"
-    assert guess(["my_loss", "your_loss"]).losses == []
+    assert identify_columns(["_step", "train/global_step"]).named["step"] == ["train/global_step", "_step"]
+    assert identify_columns(["my_loss", "other"]).losses[0].name == "my_loss"
+    assert identify_columns(["my_loss", "your_loss"]).losses == []
 
 
 def test_facts_of_a_tool() -> None:
     facts = {"steps": 5, "max_steps": 10, "optimizer/lr": 1, "num_params": "1B", "batch": 3}
-    assert guess_facts(facts) == {"last_step": "max_steps", "parameters": "num_params"}
-    assert guess_facts({"steps": 5}) == {"last_step": "steps"}
+    assert identify_facts(facts) == {"last_step": "max_steps", "parameters": "num_params"}
+    assert identify_facts({"steps": 5}) == {"last_step": "steps"}

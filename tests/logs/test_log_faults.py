@@ -1,4 +1,4 @@
-"""Files that are no logs, or half of one: one clear line each."""
+"""Files that are not logs, or only part of one: one clear line each."""
 
 import tempfile
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def test_no_column_of_losses(tmp_path: Path) -> None:
     ("losses", "message"),
     [("-3 -2 -1", "no loss is positive"), ("nan inf nan", "no loss is finite"), ("a b c", "holds no number")],
 )
-def test_losses_that_are_none(losses: str, message: str, tmp_path: Path) -> None:
+def test_columns_without_a_usable_loss(losses: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("step,loss\n" + "".join(f"{i},{x}\n" for i, x in enumerate(losses.split())))
     assert message in refusal(tmp_path / "x.csv")
 
@@ -108,10 +108,10 @@ def test_an_absent_place_and_an_empty_folder(tmp_path: Path) -> None:
     assert "no such file or folder" in refusal(tmp_path / "absent")
     (tmp_path / ".hidden.csv").write_text("step,loss\n1,3\n")
     (tmp_path / "README.md").write_text("# nothing")
-    assert "no training log in it" in refusal(tmp_path)
+    assert "holds no training log" in refusal(tmp_path)
 
 
-def test_a_bad_file_among_good_ones_is_told(tmp_path: Path) -> None:
+def test_a_bad_file_among_good_ones_is_a_remark(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text("step,loss\n1,3\n")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     (tmp_path / "other.json").write_text('{"vocabulary": 128}')
@@ -123,7 +123,7 @@ def test_a_bad_file_among_good_ones_is_told(tmp_path: Path) -> None:
     assert read_log(tmp_path).remarks == remarks
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_one_name_get_their_places_before_it(tmp_path: Path) -> None:
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "all.csv").write_text("run,step,loss\na,1,3\nb,1,4\n")
@@ -131,12 +131,12 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert [log.name for log in read_logs(tmp_path).logs] == ["c", "x/all/a", "x/all/b", "y/all/a", "y/all/b"]
 
 
-def test_a_folder_in_a_circle_and_one_that_is_deep(tmp_path: Path) -> None:
+def test_circular_and_deep_folders(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to(tmp_path)
     deep = tmp_path / "1" / "2" / "3" / "4" / "5"
     deep.mkdir(parents=True)
     (deep / "x.csv").write_text("step,loss\n1,3\n")
-    assert "no training log" in refusal(tmp_path)
+    assert "holds no training log" in refusal(tmp_path)
     (deep.parent / "y.csv").write_text("step,loss\n1,3\n")
     assert [log.name for log in read_logs(tmp_path).logs] == ["1/2/3/4/y"]
 

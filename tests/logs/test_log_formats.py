@@ -1,4 +1,4 @@
-"""The same run, written by every tool, reads to the same log."""
+"""The same run, written by every tool, gives the same log."""
 
 import importlib.abc
 import json
@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written_logs import WRITERS, Written, events, trainer
 
-from toposcope.checkpoints.logs import TrainingLog
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Training
+from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.sizes import SIZES
 from toposcope.family.training import write_run
-from toposcope.logs import read_log, read_logs
+from toposcope.logs import LogTable, read_log, read_logs
 from toposcope.study.declaration import load_declaration
 from toposcope.study.store import Store
 
@@ -64,7 +63,7 @@ def test_many_runs_of_every_format_in_a_folder(write: Callable[[Path, Written], 
 
 
 def test_trainer_facts(tmp_path: Path) -> None:
-    """The newest checkpoint counts, evaluation stands on rows of its own, and ``max_steps`` is the plan."""
+    """The newest checkpoint counts, evaluations have rows of their own, and ``max_steps`` is the plan."""
     trainer(tmp_path, Written([10], [9.0], [0.1]))
     history = [{"step": 10 * i, "loss": 4 - i / 10, "learning_rate": 1 - i / 20} for i in range(1, 4)]
     history += [{"step": 10 * i, "eval_loss": 4.5 - i / 10} for i in (1, 3)]
@@ -145,7 +144,7 @@ def test_mlflow_parameters_are_facts(tmp_path: Path) -> None:
 
 
 def test_mlflow_database(tmp_path: Path) -> None:
-    """Infinity and NaN as MLflow keeps them; a deleted run is none."""
+    """Infinity and NaN as MLflow keeps them; a deleted run is left out."""
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         database.executescript(
             "CREATE TABLE runs (run_uuid TEXT, name TEXT, lifecycle_stage TEXT);"
@@ -166,10 +165,10 @@ def test_mlflow_database(tmp_path: Path) -> None:
     ]
     assert "2 rows have a loss that is NaN or infinite: ignored" in logs[0].remarks
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" * 9)
-    assert "other.db: not a database of MLflow" in read_logs(tmp_path).remarks[0]
+    assert "other.db: cannot be read as a training log: not a database of MLflow" in read_logs(tmp_path).remarks[0]
 
 
-def test_wandb_binary_history_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_the_binary_history_of_wandb_is_refused_with_a_remedy(tmp_path: Path) -> None:
     files = tmp_path / "run-20240501_101010-ab12cd" / "files"
     files.mkdir(parents=True)
     (files / "wandb-summary.json").write_text('{"loss": 3}')
@@ -194,7 +193,7 @@ def test_a_study(tmp_path: Path) -> None:
         tokens = {step: 8 * 128 * step for step in (10, 20)} if kind == "family" else {}
         rows = {10: {"loss": 4.0, "learning_rate": 0.1, "grad_norm": 1.0}, 20: {"loss": 3.5}}
         store.put_log(
-            name, TrainingLog.of({step: row | {"tokens": tokens.get(step, np.nan)} for step, row in rows.items()})
+            name, LogTable.from_rows({step: row | {"tokens": tokens.get(step, np.nan)} for step, row in rows.items()})
         )
     store.close()
     for place in (tmp_path, tmp_path / "study.toml", tmp_path / "study.db"):
@@ -211,12 +210,12 @@ def test_a_study(tmp_path: Path) -> None:
 def test_a_study_whose_database_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text('name = "sizes"\n[[runs]]\nsize = "tiny-3k"\n')
     (tmp_path / "study.db").write_bytes(b"SQLite format 3\0" * 9)
-    with pytest.raises(ToposcopeError, match="not a training log that can be read"):
+    with pytest.raises(ToposcopeError, match="cannot be read as a training log: DatabaseError"):
         read_logs(tmp_path)
 
 
 def test_a_run_trained_here(tmp_path: Path) -> None:
-    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=Training())
+    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=TrainingOptions())
     write_run(run, "", tmp_path)
     tokens = run.training.batch_size * run.size.context
     rows = [(step, 4.0, step * tokens, 6.0 * run.size.n_parameters * step * tokens) for step in (1, 2)]

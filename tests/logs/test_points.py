@@ -20,7 +20,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_columns_are_guessed(tmp_path: Path) -> None:
+def test_columns_are_identified(tmp_path: Path) -> None:
     for names in ("N,D,loss,run,source", "n_params,tokens,val_loss,model,dataset", "Model Size,D,Loss,run_id,family"):
         rows = "\n".join(f"{n},{d},{loss},r{n:g},here" for n, d, loss in zip(N, D, LOSS, strict=True))
         points = read_points(written(tmp_path, f"{names}\n{rows}\n"))
@@ -30,7 +30,7 @@ def test_columns_are_guessed(tmp_path: Path) -> None:
         assert points.remarks == ()
 
 
-def test_columns_are_told(tmp_path: Path) -> None:
+def test_columns_named_by_the_caller(tmp_path: Path) -> None:
     path = written(tmp_path, "a,b,c\n1e8,2e9,3.5\n")
     points = read_points(path, {"N": "a", "D": "b", "loss": "c"})
     assert (points.N[0], points.D[0], points.loss[0]) == (1e8, 2e9, 3.5)
@@ -55,7 +55,7 @@ def test_units_become_nats(tmp_path: Path) -> None:
     assert "per byte" in per_byte.remarks[0]
 
 
-def test_tokens_come_from_compute_where_nothing_else_tells_them(tmp_path: Path) -> None:
+def test_tokens_follow_from_compute(tmp_path: Path) -> None:
     points = read_points(written(tmp_path, "Model Size,Training FLOP,loss\n1e8,1.2e18,3.5\n0,1e18,3\n"))
     assert points.D[0] == pytest.approx(2e9)
     assert points.C[0] == pytest.approx(1.2e18)
@@ -63,7 +63,7 @@ def test_tokens_come_from_compute_where_nothing_else_tells_them(tmp_path: Path) 
     assert read_points(written(tmp_path, "N,D,C,loss\n1e8,3e9,1.2e18,3.5\n")).D[0] == 3e9
 
 
-def test_what_is_ignored_is_told(tmp_path: Path) -> None:
+def test_remarks_on_ignored_rows(tmp_path: Path) -> None:
     rows = "1e8,2e9,3.5\n1e8,2e9,3.5\n2e8,,3.4\n2e8,1e9,nan\n-1,1e9,3\n2e8,1e9,diverged\n"
     points = read_points(written(tmp_path, f"N,D,loss\n{rows}"))
     assert len(points) == 1
@@ -80,12 +80,12 @@ def test_what_is_ignored_is_told(tmp_path: Path) -> None:
         ("D,loss\n1,2\n", {}, "no column for N, parameters"),
         ("N,loss\n1,2\n", {}, "no column for D, training tokens"),
         ("N,D,loss\n1,2,3\n", {"loss": "ce"}, "no column ce"),
-        ("N,D,loss\n1,2,3\n", {"n": "N"}, "n is no column of points"),
+        ("N,D,loss\n1,2,3\n", {"n": "N"}, "no column can be named to be n"),
         ("N,D,loss\n1,2,-3\n", {}, "no row has a positive"),
         ("", {}, "empty"),
     ],
 )
-def test_bad_tables_are_told(tmp_path: Path, text: str, columns: dict[str, str], why: str) -> None:
+def test_bad_tables_are_refused(tmp_path: Path, text: str, columns: dict[str, str], why: str) -> None:
     with pytest.raises(ToposcopeError, match=why):
         read_points(written(tmp_path, text), columns)
     with pytest.raises(ToposcopeError, match="no such file"):
@@ -104,11 +104,11 @@ def test_logs_give_a_point_each_at_their_end() -> None:
     assert list(points.run) == ["one", "two"]
     np.testing.assert_allclose(points.D, 999 * 1e5)
     np.testing.assert_allclose(points.loss, log("one").final_loss()[0] * np.array([1, np.log(2)]))
-    assert "new: left out, at step 999 of 3000" in points.remarks[0]
-    assert "x: left out, its log does not tell the number of parameters" in points.remarks[1]
-    with pytest.raises(ToposcopeError, match="cannot be set beside"):
+    assert "new: left out, it is not complete: step 999 of 3000" in points.remarks[0]
+    assert "x: left out, its log does not state the number of parameters" in points.remarks[1]
+    with pytest.raises(ToposcopeError, match="cannot be compared"):
         points_of([log("one"), log("two", unit="bits per byte")])
-    with pytest.raises(ToposcopeError, match="no log tells"):
+    with pytest.raises(ToposcopeError, match="no log states"):
         points_of([log("x", parameters=np.nan)])
 
 

@@ -11,7 +11,7 @@ from tiny_models import opened
 
 from toposcope import series
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Size, Training
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
 from toposcope.family.corpus import load, prepare
 from toposcope.family.model import GPT, build
 from toposcope.family.training import train
@@ -31,8 +31,8 @@ def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]
     corpus = Corpus(source=str(tmp_path / "text.txt"), **options)  # type: ignore[arg-type]
     path = tmp_path / "corpus.safetensors"
     prepare(corpus, path)
-    size = Size(hidden=8, layers=2, heads=2, context=16, vocabulary=corpus.vocabulary)
-    training = Training(steps=4, batch_size=2, warmup_steps=1, checkpoint_every=2, seed=1)
+    size = ModelSize(hidden=8, layers=2, heads=2, context=16, vocabulary=corpus.vocabulary)
+    training = TrainingOptions(steps=4, batch_size=2, warmup_steps=1, checkpoint_every=2, seed=1)
     run = Run(name="small", size=size, corpus=corpus, training=training)
     train(run, path, tmp_path / "small")
     return tmp_path / "small", path
@@ -50,7 +50,7 @@ def test_a_run_of_ours(trained: tuple[Path, Path]) -> None:
     validation = load(corpus).validation
     whole = tokenizer.encode(TEXT[round(len(TEXT) * 0.9) :]).ids
     assert whole == validation.tolist()
-    reference = build(Size(hidden=8, layers=2, heads=2, context=16, vocabulary=model.vocabulary))
+    reference = build(ModelSize(hidden=8, layers=2, heads=2, context=16, vocabulary=model.vocabulary))
     weights = found[-1].tensors()
     reference.load_state_dict(weights | {"head.weight": weights["token_emb.weight"]})
     chunk = validation[:17].long()
@@ -80,7 +80,7 @@ def test_a_vocabulary_whose_tokenizer_is_elsewhere(trained: tuple[Path, Path]) -
     assert named.encode("the cat") == load_tokenizer(checkpoint, Origin(origin.root, "", corpus)).encode("the cat")
 
 
-def stored(folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> GPT:
+def stored(folder: Path, size: ModelSize, dtype: torch.dtype = torch.float32) -> GPT:
     """A checkpoint alone, without its run."""
     model = build(size, seed=5).to(dtype)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name != "head.weight"}
@@ -91,7 +91,7 @@ def stored(folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> GPT:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_a_published_size_needs_no_run(dtype: torch.dtype, tmp_path: Path) -> None:
-    model = stored(tmp_path / "run", Size(hidden=24, layers=2, heads=2), dtype)
+    model = stored(tmp_path / "run", ModelSize(hidden=24, layers=2, heads=2), dtype)
     before = torch.get_rng_state()
     found = load_model(*opened(tmp_path / "run"))
     assert torch.equal(torch.get_rng_state(), before)
@@ -104,7 +104,7 @@ def test_a_published_size_needs_no_run(dtype: torch.dtype, tmp_path: Path) -> No
 
 
 def test_another_size_without_its_run(tmp_path: Path) -> None:
-    stored(tmp_path / "run", Size(hidden=24, layers=5, heads=2))
+    stored(tmp_path / "run", ModelSize(hidden=24, layers=5, heads=2))
     with pytest.raises(
         ToposcopeError, match=r"step_7.safetensors: no run.json with it, and it is none of the published"
     ):
@@ -112,7 +112,7 @@ def test_another_size_without_its_run(tmp_path: Path) -> None:
 
 
 def test_a_head_of_its_own(tmp_path: Path) -> None:
-    model = stored(tmp_path / "run", Size(hidden=24, layers=2, heads=2))
+    model = stored(tmp_path / "run", ModelSize(hidden=24, layers=2, heads=2))
     path = tmp_path / "run" / "step_7.safetensors"
     save_file(load_file(path) | {"head.weight": torch.ones(128, 24)}, path)
     found = load_model(*opened(tmp_path / "run"))
@@ -136,7 +136,7 @@ def test_a_head_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_that_is_damaged_or_another(content: bytes, told: str, tmp_path: Path) -> None:
-    stored(tmp_path, Size(hidden=24, layers=2, heads=2))
+    stored(tmp_path, ModelSize(hidden=24, layers=2, heads=2))
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(ToposcopeError, match=told) as raised:
         load_model(*opened(tmp_path))
@@ -144,7 +144,7 @@ def test_a_run_that_is_damaged_or_another(content: bytes, told: str, tmp_path: P
 
 
 def test_the_run_is_found_from_the_folder_of_checkpoints_and_from_one_of_them(tmp_path: Path) -> None:
-    size = Size(hidden=24, layers=5, heads=3)
+    size = ModelSize(hidden=24, layers=5, heads=3)
     model = stored(tmp_path / "checkpoints", size)
     declared = msgspec.json.encode({"run": {"size": size}})
     (tmp_path / "run.json").write_bytes(declared)

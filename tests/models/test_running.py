@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from toposcope.engine.pool import one_thread
 from toposcope.errors import ToposcopeError
-from toposcope.family import Size
+from toposcope.family import ModelSize
 from toposcope.family.model import build
 from toposcope.models import LanguageModel, TokenSequence, hidden_states, running, token_losses
 from toposcope.models.family_model import FamilyModel
@@ -24,7 +24,7 @@ from toposcope.models.tokenizers import CharacterTokenizer, FastTokenizer
 from toposcope.probes.gathering import gather
 
 CPU = torch.device("cpu")
-SIZE = Size(hidden=16, layers=2, heads=2, context=48)
+SIZE = ModelSize(hidden=16, layers=2, heads=2, context=48)
 
 
 def sequences(n: int = 12, vocabulary: int = 128, n_prefix: int = 1) -> list[TokenSequence]:

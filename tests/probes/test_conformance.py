@@ -26,9 +26,9 @@ from toposcope.homology import Diagram
 from toposcope.models import Tokenizer
 from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
-from toposcope.probes.feature import NETWORK
+from toposcope.probes.feature import KINDS, NETWORK
 from toposcope.probes.hidden_states import hidden
-from toposcope.probes.probe import POOLED, RELATIONS
+from toposcope.probes.probe import NOISE, POOLED, RELATIONS
 
 Weights = dict[str, Tensor]
 
@@ -699,6 +699,16 @@ def test_a_probe_states_its_name_and_version(kind: type[Probe]) -> None:
     assert kind.VERSION >= 1
     assert kind.__doc__
     assert kind().label() == kind.name()
+
+
+@every_probe
+def test_every_statistic_has_a_kind(probe: Probe) -> None:
+    """The noise of a statistic is counted as the statistic is."""
+    assert probe.KIND in KINDS
+    for found in measure(probe, generic(seed=2)).values():
+        for name in found.statistics:
+            assert probe.kind(name) in KINDS
+            assert probe.kind(name) == probe.kind(name.removesuffix(NOISE))
 
 
 def test_a_probe_that_reads_another_needs_it_declared() -> None:

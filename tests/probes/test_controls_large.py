@@ -209,7 +209,7 @@ def test_rows_are_read_once_in_blocks(shape: tuple[int, int], dtype: torch.dtype
 def test_what_cannot_be_read_in_turn_is_read_once() -> None:
     W = stored(normal(0, 300, 20), torch.float32)
     reads: list[tuple[int, int]] = []
-    found = layer_statistics(as_layer(W, reads, rows_in_turn=False), {}, 1000)
+    found = layer_statistics(as_layer(W, reads, sequential_rows=False), {}, 1000)
     assert reads == [(0, 300)]
     assert found == layer_statistics(as_layer(W), {}, 1000)
 

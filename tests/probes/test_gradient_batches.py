@@ -9,7 +9,7 @@ import torch
 
 from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Size, Training, build, train
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
 from toposcope.family import corpus as corpora
 from toposcope.family.gradients import fixed_batch, loss_gradients
 from toposcope.probes.feature import NETWORK
@@ -18,7 +18,7 @@ from toposcope.study.declaration import DeclaredRun
 from toposcope.study.runner import run_study
 
 TRAINING: dict[str, Any] = {"steps": 4, "batch_size": 5, "warmup_steps": 1, "checkpoint_every": 2}
-SIZE = Size(hidden=8, layers=1, heads=2, context=16)
+SIZE = ModelSize(hidden=8, layers=1, heads=2, context=16)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_short_texts(batch: int) -> None:
 
 
 def test_gradients_are_those_of_the_loss(tmp_path: Path, corpus: Corpus) -> None:
-    run, prepared = Run(name="r", size=SIZE, corpus=corpus, training=Training(**TRAINING)), tmp_path / "corpus"
+    run, prepared = Run(name="r", size=SIZE, corpus=corpus, training=TrainingOptions(**TRAINING)), tmp_path / "corpus"
     corpora.prepare(corpus, prepared)
     train(run, prepared, tmp_path / "r")
     weights = series(tmp_path / "r")[-1].tensors()
@@ -79,7 +79,7 @@ def test_a_study_with_noise_over_batches(tmp_path: Path, corpus: Corpus) -> None
     declaration = Declaration(
         name="s",
         corpus=corpus,
-        training=Training(**TRAINING),
+        training=TrainingOptions(**TRAINING),
         runs=[DeclaredRun(size=SIZE, name="r")],
         probes=[{"name": "gradient_rips"}, {"name": "gradient_rips", "batches": 3}],
     )

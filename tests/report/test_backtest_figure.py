@@ -9,9 +9,8 @@ import pytest
 from matplotlib.text import Text
 
 from toposcope.forecasting.scores import SCORES
-from toposcope.report.figures import NAMELESS, STYLE
 from toposcope.report.figures.backtest import coverage, error
-from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH
 from toposcope.report.rendering import render
 
 NAMES = ("default", "last", "power_law", "s1", "s1_anneal", "annealing", "cooldown", "median", "multi_power", "stack")

@@ -17,42 +17,30 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from named_features import by_feature
+from section_tools import CHARTS, draw_all, draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn, draw
-from toposcope.report.figures.drawn import SMALL, WIDTH, chosen, number, percent
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn, chosen, number, percent
 from toposcope.report.figures.layers import on_even_steps, short_names
 from toposcope.report.headline import NP
-from toposcope.report.material import Material
 from toposcope.report.rendering import render
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
 
-OF_WEIGHTS = [make.__name__ for make in MAKERS if make.__name__ not in OF_STATES]
+OF_WEIGHTS = [name for name in CHARTS if name not in OF_STATES]
 
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, Drawn]:
     """All figures of the made-up study, laid out."""
-    return {d.name: d for d in draw(material())}
+    return {d.name: d for d in draw_all(material())}
 
 
 @pytest.fixture(scope="module")
 def files(drawn: dict[str, Drawn]) -> dict[str, dict[str, bytes]]:
     """Their files by kind; lays the figures out."""
     return {name: render(d.figure, STYLE, NAMELESS) for name, d in drawn.items()}
-
-
-def one(name: str, of: Material) -> Drawn | None:
-    """Draw one figure."""
-    make = next(make for make in MAKERS if make.__name__ == name)
-    with mpl.rc_context(STYLE):
-        return make(of)
-
-
-def with_analysis(of: Material, **changes: Any) -> Material:
-    return dataclasses.replace(of, analysis=dataclasses.replace(of.analysis, **changes))
 
 
 def texts(figure: Figure) -> list[Text]:
@@ -100,7 +88,7 @@ def test_cells_of_the_association_map_keep_the_contrast(drawn: dict[str, Drawn])
 
 def test_equal_data_give_equal_bytes(files: dict[str, dict[str, bytes]]) -> None:
     for name in ("losses", "layers", "diagrams"):
-        again = one(name, material())
+        again = draw_chart(name, material())
         assert again is not None
         assert render(again.figure, STYLE, NAMELESS) == files[name]
 
@@ -111,25 +99,22 @@ def test_svg_is_small_and_whole(files: dict[str, dict[str, bytes]]) -> None:
     assert sum(len(kinds["svg"]) for kinds in files.values()) < 3_000_000
 
 
-@pytest.mark.parametrize("name", [make.__name__ for make in MAKERS])
+@pytest.mark.parametrize("name", list(CHARTS))
 def test_without_its_data_a_figure_is_left_out(name: str) -> None:
     full = material(1, 3)
-    bare = [
-        dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={})
-        for t in full.analysis.trajectories
-    ]
-    tables = {f: getattr(full.analysis, f).clear() for f in ("association", "change_points", "scaling", "references")}
+    bare = [dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={}) for t in full.trajectories]
     empty = dataclasses.replace(
-        with_analysis(full, trajectories=bare, **tables),
-        predictions=full.predictions.clear(),
+        full,
+        trajectories=bare,
+        tables={name: table.clear() for name, table in full.tables.items()},
         declaration=type(full.declaration)(name="empty"),
     )
-    assert one(name, empty) is None
+    assert draw_chart(name, empty) is None
 
 
 @pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (13, 4)])
 def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
-    found = list(draw(material(runs, checkpoints)))
+    found = list(draw_all(material(runs, checkpoints)))
     assert {"losses", "topology", "predictions"} <= {d.name for d in found}
     for d in found:
         assert not re.search(r"\bnan\b|None|\binf\b", d.caption), d.caption
@@ -148,8 +133,8 @@ def test_unknown_values_and_lost_diagrams_are_no_obstacle() -> None:
     def lost(run: str, step: int, probe: str) -> Any:
         raise ToposcopeError("gone")
 
-    torn = with_analysis(full, trajectories=[holed(t) for t in full.analysis.trajectories])
-    found = list(draw(dataclasses.replace(torn, diagrams=lost)))
+    torn = dataclasses.replace(full, trajectories=[holed(t) for t in full.trajectories])
+    found = list(draw_all(dataclasses.replace(torn, diagrams=lost)))
     names = [d.name for d in found]
     assert "topology" in names
     assert not {"diagrams", "crocker"} & set(names)
@@ -188,13 +173,13 @@ def test_suspect_checkpoints_are_marked(drawn: dict[str, Drawn]) -> None:
     for name in ("losses", "topology", "rate", "layers", "change_points"):
         assert "not what they claim to be" in drawn[name].caption
     clean = dataclasses.replace(material(2, 5), findings=material(2, 5).findings.clear())
-    assert all("claim" not in d.caption for d in draw(clean))
+    assert all("claim" not in d.caption for d in draw_all(clean))
 
 
 def test_a_trace_measured_here_is_drawn_beside_the_published_one() -> None:
     full = material(2)
-    elsewhere = dataclasses.replace(full.analysis.trajectories[0], run="elsewhere")
-    found = one("traces", with_analysis(full, trajectories=[elsewhere, *full.analysis.trajectories]))
+    elsewhere = dataclasses.replace(full.trajectories[0], run="elsewhere")
+    found = draw_chart("traces", dataclasses.replace(full, trajectories=[elsewhere, *full.trajectories]))
     assert found is not None
     assert "H0 total from 70.0 to 45.0 as published, but from 10.0 to 20.0 here" in found.caption
     assert "mean neural persistence from 0.300 to 0.600 as published, also from" in found.caption
@@ -207,20 +192,20 @@ def test_imported_values_without_weights_are_a_trace() -> None:
     bare = Trajectory(
         "told", steps, by_feature({"published np_mean": np.array([0.3, 0.4, 0.5])}), {}, {"step": steps.astype(float)}
     )
-    found = one("traces", with_analysis(full, trajectories=[*full.analysis.trajectories, bare]))
+    found = draw_chart("traces", dataclasses.replace(full, trajectories=[*full.trajectories, bare]))
     assert found is not None
     assert "told: mean neural persistence from 0.300 to 0.500 as published. It is not measured" in found.caption
 
 
 def test_a_curve_that_turns_is_not_said_to_rise() -> None:
     full = material(3)
-    n = len(full.analysis.trajectories[0].steps)
+    n = len(full.trajectories[0].steps)
     hill = np.concatenate([np.linspace(0.3, 0.6, 5), np.linspace(0.6, 0.4, n - 4)[1:]])
     turned = [
         dataclasses.replace(t, features={**t.features, NP.feature: hill if i else np.linspace(0.3, 0.4, n)})
-        for i, t in enumerate(full.analysis.trajectories)
+        for i, t in enumerate(full.trajectories)
     ]
-    found = one("topology", with_analysis(full, trajectories=turned))
+    found = draw_chart("topology", dataclasses.replace(full, trajectories=turned))
     assert found is not None
     assert "in 2 of 3 runs it is highest at step 400 and falls after that" in found.caption
     assert "persistence rises" not in found.caption
@@ -231,7 +216,7 @@ def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
     full = material(1)
     trace = Trace(steps=[0, 10], values={"np_mean": [0.3, 0.4], "H1.total": [1.0, 0.0]})
     declaration = msgspec.structs.replace(full.declaration, published=Published(traces={"elsewhere": trace}))
-    found = one("traces", dataclasses.replace(full, declaration=declaration))
+    found = draw_chart("traces", dataclasses.replace(full, declaration=declaration))
     assert found is not None
     assert "H1" not in found.caption + found.alt
 
@@ -246,13 +231,13 @@ def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Drawn]) -> None:
 
 def test_runs_of_very_different_lengths_share_an_axis() -> None:
     full = material(3)
-    long = full.analysis.trajectories[-1]
+    long = full.trajectories[-1]
     long = dataclasses.replace(long, run="long", steps=long.steps * 30)
     suspect = full.findings.with_columns(run=pl.lit("long"), steps=pl.lit([int(long.steps[-1])]))
-    mixed = with_analysis(full, trajectories=[*full.analysis.trajectories, long])
+    mixed = dataclasses.replace(full, trajectories=[*full.trajectories, long])
     mixed = dataclasses.replace(mixed, findings=suspect)
     for name in ("losses", "topology", "rate", "groups", "overview", "gradients"):
-        found = one(name, mixed)
+        found = draw_chart(name, mixed)
         assert found is not None
         labels = {axes.get_xlabel() for axes in found.figure.axes} - {"", "filled: alone, hollow: given step"}
         assert labels == {"share of the run's steps, %"}
@@ -260,18 +245,20 @@ def test_runs_of_very_different_lengths_share_an_axis() -> None:
             drawn_at = [np.asarray(line.get_xdata(), dtype=np.float64) for line in axes.lines]
             ends = [float(np.nanmax(at)) for at in drawn_at if len(at) > 2]
             assert all(end <= 100 for end in ends)
-    losses = one("losses", mixed)
+    losses = draw_chart("losses", mixed)
     assert losses is not None
     assert np.asarray(losses.figure.axes[0].lines[-1].get_xdata()).tolist() == [100]
 
 
 def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
     full = material(3)
-    without = full.predictions.filter(
+    without = full.tables["predictions"].filter(
         ~((pl.col("run") == "run-0") & pl.col("forecaster").str.contains("tda|combined$"))
     )
-    there = one("predictions", dataclasses.replace(full, predictions=without))
-    kept = one("predictions", dataclasses.replace(full, predictions=full.predictions.filter(pl.col("run") != "run-0")))
+    there = draw_chart("predictions", with_tables(full, {"predictions": without}))
+    kept = draw_chart(
+        "predictions", with_tables(full, {"predictions": full.tables["predictions"].filter(pl.col("run") != "run-0")})
+    )
     assert there is not None
     assert kept is not None
     assert there.caption == kept.caption
@@ -280,10 +267,10 @@ def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
 
 def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
     full = material(2)
-    others = full.analysis.association.with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
-    both = with_analysis(full, association=pl.concat([full.analysis.association, others]))
+    others = full.tables["association"].with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
+    both = with_tables(full, {"association": pl.concat([full.tables["association"], others])})
     for name in ("association", "partial", "overview"):
-        before, after = one(name, full), one(name, both)
+        before, after = draw_chart(name, full), draw_chart(name, both)
         assert before is not None
         assert after is not None
         assert before.caption == after.caption
@@ -291,11 +278,11 @@ def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
 
 def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
     full = material(13, 2)
-    shown, note = chosen(full.analysis.trajectories[::-1], full.runs)
+    shown, note = chosen(full.trajectories[::-1], full.runs)
     names = [t.run for t in shown]
     assert [names[0], names[-1], len(set(names))] == ["run-0", "run-12", 6]
     assert "6 of 13 runs" in note
-    assert chosen(full.analysis.trajectories[:6], full.runs)[1] == ""
+    assert chosen(full.trajectories[:6], full.runs)[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from matplotlib.text import Text
 
 from toposcope.forecasting.ask import Answer, ask, siblings_of
 from toposcope.logs import Log, Logs
-from toposcope.report.figures import NAMELESS, STYLE, Drawn
-from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.figures.forecast import _apart, forecast
 from toposcope.report.rendering import render
 

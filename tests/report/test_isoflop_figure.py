@@ -9,8 +9,7 @@ from matplotlib.text import Text
 from toposcope.forecasting.scaling.planner import plan
 from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
 from toposcope.logs.points import Points
-from toposcope.report.figures import NAMELESS, STYLE, Drawn
-from toposcope.report.figures.drawn import SMALL, WIDTH
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.figures.isoflop import isoflop
 from toposcope.report.rendering import render
 

@@ -9,8 +9,7 @@ from safetensors.numpy import save_file
 
 from toposcope.models.texts import Text
 from toposcope.report import write_report
-from toposcope.report.figures import draw
-from toposcope.report.writing import material_of
+from toposcope.report.writing import study_page
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 
@@ -37,9 +36,9 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     errors = run_study(declaration, tmp_path / "study", workers=1)
     assert errors
     study = Study.load(tmp_path / "study")
-    material = material_of(study)
-    assert material.analysis.trajectories == []
-    assert list(draw(material)) == []
+    whole = study_page(study)
+    assert whole.material.trajectories == []
+    assert list(whole.drawn()) == []
     page, verdict = write_report(study)
     assert verdict[0].startswith("Nothing can be said about what topology adds")
     report = page.with_name("report.md").read_text()

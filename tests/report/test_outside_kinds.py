@@ -1,5 +1,6 @@
 """A probe from outside that is no topology is never announced as topology; one that does not say is refused."""
 
+import dataclasses
 import gc
 import re
 from collections.abc import Iterator
@@ -10,14 +11,15 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 import pytest
-from made_studies import RUNS, N, no_findings, runs_frame
+from made_studies import RUNS, N, study
+from section_tools import summary, with_tables
 from small_studies import NEURAL_PERSISTENCE, frame, series_study, write_series
-from toposcope.analysis.analysis import Analysis, analyse
 
+from toposcope.analysis import association_table, trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Kind, Probe, probe_types
 from toposcope.report.association import full_table
-from toposcope.report.verdict import sentences
+from toposcope.report.material import Material
 from toposcope.study import run_study
 
 
@@ -36,7 +38,7 @@ def sample_probe() -> str:
     return str(code)
 
 
-def study_of(probe: str, statistic: str, kind: str) -> Analysis:
+def study_of(probe: str, statistic: str, kind: str) -> Material:
     """Runs whose loss leaves its trend as one statistic does; topology beside it is noise."""
     draw = np.random.default_rng(5)
     steps = np.arange(N) * 100
@@ -56,7 +58,9 @@ def study_of(probe: str, statistic: str, kind: str) -> Analysis:
     log = pl.concat(logs).with_columns(
         **{name: pl.lit(None, pl.Float64) for name in ("learning_rate", "grad_norm", "tokens", "flops")}
     )
-    return analyse(pl.DataFrame(rows, schema=columns, orient="row"), labels, log, runs_frame())
+    found = trajectories(pl.DataFrame(rows, schema=columns, orient="row"), labels, log)
+    of = dataclasses.replace(study("nothing"), trajectories=found)
+    return with_tables(of, {"association": association_table(found)})
 
 
 @pytest.mark.parametrize(
@@ -66,22 +70,22 @@ def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic:
     """Even though nobody here knows the probe: the kind is what was stored with its values."""
     found = study_of(probe, statistic, kind)
     name = f"{probe} {statistic}"
-    rows = found.association.filter(group="network", feature=name)
+    rows = found.tables["association"].filter(group="network", feature=name)
     assert set(rows.get_column("verdict")) == {"beyond trend"}
     assert set(rows.get_column("kind")) == {kind}
-    first, *others = sentences(found, runs_frame(), 0, no_findings())
+    first, *others = summary(found)
     assert first.startswith("Topology adds nothing")
     assert "1 topological feature" in first
     assert name not in first
     assert any(name in sentence for sentence in others)  # among the plain quantities
-    table = full_table("association", "", found.association)
+    table = full_table("association", "", found.tables["association"])
     assert table is not None
     assert [row[0] for row in table.rows][-len(RUNS) :] == [name] * len(RUNS)  # behind topology
 
 
 def test_the_same_numbers_declared_as_topology_are_announced() -> None:
     found = study_of("holes", "total", "topology")
-    first, *_ = sentences(found, runs_frame(), 0, no_findings())
+    first, *_ = summary(found)
     assert first.startswith("Topology tells something about the loss beyond the trend: 1 of 2 topological features")
 
 
@@ -90,7 +94,9 @@ def test_the_probe_of_the_guide_is_a_control(tmp_path: Path) -> None:
     module = ModuleType("small_weights_of_the_guide")
     exec(compile(sample_probe(), module.__name__, "exec"), module.__dict__)
     found = write_series(tmp_path / "found", [0, 5])
-    assert not run_study(series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}]), tmp_path / "study", 1)
+    assert not run_study(
+        series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}]), tmp_path / "study", workers=1
+    )
     kinds = dict(frame(tmp_path / "study").select("probe", "kind").unique().iter_rows())
     assert kinds == {"neural_persistence": "topology", "small_weights": "control"}
 

@@ -6,22 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
 import pytest
+from page_checks import PAGE_CHECKS
 from read_page import Element, read
-from test_accessibility import (  # the same tests, of real pages
-    test_contents_name_every_section,  # noqa: F401
-    test_ids_are_unique,  # noqa: F401
-    test_images_are_described,  # noqa: F401
-    test_keyboard_motion_and_print,  # noqa: F401
-    test_language_landmarks_and_headings,  # noqa: F401
-    test_tables_can_be_read_aloud,  # noqa: F401
-    test_text_has_enough_contrast,  # noqa: F401
-    test_the_page_needs_no_network,  # noqa: F401
-)
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes
@@ -87,6 +79,11 @@ def page(request: pytest.FixtureRequest, folder: Path) -> Element:
     """Either page, read."""
     place = folder / "report" / "index.html" if request.param == "one" else request.getfixturevalue("both")
     return read(place.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("check", PAGE_CHECKS, ids=lambda check: check.__name__)
+def test_either_page_is_accessible(check: Callable[[Element], None], page: Element) -> None:
+    check(page)
 
 
 @pytest.fixture(scope="module")

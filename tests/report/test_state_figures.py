@@ -3,7 +3,6 @@
 import dataclasses
 import re
 
-import matplotlib as mpl
 import numpy as np
 import polars as pl
 import pytest
@@ -12,11 +11,11 @@ from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_sta
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
 from named_features import by_feature
+from section_tools import draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.chart import told_of_phases
-from toposcope.report.figures import MAKERS, NAMELESS, STYLE, Drawn
-from toposcope.report.figures.drawn import SMALL, WIDTH, Training
+from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn, Training
 from toposcope.report.figures.sizes import told_of_collapse
 from toposcope.report.figures.spectra import Counts
 from toposcope.report.headline import clouds_of, headlines_of, named, spoken
@@ -26,13 +25,6 @@ from toposcope.report.rendering import render
 OF_STATES = FIGURES[1:]
 
 
-def one(name: str, of: Material) -> Drawn | None:
-    """Draw one figure."""
-    make = next(make for make in MAKERS if make.__name__ == name)
-    with mpl.rc_context(STYLE):
-        return make(of)
-
-
 @pytest.fixture(scope="module")
 def study() -> Material:
     return with_states(material(3))
@@ -40,7 +32,7 @@ def study() -> Material:
 
 @pytest.fixture(scope="module")
 def drawn(study: Material) -> dict[str, Drawn]:
-    found = {name: one(name, study) for name in (*OF_STATES, "association", "losses")}
+    found = {name: draw_chart(name, study) for name in (*OF_STATES, "association", "losses")}
     return {name: d for name, d in found.items() if d is not None}
 
 
@@ -50,7 +42,7 @@ def test_a_figure_of_states_can_be_read_and_is_the_same_again(
 ) -> None:
     d = drawn[name]
     files = render(d.figure, STYLE, NAMELESS)
-    again = one(name, study)
+    again = draw_chart(name, study)
     assert again is not None
     assert render(again.figure, STYLE, NAMELESS) == files
     assert d.figure.get_figwidth() == WIDTH
@@ -65,13 +57,13 @@ def test_a_figure_of_states_can_be_read_and_is_the_same_again(
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_study_of_weights_has_no_figure_of_states(name: str) -> None:
-    assert one(name, material(2)) is None
+    assert draw_chart(name, material(2)) is None
 
 
 @pytest.mark.parametrize("name", OF_STATES)
 @pytest.mark.parametrize(("runs", "checkpoints"), [(1, 2), (1, 10), (8, 10)])
 def test_small_and_large_studies_of_states_are_drawn(name: str, runs: int, checkpoints: int) -> None:
-    found = one(name, with_states(material(runs, checkpoints)))
+    found = draw_chart(name, with_states(material(runs, checkpoints)))
     if found is not None and checkpoints == len(STEPS):
         assert not re.search(r"\bnan\b|None|\binf\b", found.caption), found.caption
 
@@ -105,7 +97,7 @@ def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: d
         assert axes.get_xscale() == "symlog"
         assert axes.get_xticklabels()[0].get_text() == "0"
         assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
-    long = Training(study.analysis.trajectories, study.findings, logarithmic=True)
+    long = Training(study.trajectories, study.findings, logarithmic=True)
     assert long.label == "training step"
 
 
@@ -121,14 +113,13 @@ def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: d
 def test_the_last_state_stands_behind_all_blocks(
     study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[str] | None
 ) -> None:
-    (ours, *_) = study.analysis.trajectories
-    layers = {f"hidden.{k:02d}": ours.layers["hidden.00"] for k in places}
+    (ours, *_) = study.trajectories
+    names = [f"hidden.{k:02d}" for k in places]
+    layers = {name: {f.of_group(name): v for f, v in ours.layers["hidden.00"].items()} for name in names}
     weights = {f"gpt.layers.{k}.attention.dense.weight": "attention.output" for k in range(n_blocks)}
     roles = weights | dict.fromkeys(layers, "hidden")
     chosen = dataclasses.replace(ours, layers=layers, roles=roles)
-    found = one(
-        "depth", dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[chosen]))
-    )
+    found = draw_chart("depth", dataclasses.replace(study, trajectories=[chosen]))
     assert found is not None
     for axes in found.figure.axes:
         assert np.asarray(axes.lines[0].get_xdata()).tolist() == expected
@@ -151,7 +142,7 @@ def test_matrices_are_symmetric_and_whole(drawn: dict[str, Drawn]) -> None:
 
 
 def test_phases_without_a_turn_are_not_asked_about() -> None:
-    found = with_states(material(2)).analysis.trajectories
+    found = with_states(material(2)).trajectories
     table = phases(found)
     spectral = table.filter(kind="spectral").with_columns(phases=pl.lit(""), n_turns=pl.lit(0, pl.Int64))
     told = told_of_phases(spectral, table.filter(kind="diagram").with_columns(follows=pl.lit(None, pl.String)))
@@ -174,14 +165,14 @@ def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:
-    found = with_states(material(1)).analysis.trajectories
+    found = with_states(material(1)).trajectories
     counts = Counts.of(comparisons(found).filter(other="step"))
     assert counts == Counts(0, 0, 0, 0, 0, 0)
     assert Counts.of(pl.DataFrame()) == counts
 
 
 def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
-    (t,) = with_states(material(1)).analysis.trajectories
+    (t,) = with_states(material(1)).trajectories
     second = "hidden_states:points=texts,pca=50"
     more = dataclasses.replace(t, clouds={LABEL: LABEL, second: second, "published": "published"})
     assert clouds_of([more]) == [LABEL, "published"]
@@ -215,10 +206,10 @@ def test_published_features_of_weights_are_not_spoken_of() -> None:
 
 def test_a_run_without_the_feature_has_an_empty_row(study: Material) -> None:
     """Hatching says that a clock leaves nothing; a cell of what was not measured is left blank."""
-    table = study.analysis.association
+    table = study.tables["association"]
     one_less = table.filter(~((pl.col("run") == "run-0") & pl.col("feature").str.ends_with("H1.total")))
-    torn = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, association=one_less))
-    found = one("association", torn)
+    torn = with_tables(study, {"association": one_less})
+    found = draw_chart("association", torn)
     assert found is not None
     hatched = [len(axes.patches) for axes in found.figure.axes[:3]]
     assert hatched == [0, 0, 0]
@@ -229,35 +220,34 @@ def test_holes_are_no_obstacle(study: Material) -> None:
         return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)
 
     found = [
-        dataclasses.replace(t, features={name: holed(v) for name, v in t.features.items()})
-        for t in study.analysis.trajectories
+        dataclasses.replace(t, features={name: holed(v) for name, v in t.features.items()}) for t in study.trajectories
     ]
-    torn = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=found))
+    torn = dataclasses.replace(study, trajectories=found)
     for name in OF_STATES:
-        drawn = one(name, torn)
+        drawn = draw_chart(name, torn)
         assert drawn is not None
         assert not re.search(r"\bnan\b", drawn.caption), drawn.caption
 
 
 def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
-    ours, *others = study.analysis.trajectories
+    ours, *others = study.trajectories
     features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
     told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
-    both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[ours, *others, told]))
-    figure, beside = one("representations", both), one("published_representations", both)
+    both = dataclasses.replace(study, trajectories=[ours, *others, told])
+    figure, beside = draw_chart("representations", both), draw_chart("published_representations", both)
     assert figure is not None
     assert beside is not None
     assert "The last hidden state. " in figure.caption
     assert "As published." in beside.caption
     assert [text.get_text() for text in beside.figure.legends[0].get_texts()] == ["elsewhere"]
-    alone = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=[told]))
-    assert one("published_representations", alone) is None
-    assert one("representations", alone) is not None
-    table = study.analysis.association.with_columns(
+    alone = dataclasses.replace(study, trajectories=[told])
+    assert draw_chart("published_representations", alone) is None
+    assert draw_chart("representations", alone) is not None
+    table = study.tables["association"].with_columns(
         pl.col("feature").str.replace(LABEL, "published"), run=pl.lit("elsewhere")
     )
-    published = dataclasses.replace(alone, analysis=dataclasses.replace(alone.analysis, association=table))
-    association = one("association", published)
+    published = with_tables(alone, {"association": table})
+    association = draw_chart("association", published)
     assert association is not None
     assert "Of published hidden states (“published”) also given the step" in association.caption
 
@@ -267,9 +257,8 @@ def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) 
         return dataclasses.replace(t, tokens=per_step * t.steps.astype(float))
 
     for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
-        found = [with_tokens(t, n) for t, n in zip(study.analysis.trajectories, per_step, strict=True)]
-        analysis = dataclasses.replace(study.analysis, trajectories=found)
-        drawn = one("cross_size", dataclasses.replace(study, analysis=analysis))
+        found = [with_tokens(t, n) for t, n in zip(study.trajectories, per_step, strict=True)]
+        drawn = draw_chart("cross_size", dataclasses.replace(study, trajectories=found))
         assert drawn is not None
         assert len(drawn.figure.axes) == 3 * columns
         assert ("equal tokens are equal steps" in drawn.caption) == (columns == 2)

@@ -6,23 +6,21 @@ import re
 import numpy as np
 import polars as pl
 import pytest
-from made_studies import N, analysis, no_findings, runs_frame, trajectory
+from made_studies import N, trajectory
+from made_studies import study as study_by_rule
 from made_up_material import material
 from made_up_states import LABEL, SPECTRA, with_states
 from named_features import by_feature
-from toposcope.analysis.analysis import Analysis
-from toposcope.report.methods import methods
+from section_tools import section_of, summary, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.table import comparison_table as compared
-from toposcope.report import evidence, states
 from toposcope.report.association import full_table, has_scales, legend, short_table
 from toposcope.report.document import Details, Paragraph, Section
 from toposcope.report.material import Material
+from toposcope.report.sections.association import against_spectra
 from toposcope.report.tables import Table
 from toposcope.report.text_losses import NOT_COMPARABLE
-from toposcope.report.verdict import sentences
-from toposcope.study.declaration import Declaration
 from toposcope.study.kinds import feature_named
 
 
@@ -39,7 +37,7 @@ def tables(section: Section | None) -> list[Table]:
     return found
 
 
-def of_states(rule: str) -> Analysis:
+def of_states(rule: str) -> Material:
     """A study whose H1 entropy of hidden states is made by rule, beside spectra that are noise."""
     found = []
     for i, run in enumerate(("small", "middle", "large", "huge")):
@@ -48,13 +46,12 @@ def of_states(rule: str) -> Analysis:
         features = {f"{LABEL} H1.entropy": t.features[feature_named("rips H0.total")]}
         features |= {f"{LABEL} {name}": draw.standard_normal(N) for name in SPECTRA}
         found.append(dataclasses.replace(t, features=by_feature(features), clouds={LABEL: LABEL}))
-    return dataclasses.replace(
-        analysis(rule), trajectories=found, association=association_table(found), comparisons=compared(found)
-    )
+    of = dataclasses.replace(study_by_rule(rule), trajectories=found)
+    return with_tables(of, {"association": association_table(found), "comparisons": compared(found)})
 
 
-def said(of: Analysis) -> str:
-    return " ".join(sentences(of, runs_frame(), 0, no_findings()))
+def said(of: Material) -> str:
+    return " ".join(summary(of))
 
 
 def test_the_verdict_reads_well_of_hidden_states() -> None:
@@ -70,15 +67,15 @@ def test_the_verdict_reads_well_of_hidden_states() -> None:
 def test_what_the_top_eigenvalue_explains_is_said_to_vanish_with_it() -> None:
     found = of_states("information")
     gone = {"verdict": "trend only", "p_given_scale_adjusted": 0.7}
-    told = found.association.with_columns(**{name: pl.lit(value) for name, value in gone.items()})
-    text = said(dataclasses.replace(found, association=told))
+    told = found.tables["association"].with_columns(**{name: pl.lit(value) for name, value in gone.items()})
+    text = said(with_tables(found, {"association": told}))
     assert "none that can be detected once the step and the top eigenvalue of the same hidden states are known" in text
     assert "but fails other tests" not in text
 
 
 def test_association_tables_have_the_scale_where_there_is_one() -> None:
     with_scale, without = (
-        found.association.filter(group="network") for found in (of_states("clock"), analysis("clock"))
+        found.tables["association"].filter(group="network") for found in (of_states("clock"), study_by_rule("clock"))
     )
     assert has_scales(with_scale)
     assert not has_scales(without)
@@ -98,42 +95,46 @@ def test_association_tables_have_the_scale_where_there_is_one() -> None:
 
 
 def test_turns_are_told_with_their_intervals(study: Material) -> None:
-    (table,) = tables(states.phases({"representation_phases": study.analysis.representation_phases}))
+    (table,) = tables(section_of("representation-phases", study))
     first = dict(zip([c.title for c in table.columns], table.rows[0], strict=True))
     assert first["feature"] == "RankMe of hidden states (control)"
     assert first["first"] == "10 (3 to 30)"
     assert first["third"] == "–"
     assert len(table.rows) == 9
-    assert states.phases({"representation_phases": study.analysis.representation_phases.clear()}) is None
+    assert section_of("representation-phases", without(study, "representation_phases")) is None
 
 
 def test_sizes_are_told_by_every_clock(study: Material) -> None:
-    (table,) = tables(states.sizes({"collapse": study.analysis.collapse}))
+    (table,) = tables(section_of("sizes", study))
     assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]
     assert table.rows[2][6] == "0.100"
-    assert states.sizes({"collapse": study.analysis.collapse.clear()}) is None
+    assert section_of("sizes", without(study, "collapse")) is None
 
 
 def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -> None:
-    (block,) = states.against_spectra({"comparisons": study.analysis.comparisons})
+    (block,) = against_spectra(study.tables["comparisons"])
     assert isinstance(block, Details)
     (table,) = [b for b in block.blocks if isinstance(b, Table)]
     assert len(table.rows) == 45
     assert table.rows[0][:2] == ("H0 total of hidden states", "RankMe of hidden states (control)")
     assert table.rows[0][-2:] == (".200", ".010")
-    assert states.against_spectra({"comparisons": pl.DataFrame()}) == []
-    assert states.against_spectra({}) == []
+    assert against_spectra(pl.DataFrame()) == []
 
 
 def test_published_features_are_compared_with_published_spectra(study: Material) -> None:
-    told = study.analysis.comparisons.with_columns(pl.col("feature", "other").str.replace(LABEL, "published"))
-    (block,) = states.against_spectra({"comparisons": told})
+    told = study.tables["comparisons"].with_columns(pl.col("feature", "other").str.replace(LABEL, "published"))
+    (block,) = against_spectra(told)
     assert isinstance(block, Details)
     (table,) = [b for b in block.blocks if isinstance(b, Table)]
     assert len(table.rows) == 45
     assert table.rows[0][:2] == ("Published H0 total", "Published RankMe (control)")
-    found = evidence.association(dataclasses.replace(study, analysis=of_states("clock")), {"comparisons": told})
+    found = section_of("association", with_tables(of_states("clock"), {"comparisons": told}))
     assert [len(t.rows) for t in tables(found) if t.name == "comparisons"] == [9]
+
+
+def without(of: Material, name: str) -> Material:
+    """Return the study with one table empty."""
+    return with_tables(of, {name: of.tables[name].clear()})
 
 
 def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
@@ -152,22 +153,23 @@ def with_text(of: Material, n_tokens: dict[str, float]) -> Material:
 @pytest.mark.parametrize("tokens", [(500.0, 500.0), (500.0, 700.0)])
 def test_runs_tell_how_well_they_predict_the_text(study: Material, tokens: tuple[float, float]) -> None:
     told = with_text(study, dict(zip(("run-0", "run-1"), tokens, strict=True)))
-    found = evidence.runs(told)
+    found = section_of("runs", told)
     (table,) = tables(found)
     by_run = {row[0]: row[-3:] for row in table.rows}
     assert by_run["run-0"] == ("2", "7.5", "1.25")
     assert by_run["run-2"] == ("–", "–", "–")
     assert (NOT_COMPARABLE in str(found)) == (tokens[0] != tokens[1])
-    (without,) = tables(evidence.runs(study))
+    (without,) = tables(section_of("runs", study))
     assert len(without.columns) == len(table.columns) - 3
 
 
 def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
     found = of_states("clock")
     law = {"quantity": "text_loss", "n_sizes": 4, "exponent": -0.1, "r_squared": 0.9, "p_least": 0.08, "p_exact": 0.08}
-    with_law = dataclasses.replace(found, scaling=pl.DataFrame([law]))
+    with_law = with_tables(found, {"scaling": pl.DataFrame([law])})
     for differ in (True, False):
-        told = " ".join(sentences(with_law, runs_frame(), 0, no_findings(), tokens_differ=differ))
+        tokens = {"small": 500.0, "middle": 700.0 if differ else 500.0}
+        told = said(with_text(with_law, tokens))
         assert (NOT_COMPARABLE in told) == differ
         assert ("goes as N^" in told) != differ
 
@@ -175,18 +177,16 @@ def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
 def test_other_clouds_are_named(study: Material) -> None:
     second = "hidden_states:points=texts"
     more = [
-        dataclasses.replace(t, clouds={**t.clouds, second: second, "similarity": LABEL})
-        for t in study.analysis.trajectories
+        dataclasses.replace(t, clouds={**t.clouds, second: second, "similarity": LABEL}) for t in study.trajectories
     ]
-    both = dataclasses.replace(study, analysis=dataclasses.replace(study.analysis, trajectories=more))
+    both = dataclasses.replace(study, trajectories=more)
     figure = Paragraph(("a figure",))
-    found = states.representations(both, figure)
+    found = section_of("representations", both, [figure])
     assert found is not None
     assert "of hidden states; the tables also hold hidden states (texts)." in str(found.blocks[-1])
-    assert states.representations(both) is None
+    assert section_of("representations", both) is None
 
 
 def test_methods_define_what_is_measured_of_states() -> None:
-    with_them, without = (methods(Declaration(name="x"), "holm", [], states=s) for s in (True, False))
-    assert "RankMe" in str(with_them)
-    assert "RankMe" not in str(without)
+    assert "RankMe" in str(section_of("methods", with_states(material(1))))
+    assert "RankMe" not in str(section_of("methods", material(1)))

@@ -1,14 +1,24 @@
 """What the first sentence says of series whose truth is known, and what stands beside it."""
 
+import dataclasses
+
 import polars as pl
 import pytest
-from made_studies import FEATURES, RUNS, analysis, no_findings, runs_frame
+from made_studies import FEATURES, RUNS, no_findings, runs_frame, study
+from section_tools import summary, with_tables
 
-from toposcope.report.verdict import primary, sentences
+from toposcope.report.association import primary
+from toposcope.report.material import Material
 
 
 def said(rule: str, runs: tuple[str, ...] = RUNS) -> list[str]:
-    return sentences(analysis(rule, runs), runs_frame(runs), 0, no_findings())
+    return summary(study(rule, runs))
+
+
+def with_columns(of: Material, **columns: object) -> Material:
+    """Return the study with columns of its association exchanged."""
+    exchanged = {name: pl.lit(v) if isinstance(v, str | float) else v for name, v in columns.items()}
+    return with_tables(of, {"association": of.tables["association"].with_columns(**exchanged)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
@@ -42,47 +52,42 @@ def test_noise_does_not_correlate() -> None:
     ("none", "Topology adds nothing detectable"),
 ])  # fmt: skip
 def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
-    found = analysis("nothing")
+    found = study("nothing")
     changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
-    object.__setattr__(found, "association", found.association.with_columns(verdict=changed))
-    assert sentences(found, runs_frame(), 0, no_findings())[0].startswith(start)
+    assert summary(with_columns(found, verdict=changed))[0].startswith(start)
 
 
 def test_controls_are_told_apart_from_topology() -> None:
-    found = analysis("nothing")
+    found = study("nothing")
     changed = pl.when(feature="controls frobenius_norm").then(pl.lit("beyond trend")).otherwise("verdict")
-    object.__setattr__(found, "association", found.association.with_columns(verdict=changed))
-    told = sentences(found, runs_frame(), 0, no_findings())
+    told = summary(with_columns(found, verdict=changed))
     assert told[0].startswith("Topology adds nothing detectable")
     assert any("1 is beyond the trend in at least one run (Weight norm (control))" in s for s in told)
 
 
 @pytest.mark.parametrize("verdict", ["constant", "too few"])
 def test_nothing_to_say(verdict: str) -> None:
-    found = analysis("nothing")
-    object.__setattr__(found, "association", found.association.with_columns(verdict=pl.lit(verdict)))
-    (first,) = sentences(found, runs_frame(), 0, no_findings())
+    found = study("nothing")
+    (first,) = summary(with_columns(found, verdict=verdict))
     assert first.startswith("Nothing can be said about what topology adds: no feature varies")
 
 
 def test_what_only_the_other_clocks_explain_is_not_said_to_vanish_given_the_step() -> None:
-    found = analysis("clock")
+    found = study("clock")
     columns = {
         "verdict": "trend only",
         "rho_with_step": 0.5,
         "p_given_step_adjusted": 0.001,
         "p_given_all_adjusted": 0.6,
     }
-    told = found.association.with_columns(**{name: pl.lit(value) for name, value in columns.items()})
-    object.__setattr__(found, "association", told)
-    text = " ".join(sentences(found, runs_frame(), 0, no_findings()))
+    text = " ".join(summary(with_columns(found, **columns)))
     assert "keeps an association with the loss given the step" in text
     assert "given the step it carries no detectable information" not in text
 
 
 def test_without_a_loss() -> None:
-    found = analysis("nothing", ())
-    (first,) = sentences(found, runs_frame(()), 0, no_findings())
+    found = study("nothing", ())
+    (first,) = summary(found)
     assert "no loss is known" in first
     assert primary(found).is_empty()
 
@@ -93,7 +98,10 @@ def test_troubles_claims_and_doubts() -> None:
     )
     row = ("small", "identical", "fault", [100], "", "steps 100 and 200 are the same.")
     findings = pl.DataFrame([row], schema=no_findings().schema, orient="row")
-    told = sentences(analysis("clock"), runs_frame(status="failed"), 1, findings, claims)
+    failed = dataclasses.replace(
+        study("clock"), runs=runs_frame(status="failed"), findings=findings, errors=pl.DataFrame({"message": ["x"]})
+    )
+    told = summary(with_tables(failed, {"claims": claims}))
     judged = "The published study makes 3 claims; the verdict here is “stands” for numbers 1 and 3 and “does not” for "
     assert f"{judged}number 2." in told
     assert f"Not complete: {', '.join(RUNS)}." in told

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import SIZES, Corpus, Size, Training
+from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, load_declaration, run_study
 from toposcope.study.declaration import DEFAULT_PROBES, DeclaredRun, DeclaredSeries, check
 from toposcope.study.published import Law, Published, Trace
@@ -45,7 +45,7 @@ def test_everything_has_a_default_but_a_name_and_something_to_measure(tmp_path: 
     (run,) = declaration.resolved_runs()
     assert (run.name, run.size) == ("tiny-3k", SIZES["tiny-3k"])
     assert run.corpus == Corpus()
-    assert run.training == Training()
+    assert run.training == TrainingOptions()
     assert [probe.label() for probe in declaration.resolved_probes()] == [
         "neural_persistence",
         "rips",
@@ -65,8 +65,8 @@ def test_a_run_overrides_the_training_of_the_study(tmp_path: Path) -> None:
         },
     )
     plain, other = declaration.resolved_runs()
-    assert plain.training == Training(steps=500, seed=7)
-    assert other.training == Training(steps=500, seed=8, schedule="linear")
+    assert plain.training == TrainingOptions(steps=500, seed=7)
+    assert other.training == TrainingOptions(steps=500, seed=8, schedule="linear")
 
 
 def test_an_override_may_mend_what_the_study_says(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_an_override_may_mend_what_the_study_says(tmp_path: Path) -> None:
 def test_a_size_by_its_dials(tmp_path: Path) -> None:
     size = {"hidden": 12, "layers": 2, "heads": 3, "context": 32}
     declaration = load(tmp_path, {"name": "x", "runs": [{"size": size, "name": "mine"}]})
-    assert declaration.resolved_runs()[0].size == Size(**size)
+    assert declaration.resolved_runs()[0].size == ModelSize(**size)
 
 
 def test_the_vocabulary_of_a_size_is_the_corpus_s(tmp_path: Path) -> None:
@@ -299,10 +299,10 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path: Path) -
 FULL = Declaration(
     name="everything",
     corpus=Corpus(source="/texts", tokenizer="bpe", vocabulary=512, validation_fraction=0.2),
-    training=Training(steps=300, schedule="wsd", decay_steps=50),
+    training=TrainingOptions(steps=300, schedule="wsd", decay_steps=50),
     runs=[
         DeclaredRun(size="tiny-3k", training={"seed": 1, "learning_rate": 1e-4}),
-        DeclaredRun(size=Size(hidden=8, layers=1, heads=1), name="dials"),
+        DeclaredRun(size=ModelSize(hidden=8, layers=1, heads=1), name="dials"),
     ],
     series=[
         DeclaredSeries(path="/checkpoints", name="found", steps=[0, 10], optional=True),
@@ -331,7 +331,7 @@ def test_a_declaration_survives_being_written(tmp_path: Path) -> None:
 def test_defaults_are_written_out(tmp_path: Path) -> None:
     declaration = load(tmp_path, {"name": "least", "runs": [RUN]})
     written = tomllib.loads(declaration.to_toml())
-    assert written["training"] == msgspec.to_builtins(Training())
+    assert written["training"] == msgspec.to_builtins(TrainingOptions())
     assert written["corpus"]["validation_fraction"] == 0.1
     assert [probe["name"] for probe in written["probes"]] == ["neural_persistence", "rips", "controls", "distances"]
     assert written["toposcope"] == __version__
@@ -408,7 +408,7 @@ def test_the_shipped_study_of_the_paper_measures_as_published_and_exactly() -> N
 def test_the_shipped_study_of_the_paper_is_as_published() -> None:
     declaration = shipped_study("paper")
     assert [run.size for run in declaration.resolved_runs()] == list(SIZES.values())
-    assert {run.training for run in declaration.resolved_runs()} == {Training()}
+    assert {run.training for run in declaration.resolved_runs()} == {TrainingOptions()}
     assert declaration.corpus == Corpus()
 
 

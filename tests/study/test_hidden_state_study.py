@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_studies import TRAINING, assert_same_study, frame, measurement_ids, small_corpus, some_text
 
-from toposcope.family import Size, Training
+from toposcope.family import ModelSize, TrainingOptions
 from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
 from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study
@@ -50,14 +50,14 @@ def write_text(folder: Path, seed: int = 1) -> Text:
 def declared(folder: Path, probes: list[dict[str, Any]] | None = None, **fields: Any) -> Declaration:
     """Two sizes, trained for a few steps, checkpoints at 0, 10, 20 and 30."""
     sizes = {
-        "one": Size(hidden=8, layers=1, heads=2, context=16),
-        "two": Size(hidden=12, layers=2, heads=2, context=16),
+        "one": ModelSize(hidden=8, layers=1, heads=2, context=16),
+        "two": ModelSize(hidden=12, layers=2, heads=2, context=16),
     }
     return Declaration(
         name="states",
         corpus=small_corpus(folder),
         text=fields.pop("text", None) or write_text(folder),
-        training=Training(**TRAINING),
+        training=TrainingOptions(**TRAINING),
         runs=[DeclaredRun(size=size, name=name) for name, size in sizes.items()],
         probes=[*TEXT_PROBES, *OTHERS] if probes is None else probes,
         **fields,

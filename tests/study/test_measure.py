@@ -11,7 +11,7 @@ from small_studies import CONTROLS, NEURAL_PERSISTENCE, RIPS, SHAPES, checkpoint
 from torch import nn
 
 import toposcope as ts
-from toposcope.family import Size, build
+from toposcope.family import ModelSize, build
 from toposcope.homology import neural_persistence
 from toposcope.probes import Probe
 
@@ -153,7 +153,7 @@ def loss_of(frame: pl.DataFrame) -> float:
     return float(frame.filter(probe="language_modelling", statistic="loss")["value"].item())
 
 
-@pytest.mark.parametrize("size", ["tiny-3k", Size(hidden=12, layers=2, heads=2, context=24)], ids=["named", "own"])
+@pytest.mark.parametrize("size", ["tiny-3k", ModelSize(hidden=12, layers=2, heads=2, context=24)], ids=["named", "own"])
 def test_a_model_of_the_family_in_memory_reads_a_text(size: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(size, seed=1)
     monkeypatch.chdir(text.parent)

@@ -3,6 +3,7 @@
 import math
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,6 +131,43 @@ def test_what_a_study_holds(tmp_path: Path) -> None:
         ("controls", False): 12,
         ("distances", False): 8,
     }
+
+
+def query(directory: Path, *statements: str) -> None:
+    connection = sqlite3.connect(directory / "study.db")
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def kinds_of(directory: Path) -> dict[tuple[str, str], str]:
+    rows = Study.load(directory).frame().select("probe", "statistic", "kind").unique().rows()
+    return {(probe, statistic): kind for probe, statistic, kind in rows}
+
+
+def test_kinds_are_read_as_they_were_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a probe counts as here and now does not matter, nor whether anybody still knows it."""
+    found = write_series(tmp_path / "found", [0, 5])
+    run_well(series_study(found, [RIPS, CONTROLS]), tmp_path / "study")
+    stored = kinds_of(tmp_path / "study")
+    assert stored["rips", "H0.total"] == "topology"
+    assert stored["controls", "frobenius_norm"] == "norm"
+    assert stored["controls", "alpha"] == "spectrum"
+    query(tmp_path / "study", "UPDATE kinds SET kind = 'spectrum' WHERE statistic = 'H0.total'")
+    monkeypatch.setattr("toposcope.study.kinds.probe_types", dict)
+    assert kinds_of(tmp_path / "study") == stored | {("rips", "H0.total"): "spectrum"}
+
+
+def test_a_study_of_the_second_version_is_read_and_brought_up_to_date(tmp_path: Path) -> None:
+    found = write_series(tmp_path / "found", [0, 5])
+    declaration = series_study(found, [RIPS, CONTROLS])
+    before = run_well(declaration, tmp_path / "study")
+    query(tmp_path / "study", "DROP TABLE kinds", "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+    assert frame(tmp_path / "study").equals(before)
+    assert run_well(declaration, tmp_path / "study").equals(before)
+    query(tmp_path / "study", "UPDATE kinds SET kind = 'loss' WHERE probe = 'rips'")  # the table is there again
+    assert {kind for (probe, _), kind in kinds_of(tmp_path / "study").items() if probe == "rips"} == {"loss"}
 
 
 def test_a_rerun_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,15 @@
 import math
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
+from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
 
@@ -19,6 +20,7 @@ SCHEMA = {
     "meta": ["key", "value"],
     "runs": ["run", "position", "kind", "n_parameters", "status", "last_step", "source"],
     "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm"],
+    "log_targets": ["run", "step", "target", "unit", "value"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
     "evidence": ["run", "step", "content"],
@@ -279,9 +281,10 @@ def test_no_row_holds_a_value_that_is_none(store: Store) -> None:
     assert store.statistics("run", 10, "rips", "{}") == {"a": {"total": 1.0}}
 
 
-def log(steps: list[int], **columns: list[float]) -> TrainingLog:
+def log(steps: list[int], **columns: list[float]) -> LogTable:
     empty = [math.nan] * len(steps)
-    return TrainingLog(np.array(steps), {c: np.array(columns.get(c, empty), dtype=np.float64) for c in COLUMNS})
+    names = dict.fromkeys((*COLUMNS, *columns))
+    return LogTable(np.array(steps), {c: np.array(columns.get(c, empty), dtype=np.float64) for c in names})
 
 
 def test_a_log_keeps_infinities_and_leaves_out_what_was_not_logged(store: Store) -> None:
@@ -290,10 +293,68 @@ def test_a_log_keeps_infinities_and_leaves_out_what_was_not_logged(store: Store)
     assert found == [(0, None, 0, None), (1, 2.5, 64, None), (2, math.inf, 128, None)]
 
 
-def test_a_log_replaces_the_older_one_whole(store: Store) -> None:
-    store.put_log("run", log([0, 1, 2], loss=[3.0, 2.0, 1.0]))
-    store.put_log("run", log([0, 5], loss=[9.0, 8.0]))
-    assert query(store, "SELECT step, loss FROM log") == [(0, 9.0), (5, 8.0)]
+def written(store: Store, put: LogTable | None) -> tuple[list[int], list[int]]:
+    """Store the log of a run; return the steps of the rows deleted, and of those inserted."""
+    with closing(sqlite3.connect(store.path)) as other:
+        other.executescript(
+            """
+            CREATE TABLE IF NOT EXISTS writes (kind TEXT, step INTEGER); DELETE FROM writes;
+            CREATE TRIGGER IF NOT EXISTS deleted AFTER DELETE ON log
+                BEGIN INSERT INTO writes VALUES ('deleted', old.step); END;
+            CREATE TRIGGER IF NOT EXISTS inserted AFTER INSERT ON log
+                BEGIN INSERT INTO writes VALUES ('inserted', new.step); END;
+            """
+        )
+    store.put_log("run", put)
+    rows = query(store, "SELECT kind, step FROM writes ORDER BY step")
+    return [s for kind, s in rows if kind == "deleted"], [s for kind, s in rows if kind == "inserted"]
+
+
+LOSSES = [4.0, 3.5, 3.0, 2.75, 2.5]
+CHANGES = {
+    "the same": ([0, 1, 2, 3], LOSSES[:4], [], []),
+    "longer": ([0, 1, 2, 3, 4], LOSSES, [], [4]),
+    "truncated": ([0, 1], LOSSES[:2], [2, 3], []),
+    "resumed at step 2": ([0, 1, 2, 3, 4], [4.0, 3.5, 3.25, 3.0, 2.5], [2, 3], [2, 3, 4]),
+    "evaluated since": ([0, 1, 2, 3], [4.0, 3.5, 3.0, 2.7], [3], [3]),
+    "a row between": ([0, 1, 2, 3], [4.0, math.nan, 3.0, 2.75], [1, 2, 3], [1, 2, 3]),
+    "rewritten": ([0, 5], [9.0, 8.0], [0, 1, 2, 3], [0, 5]),
+    "gone": ([], [], [0, 1, 2, 3], []),
+}
+
+
+@pytest.mark.parametrize(("steps", "losses", "deleted", "inserted"), CHANGES.values(), ids=CHANGES)
+def test_only_the_rows_of_a_log_that_changed_are_written(
+    store: Store, steps: list[int], losses: list[float], deleted: list[int], inserted: list[int]
+) -> None:
+    store.put_log("run", log([0, 1, 2, 3], loss=LOSSES[:4]))
+    store.put_log("other", log([0, 9], loss=[1.0, 1.0]))
+    assert written(store, log(steps, loss=losses) if steps else None) == (deleted, inserted)
+    expected = [(step, None if math.isnan(loss) else loss) for step, loss in zip(steps, losses, strict=True)]
+    assert query(store, "SELECT step, loss FROM log WHERE run = 'run'") == expected
+    assert query(store, "SELECT step FROM log WHERE run = 'other'") == [(0,), (9,)]
+
+
+def test_a_log_is_stored_whole_or_not_at_all(store: Store) -> None:
+    store.put_log("run", log([0, 1, 2], loss=LOSSES[:3]))
+    with closing(sqlite3.connect(store.path)) as other:
+        other.executescript("CREATE TRIGGER fails BEFORE INSERT ON log_targets BEGIN SELECT RAISE(ABORT, 'no'); END;")
+    longer = log([0, 1, 5, 6], loss=[4.0, 3.5, 1.0, 1.0], accuracy=[math.nan, 0.5, 0.5, 0.5])
+    with pytest.raises(ToposcopeError, match=r"study\.db"):
+        store.put_log("run", longer)
+    assert query(store, "SELECT step, loss FROM log") == [(0, 4.0), (1, 3.5), (2, 3.0)]
+    assert query(store, "SELECT * FROM log_targets") == []
+
+
+def test_further_losses_and_accuracies(store: Store) -> None:
+    targets = {"train/bpb": [-0.5, 1.0], "eval/accuracy": [math.nan, 0.25]}
+    store.put_log("run", log([0, 1], loss=[-3.0, -4.0], **targets))
+    expected = [(0, "train/bpb", "bits per byte", -0.5), (1, "eval/accuracy", "accuracy", 0.25)]
+    found = query(store, "SELECT step, target, unit, value FROM log_targets")
+    assert found == [*expected, (1, "train/bpb", "bits per byte", 1.0)]
+    assert query(store, "SELECT step, loss FROM log") == [(0, -3.0), (1, -4.0)]
+    store.put_log("run", log([0, 1], loss=[-3.0, -4.0], **{"train/bpb": [-0.5, math.nan]}))
+    assert query(store, "SELECT step, target, unit, value FROM log_targets") == expected[:1]
 
 
 def test_errors_are_rows_until_they_are_cleared(store: Store) -> None:

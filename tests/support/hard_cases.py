@@ -197,3 +197,30 @@ def large_matrix(name: str, m: int, n: int, seed: int = 0) -> Array:
     """Matrix of `LARGE_MATRICES` in float64, within the range of float16."""
     matrix = LARGE_MATRICES[name](np.random.default_rng(seed), m, n).astype(np.float64)
     return np.clip(matrix, -60000, 60000)
+
+
+CLOUD_KINDS = ("normal", "lattice", "duplicates", "near ties", "circles", "spheres", "scales")
+
+
+def hard_cloud(kind: str, n: int, d: int) -> Array:
+    """A point cloud of a kind in `CLOUD_KINDS`; circles lie in at least two dimensions."""
+    rng = np.random.default_rng([n, d])
+    points = rng.normal(size=(n, d))
+    if kind == "lattice":
+        points = np.round(1.5 * points)
+    elif kind == "duplicates":
+        points = points[rng.integers(0, n // 2, n)]
+    elif kind == "near ties":
+        points = np.round(points) + 1e-13 * points
+    elif kind == "circles":
+        angles = rng.uniform(0, 2 * np.pi, n)
+        centres = np.zeros((n, max(d, 2)))
+        centres[:, 0] = 4 * rng.integers(0, 3, n)
+        points = centres + 0.05 * rng.normal(size=centres.shape)
+        points[:, 0] += np.cos(angles)
+        points[:, 1] += np.sin(angles)
+    elif kind == "spheres":
+        points /= np.linalg.norm(points, axis=1)[:, None]
+    elif kind == "scales":
+        points *= 10.0 ** rng.uniform(-8, 8, (n, 1))
+    return points

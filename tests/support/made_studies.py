@@ -3,10 +3,12 @@
 import numpy as np
 import polars as pl
 from named_features import by_feature
-from toposcope.analysis.analysis import Analysis
+from section_tools import all_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.report.material import Material
+from toposcope.study.declaration import Declaration
 
 N = 40
 RUNS = ("small", "middle", "large", "huge")
@@ -27,12 +29,22 @@ def trajectory(run: str, seed: int, rule: str, target: str = "validation_loss") 
     return Trajectory(run, steps, by_feature(features), {target: loss}, clocks)
 
 
-def analysis(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Analysis:
-    """The analysis of such runs; tables without rows where they would need more."""
+def study(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Material:
+    """A study of such runs; tables without rows where they would need more."""
     found = [trajectory(run, 10 * seed + i, rule) for i, run in enumerate(runs)]
-    nothing = pl.DataFrame()
     scaling = pl.DataFrame(schema={"quantity": pl.String, "n_sizes": pl.Int64, "exponent": pl.Float64})
-    return Analysis(found, association_table(found), nothing, nothing, nothing, scaling, nothing)
+    return Material(
+        declaration=Declaration(name=rule),
+        trajectories=found,
+        frame=pl.DataFrame(),
+        labels=pl.DataFrame(schema=dict.fromkeys(("probe", "options", "label"), pl.String)),
+        log=pl.DataFrame(),
+        runs=runs_frame(runs),
+        findings=no_findings(),
+        errors=pl.DataFrame(),
+        diagrams=lambda run, step, probe: {},
+        tables=all_tables(association=association_table(found), scaling=scaling),
+    )
 
 
 def runs_frame(runs: tuple[str, ...] = RUNS, **changed: object) -> pl.DataFrame:

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 from named_features import by_feature, by_group
+from section_tools import all_tables
 
-from toposcope.analysis import Analysis
+from toposcope.analysis.matched import COLLAPSE, MATCHED
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
+from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
 from toposcope.experiments.published_study.predictions import SCHEMA as PREDICTIONS
+from toposcope.experiments.representation_phases.phases import SCHEMA as REPRESENTATION_PHASES
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
@@ -195,23 +198,26 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     findings = pl.DataFrame(
         {"run": ["run-0"], "check": ["echo"], "severity": ["fault"], "steps": [[100]], "layer": [""], "message": ["x"]}
     )
-    analysis = Analysis(
-        trajectories=found,
+    tables = all_tables(
         association=association(found),
-        comparisons=pl.DataFrame(),
-        phases=pl.DataFrame(),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),
+        matched=pl.DataFrame(schema=MATCHED),
+        collapse=pl.DataFrame(schema=COLLAPSE),
+        representation_phases=pl.DataFrame(schema=REPRESENTATION_PHASES),
+        claims=pl.DataFrame(schema=CLAIMS),
+        predictions=predictions(found),
     )
     return Material(
-        analysis=analysis,
+        trajectories=found,
+        tables=tables,
+        errors=pl.DataFrame(),
         frame=pl.DataFrame(),
         labels=pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]}),
         log=log,
         runs=runs,
         findings=findings,
         declaration=Declaration(name="made-up", published=published(found)),
-        predictions=predictions(found),
         diagrams=diagrams(found),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 from named_features import by_feature, by_group
+from section_tools import with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.phases import SCHEMA as PHASES
@@ -178,17 +179,15 @@ def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[.
 
 def with_states(of: Material) -> Material:
     """Return a study of hidden states of the runs of a made-up study."""
-    found = [of_states(t, i) for i, t in enumerate(of.analysis.trajectories)]
+    found = [of_states(t, i) for i, t in enumerate(of.trajectories)]
     sizes = dict(of.runs.select("run", "n_parameters").iter_rows())
-    analysis = dataclasses.replace(
-        of.analysis,
-        trajectories=found,
-        association=association(found),
-        comparisons=comparisons(found),
-        representation_phases=phases(found),
-        matched=matched(found, sizes),
-        collapse=collapse(),
-    )
+    tables = {
+        "association": association(found),
+        "comparisons": comparisons(found),
+        "representation_phases": phases(found),
+        "matched": matched(found, sizes),
+        "collapse": collapse(),
+    }
     labels = pl.DataFrame(
         {
             "probe": ["hidden_states", "similarity"],
@@ -196,9 +195,10 @@ def with_states(of: Material) -> Material:
             "label": [LABEL, "similarity"],
         }
     )
-    return dataclasses.replace(
-        of, analysis=analysis, frame=similarity(found), labels=labels, diagrams=diagrams(of.diagrams)
+    made = dataclasses.replace(
+        of, trajectories=found, frame=similarity(found), labels=labels, diagrams=diagrams(of.diagrams)
     )
+    return with_tables(made, tables)
 
 
 def association(found: Sequence[Trajectory]) -> pl.DataFrame:

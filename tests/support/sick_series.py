@@ -14,7 +14,7 @@ from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.formats import Entry
-from toposcope.integrity import Evidence, Finding, gather, judge
+from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise
 
 Weights = dict[str, Tensor]
 Schedule = Callable[[NDArray[np.float64]], NDArray[np.floating]]
@@ -155,13 +155,13 @@ def checkpoint(step: int, weights: Mapping[str, Tensor]) -> Checkpoint:
     return made
 
 
-def seen(weights: Mapping[int, Mapping[str, Tensor]]) -> list[Evidence]:
+def seen(weights: Mapping[int, Mapping[str, Tensor]]) -> list[CheckpointSummary]:
     """What a deep look at a series takes down."""
-    return [gather(checkpoint(step, tensors), deep=True) for step, tensors in weights.items()]
+    return [summarise(checkpoint(step, tensors), deep=True) for step, tensors in weights.items()]
 
 
-def faults(evidence: Sequence[Evidence]) -> list[Finding]:
-    return [finding for finding in judge(evidence) if finding.severity == "fault"]
+def faults(evidence: Sequence[CheckpointSummary]) -> list[Finding]:
+    return [finding for finding in diagnose(evidence) if finding.severity == "fault"]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from toposcope.family import Corpus, Run, Size, Training
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
 from toposcope.family.corpus import prepare
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
-SIZE = Size(hidden=8, layers=1, heads=2, context=16)
+SIZE = ModelSize(hidden=8, layers=1, heads=2, context=16)
 TRAINING: dict[str, Any] = {
     "steps": 40,
     "batch_size": 4,
@@ -35,13 +35,13 @@ def small_corpus(folder: Path, **options: Any) -> Corpus:
     return Corpus(source=str(path), **options)
 
 
-def small_run(corpus: Corpus, *, name: str = "small", size: Size = SIZE, **training: Any) -> Run:
+def small_run(corpus: Corpus, *, name: str = "small", size: ModelSize = SIZE, **training: Any) -> Run:
     """A run of a few dozen steps; fields of its training may be given."""
     return Run(
         name=name,
         size=msgspec.structs.replace(size, vocabulary=corpus.vocabulary),
         corpus=corpus,
-        training=Training(**{**TRAINING, **training}),
+        training=TrainingOptions(**{**TRAINING, **training}),
     )
 
 

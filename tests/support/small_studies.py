@@ -11,12 +11,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from toposcope.family import Corpus, Size, Training
+from toposcope.family import Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredRun, DeclaredSeries
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
-SIZE = Size(hidden=8, layers=1, heads=2, context=16)
+SIZE = ModelSize(hidden=8, layers=1, heads=2, context=16)
 TRAINING: dict[str, Any] = {
     "steps": 30,
     "batch_size": 4,
@@ -88,7 +88,7 @@ def family_study(
     return Declaration(
         name="small",
         corpus=small_corpus(folder),
-        training=Training(**{**TRAINING, **training}),
+        training=TrainingOptions(**{**TRAINING, **training}),
         runs=runs,
         series=[DeclaredSeries(path=str(path)) for path in series or []],
         probes=probes,

@@ -73,8 +73,8 @@ def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.D
     sized = [t for t in found if t.run in sizes]
     matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
     rows = [
-        (str(feature), feature.kind, m.by, level, run.run, sizes[run.run], value)
-        for feature in dict.fromkeys(name for t in sized for name in t.features)
+        (name, feature.kind, m.by, level, run.run, sizes[run.run], value)
+        for feature, name in {feature: str(feature) for t in sized for feature in t.features}.items()
         for m in matchings
         for run, axis in zip(m.runs, m.axes, strict=True)
         if feature in run.features

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,7 @@ class _Arranged:
     def _feature(self, label: str, statistic: str, group: str) -> Feature:
         probe, _ = split_label(label)
         kind = self.kinds_stored.get((probe, statistic)) or kind_of(probe, statistic)
-        return Feature.of_label(label, statistic, kind, group)
+        return _feature_of(label, statistic, kind, group)
 
     def _features(self, layers: list[str] | tuple[str, ...], group: str) -> Features:
         return {
@@ -308,6 +309,12 @@ class _Arranged:
     def _scaled(self, label: str, probe: Probe, twins: Mapping[str, Vector], group: str) -> Features:
         """Return the twins that are not the features themselves."""
         return {self._feature(label, name, group): values for name, values in twins.items() if probe.degree(name)}
+
+
+@cache
+def _feature_of(label: str, statistic: str, kind: Kind, group: str) -> Feature:
+    """Return one object for equal features, so that looking them up compares no texts."""
+    return Feature.of_label(label, statistic, kind, group)
 
 
 def _without_noise(feature: Feature) -> Feature:

@@ -1,28 +1,27 @@
-"""Reading pickles as data: every name in them stands for something inert, and any other name is refused."""
+"""Pickles read as data: known names stand for inert objects, every other name is refused, nothing is executed."""
 
 import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from pickle import BINGET, BININT1, BINPUT, BINUNICODE, LONG_BINPUT, MARK, STOP
 from typing import Any, BinaryIO, ClassVar, cast
 
 import msgspec
 
-from toposcope.checkpoints.sources import CheckpointError, StoredFile
+from toposcope.checkpoints.sources import CheckpointError
 
 Names = Mapping[tuple[str, str], Any]
 
-LARGEST_PICKLE = 1 << 28
-"""Bytes; the pickles of the largest models, which hold no numbers, are a hundredth of it."""
-LONGEST_LINE = 1 << 16
-MOST_DIMENSIONS = 64
-"""As torch has it."""
+MAX_PICKLE_BYTES = 1 << 28
+"""A hundred times the pickle of the largest models, which holds no numbers."""
+MAX_LINE_BYTES = 1 << 16
+MAX_DIMENSIONS = 64
+"""Of a tensor, as in torch."""
 SEQUENCES = (tuple, list)
 
 
 class StoredStorage(msgspec.Struct, frozen=True, gc=False):
-    """A run of numbers in an archive: its record, their format (empty if untyped: bytes) and their count."""
+    """Numbers stored in a row: the record that holds them, their dtype (empty for untyped bytes) and their count."""
 
     record: str
     dtype: str
@@ -39,10 +38,10 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
     strides: tuple[int, ...]
 
 
-class Inert(dict[Any, Any]):
-    """What stands for an object whose class does not matter here: it takes all it is given and does nothing."""
+class Placeholder(dict[Any, Any]):
+    """Stands for an object whose class does not matter: accepts any state and ignores it."""
 
-    def __new__(cls, *_: Any, **__: Any) -> "Inert":  # noqa: D102
+    def __new__(cls, *_: Any, **__: Any) -> "Placeholder":  # noqa: D102
         return super().__new__(cls)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -55,14 +54,14 @@ class Inert(dict[Any, Any]):
         return id(self)
 
     def append(self, _: Any) -> None:
-        """Take an item of what was a list."""
+        """Ignore an item."""
 
     def extend(self, _: Any) -> None:
-        """Take items of what was a list."""
+        """Ignore items."""
 
 
 class _Dictionary(OrderedDict[Any, Any]):
-    """A dictionary that takes no attributes, whatever the pickle would give it."""
+    """An ordered dictionary that ignores attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,43 +70,37 @@ class _Dictionary(OrderedDict[Any, Any]):
         pass
 
 
-def whole_numbers(values: Any = ()) -> tuple[int, ...]:
-    """Return a shape, offsets or strides that a pickle tells.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-    """
-    if type(values) not in SEQUENCES or len(values) > MOST_DIMENSIONS:
-        raise ValueError("a shape that is none")
+def natural_numbers(values: Any = ()) -> tuple[int, ...]:
+    """Return the shape, offsets or strides that a pickle holds; ValueError for anything else."""
+    if type(values) not in SEQUENCES or len(values) > MAX_DIMENSIONS:
+        raise ValueError("not a shape")
     for value in values:
         if type(value) is not int or value < 0:
-            raise ValueError("a shape of other than whole numbers")
+            raise ValueError("a shape of other than natural numbers")
     return tuple(values)
 
 
-def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, told: Any) -> StoredTensor:
+def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> StoredTensor:
     if not isinstance(storage, StoredStorage) or dtype not in DTYPES:
-        raise ValueError("a tensor of no numbers that torch knows")
-    if told is not None and isinstance(told, Mapping) and (told.get("conj") or told.get("neg")):
-        raise ValueError("a tensor that is conjugated or negated when it is read")
-    shape, strides, (offset,) = whole_numbers(shape), whole_numbers(strides), whole_numbers([offset])
+        raise ValueError("a tensor without a storage or a dtype of torch")
+    if isinstance(metadata, Mapping) and (metadata.get("conj") or metadata.get("neg")):
+        raise ValueError("a tensor that is a lazy conjugate or negative")
+    shape, strides, (offset,) = natural_numbers(shape), natural_numbers(strides), natural_numbers([offset])
     if len(shape) != len(strides):
-        raise ValueError("a tensor with a stride too many or too few")
+        raise ValueError("a tensor whose strides do not fit its shape")
     return StoredTensor(storage, dtype, offset, shape, strides)
 
 
 def _rebuild(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, told: Any = None
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, metadata: Any = None
 ) -> StoredTensor:
-    return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, told)
+    return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, metadata)
 
 
 def _rebuild_v3(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, told: Any = None
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
 ) -> StoredTensor:
-    return _tensor(storage, dtype, offset, shape, strides, told)
+    return _tensor(storage, dtype, offset, shape, strides, metadata)
 
 
 def _parameter(data: Any, *_: Any) -> Any:
@@ -116,7 +109,7 @@ def _parameter(data: Any, *_: Any) -> Any:
 
 def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) -> Any:
     if rebuild is _rebuild_from_type:
-        raise ValueError("a tensor in a tensor")
+        raise ValueError("a tensor within a tensor")
     return rebuild(*arguments)
 
 
@@ -145,7 +138,7 @@ _BUILTINS = [
     *("set", "frozenset", "complex", "slice", "bytearray", "list", "dict", "tuple", "range", "xrange"),
     *("int", "long", "float", "str", "unicode", "bool", "bytes", "object"),
 ]
-_HARMLESS = {
+_IGNORED = {
     "argparse": ["Namespace"],
     "builtins": _BUILTINS,
     "__builtin__": _BUILTINS,
@@ -169,9 +162,9 @@ _HARMLESS = {
     "lightning.fabric.utilities.data": ["AttributeDict"],
     "lightning_fabric.utilities.data": ["AttributeDict"],
 }
-"""What trainers save beside the weights, and what nothing is read from here."""
+"""What trainers save beside the weights, and what is ignored."""
 
-TENSORS: Names = {
+TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _Dictionary,
     ("torch._utils", "_rebuild_tensor"): _rebuild,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
@@ -180,22 +173,22 @@ TENSORS: Names = {
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
     ("torch.nn.parameter", "Parameter"): _parameter,
-    ("torch", "Size"): whole_numbers,
+    ("torch", "Size"): natural_numbers,
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
-    **{(module, name): Inert for module, names in _HARMLESS.items() for name in names},
+    **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
 }
-"""What the pickle of a saved model may name, and what each name stands for here."""
+"""Names that the pickle of a saved model may hold, and what each stands for."""
 
 
 def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None) -> Any:
-    """Unpickle, with inert stand-ins for the names that are known and a refusal of every other.
+    """Unpickle, with inert objects for the known names; any other name is refused.
 
     Parameters
     ----------
     stream : binary file
-        It is left behind the pickle.
+        Left at the end of the pickle.
     location : str
         For messages.
     names : mapping
@@ -206,10 +199,9 @@ def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[An
     Raises
     ------
     CheckpointError
-        ``unsafe`` for any other name, ``damaged`` for what is no pickle. Nothing is imported or executed.
+        Of kind ``unsafe`` for an unknown name, ``damaged`` for anything that is not a pickle.
     """
-    # What is in memory already is as long as it is.
-    bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _Bounded(stream))
+    bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
     try:
         return _Unpickler(bounded, location, names, persistent).load()
     except CheckpointError:
@@ -221,11 +213,11 @@ def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[An
         ) from error
 
 
-class _Bounded:
-    """A stream of which no more is read than a pickle may be long."""
+class _BoundedStream:
+    """A stream of which at most `MAX_PICKLE_BYTES` are read."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._left = stream, LARGEST_PICKLE
+        self._stream, self._left = stream, MAX_PICKLE_BYTES
 
     def read(self, count: int) -> bytes:
         found = self._stream.read(min(count, self._left))
@@ -235,7 +227,7 @@ class _Bounded:
         return found
 
     def readline(self) -> bytes:
-        found = self._stream.readline(LONGEST_LINE)
+        found = self._stream.readline(MAX_LINE_BYTES)
         self._left -= len(found)
         if self._left < 0 or not found.endswith(b"\n"):
             raise EOFError("a line does not end")
@@ -243,53 +235,22 @@ class _Bounded:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler, in Python: the one in C can be made to allocate any amount of memory by a few bytes."""
+    """The standard library's unpickler in Python, its opcodes guarded.
 
-    # Of the base class; its stubs leave them out.
+    The one in C cannot be used: a few bytes make it allocate gigabytes (an index of its memo) or hash a key of nested
+    tuples forever, and its opcodes cannot be replaced.
+    """
+
+    # Members of the base class that its stubs leave out.
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
-    memo: dict[int, Any]
 
     def __init__(
         self, stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(stream)
-        self._stream = stream
         self._location, self._names, self._persistent = location, names, persistent
-
-    def load(self) -> Any:
-        """Read one pickle; the opcodes of which the pickles of torch mostly consist without a call for each.
-
-        What a frame says is passed over: it tells how much to read ahead.
-        """
-        self.read, self.readline = self._stream.read, self._stream.readline
-        self.metastack, self.stack = [], []
-        self.append = self.stack.append
-        read, dispatch, memo = self.read, self.dispatch, self.memo
-        while opcode := read(1):
-            if opcode == BINPUT:
-                memo[read(1)[0]] = self.stack[-1]
-            elif opcode == BININT1:
-                self.append(read(1)[0])
-            elif opcode == BINGET:
-                self.append(memo[read(1)[0]])
-            elif opcode == LONG_BINPUT:
-                memo[int.from_bytes(read(4), "little")] = self.stack[-1]
-            elif opcode == BINUNICODE:
-                self.append(str(read(int.from_bytes(read(4), "little")), "utf-8", "surrogatepass"))
-            elif opcode == MARK:
-                self.metastack.append(self.stack)
-                self.stack = []
-                self.append = self.stack.append
-            elif opcode == STOP:
-                return self.stack.pop()
-            else:
-                dispatch[opcode[0]](self)
-        raise EOFError("it ends too early")
-
-    def _pass_over_frame(self) -> None:
-        self.read(8)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -301,54 +262,51 @@ class _Unpickler(pickle._Unpickler):
                 "unsafe",
             ) from None
 
-    def persistent_load(self, told: Any) -> Any:
+    def persistent_load(self, reference: Any) -> Any:
         if self._persistent is None:
-            raise pickle.UnpicklingError("it points to objects outside")
-        return self._persistent(told)
-
-    # What an opcode does to objects is written out where more than the stand-ins are meant to suffer could come of it.
+            raise pickle.UnpicklingError("it refers to objects outside the pickle")
+        return self._persistent(reference)
 
     def _build(self) -> None:
         state, built = self.stack.pop(), self.stack[-1]
         if not hasattr(type(built), "__setstate__"):
-            raise pickle.UnpicklingError("it changes what has no state")
+            raise pickle.UnpicklingError("it sets the state of an object without one")
         built.__setstate__(state)
 
     def _set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
-        self._put([key, value])
+        self._update([key, value])
 
     def _set_items(self) -> None:
-        self._put(self.pop_mark())
+        self._update(self.pop_mark())
 
     def _dictionary(self) -> None:
         items = self.pop_mark()
         self.append({})
-        self._put(items)
+        self._update(items)
 
-    def _put(self, items: Sequence[Any]) -> None:
+    def _update(self, items: Sequence[Any]) -> None:
         keys = items[::2]
         for key in keys:
-            # The hash of tuples in tuples may take forever, or more stack than there is.
+            # Hashing tuples within tuples can take forever, or overflow the stack.
             if type(key) is tuple and any(type(part) is tuple for part in key):
-                raise pickle.UnpicklingError("a key of tuples in tuples")
+                raise pickle.UnpicklingError("a key of tuples within tuples")
         self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
     def _set(self) -> None:
-        self.append(Inert())
+        self.append(Placeholder())
 
     def _add_items(self) -> None:
         self.pop_mark()
 
     def _frozen_set(self) -> None:
         self.pop_mark()
-        self.append(Inert())
+        self.append(Placeholder())
 
     def _refuse(self) -> None:
-        raise pickle.UnpicklingError("it uses what torch does not write")
+        raise pickle.UnpicklingError("an opcode that torch does not write")
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
-        pickle.FRAME[0]: _pass_over_frame,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
         pickle.SETITEMS[0]: _set_items,
@@ -361,40 +319,3 @@ class _Unpickler(pickle._Unpickler):
         pickle.EXT2[0]: _refuse,
         pickle.EXT4[0]: _refuse,
     }
-
-
-class Stream(io.RawIOBase):
-    """A stored file as Python's libraries read one; wrap it in `io.BufferedReader`.
-
-    Parameters
-    ----------
-    file : StoredFile
-    start, stop : int
-        The part that is seen.
-    """
-
-    def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
-        super().__init__()
-        self._file, self._start = file, start
-        self._length = (file.size if stop is None else stop) - start
-        self._at = 0
-
-    def readable(self) -> bool:  # noqa: D102
-        return True
-
-    def seekable(self) -> bool:  # noqa: D102
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # noqa: D102
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        if self._at < 0:
-            raise OSError(22, "seek before the beginning")
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:  # noqa: D102
-        count = max(0, min(len(buffer), self._length - self._at))
-        if count:
-            begin = self._start + self._at
-            buffer[:count] = self._file.read(begin, begin + count).tobytes()
-            self._at += count
-        return count

@@ -106,10 +106,10 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
         from toposcope.checkpoints.sources import Access
-        from toposcope.checkpoints.sources.kept import keep_from_text
+        from toposcope.checkpoints.sources.range_cache import parse_keep
 
         with bad_use():
-            access = Access(keep=keep_from_text(keep), offline=offline)
+            access = Access(keep=parse_keep(keep), offline=offline)
         command(*arguments, access=access, **options)
 
     return with_access

@@ -27,16 +27,16 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
     import msgspec
 
     from toposcope.errors import ToposcopeError
-    from toposcope.family import Corpus, Training
+    from toposcope.family import Corpus, TrainingOptions
     from toposcope.study import Declaration, run_study
     from toposcope.study.declaration import DeclaredRun, check
 
     with bad_use():
         fields = {k: v for setting in settings for k, v in parse_options(setting, "--set").items()}
         try:
-            training = msgspec.convert(fields, Training)
+            training = msgspec.convert(fields, TrainingOptions)
         except msgspec.ValidationError as error:
-            raise ToposcopeError(f"--set: {error} (fields: {', '.join(Training.__struct_fields__)})") from error
+            raise ToposcopeError(f"--set: {error} (fields: {', '.join(TrainingOptions.__struct_fields__)})") from error
         is_name = source == "python-docs" or source.startswith("hf:")
         corpus = Corpus(source=source if is_name else str(Path(source).resolve()))
         runs = [DeclaredRun(size=size) for size in sizes]

@@ -2,8 +2,8 @@
 
 from toposcope.family.corpus import Corpus
 from toposcope.family.model import GPT, build
-from toposcope.family.run import Run, Training
-from toposcope.family.sizes import SIZES, Size
+from toposcope.family.run import Run, TrainingOptions
+from toposcope.family.sizes import SIZES, ModelSize
 from toposcope.family.training import train
 
-__all__ = ["GPT", "SIZES", "Corpus", "Run", "Size", "Training", "build", "train"]
+__all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "TrainingOptions", "build", "train"]

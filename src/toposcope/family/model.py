@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.sizes import Size, find_size
+from toposcope.family.sizes import ModelSize, find_size
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02
@@ -17,7 +17,7 @@ VECTOR = 16
 class Attention(nn.Module):
     """Causal multi-head self-attention with fused query, key and value."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.heads = size.heads
         self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
@@ -38,7 +38,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Two linear maps with a GELU between them, four times as wide inside."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.fc1 = nn.Linear(size.hidden, 4 * size.hidden)
         self.fc2 = nn.Linear(4 * size.hidden, size.hidden)
@@ -52,7 +52,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One pre-norm residual block."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.ln1 = nn.LayerNorm(size.hidden)
         self.attn = Attention(size)
@@ -69,7 +69,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """The family's model; parameter names are those of the published checkpoints."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.size = size
         self.token_emb = nn.Embedding(size.vocabulary, size.hidden)
@@ -115,12 +115,12 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 
 
-def build(size: str | Size, *, seed: int = 42) -> GPT:
+def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
     """Make a freshly initialised model: weights N(0, 0.02), biases 0, norms 1.
 
     Parameters
     ----------
-    size : str or Size
+    size : str or ModelSize
         A name of `SIZES`, or a declaration.
     seed : int
         The same seed gives the same weights, whatever has been drawn before.

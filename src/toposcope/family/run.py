@@ -5,13 +5,13 @@ import msgspec
 from toposcope.checkpoints.selection import Selection
 from toposcope.family.corpus import Corpus
 from toposcope.family.schedules import ScheduleName, learning_rate
-from toposcope.family.sizes import Size
+from toposcope.family.sizes import ModelSize
 
 FEWEST_LOG_SPACED = 3
 """Step 0, step 1 and the last."""
 
 
-class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a run is trained; the defaults are the published study's.
 
     Attributes
@@ -88,6 +88,6 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """One training: which model, on what, how."""
 
     name: str
-    size: Size
+    size: ModelSize
     corpus: Corpus
-    training: Training
+    training: TrainingOptions

@@ -5,7 +5,7 @@ import msgspec
 from toposcope.errors import ToposcopeError
 
 
-class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One member of the family.
 
     Attributes
@@ -43,17 +43,17 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return (self.vocabulary + self.context) * d + self.layers * block + 2 * d
 
 
-SIZES: dict[str, Size] = {
-    "tiny-3k": Size(hidden=8, layers=1, heads=1),
-    "small-7k": Size(hidden=16, layers=1, heads=2),
-    "med-21k": Size(hidden=24, layers=2, heads=2),
-    "large-46k": Size(hidden=32, layers=3, heads=4),
-    "xl-97k": Size(hidden=48, layers=3, heads=4),
+SIZES: dict[str, ModelSize] = {
+    "tiny-3k": ModelSize(hidden=8, layers=1, heads=1),
+    "small-7k": ModelSize(hidden=16, layers=1, heads=2),
+    "med-21k": ModelSize(hidden=24, layers=2, heads=2),
+    "large-46k": ModelSize(hidden=32, layers=3, heads=4),
+    "xl-97k": ModelSize(hidden=48, layers=3, heads=4),
 }
 """The published family; parameters 2,936 / 7,408 / 20,640 / 46,368 / 97,200."""
 
 
-def find_size(size: str | Size) -> Size:
+def find_size(size: str | ModelSize) -> ModelSize:
     """Return the declaration of a named size, or a declaration as it is.
 
     Raises
@@ -61,7 +61,7 @@ def find_size(size: str | Size) -> Size:
     ToposcopeError
         For a name that is not in `SIZES`.
     """
-    if isinstance(size, Size):
+    if isinstance(size, ModelSize):
         return size
     if size not in SIZES:
         raise ToposcopeError(

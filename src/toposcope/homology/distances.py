@@ -1,27 +1,28 @@
-"""Distances between two diagrams, matching to the diagonal included, ground metric l-infinity (METHODS 4).
+"""Distances between two diagrams, matching to the diagonal included, ground metric l-infinity.
+
+Formulas, sources and cost: ``docs/methods/distances.md``.
 
 All are exact and ours. Where the bars of both diagrams share one birth, as in H0 of Vietoris-Rips and in neural
 persistence, the points lie on a line and a dynamic programme or a greedy matching suffices, for tens of
 thousands of points. Other diagrams, H1 for instance, need a general assignment or matching in the plane, which looks
 closely at neighbours only.
 
-Other libraries are not used. Hera's auction (``gudhi.hera``) is approximate, to a relative error of 1 percent unless
-told otherwise, and does not return when the tolerance asked of it is near rounding error. ``gudhi.bottleneck_distance``
+Other libraries are not used. Hera's auction (``gudhi.hera``) is approximate, to a relative error of 1 percent by
+default, and does not return when the tolerance asked of it is near rounding error. ``gudhi.bottleneck_distance``
 3.13 returns too much on about one pair of small diagrams in 250 (GUDHI pull request 1367). ``persim.wasserstein`` is
-another quantity, with the Euclidean ground metric.
+another quantity, with the Euclidean ground metric. SciPy's assignment is exact, from a dense matrix; what it takes is
+in `toposcope.kernels.sparse_matching`.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, as_diagram
-
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 TILE = 32
 """Points of a tile, as many as the matching passes over together."""
@@ -48,7 +49,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
 
     - On a line (all bars share their lower end, or all their upper): O(kl) time at worst, far less where the diagrams
       are alike; O(k) memory.
-    - In general an assignment problem, solved on few of the pairs: the prices found tell that no other pair could make
+    - In general an assignment problem, solved on few of the pairs: the prices found prove that no other pair could make
       it cheaper. O(k^2) time for looking at all pairs, and O(k^3) at worst; about 1 kB a point.
     """
     if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
@@ -89,15 +90,40 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
     """
     a, b, exponent = _prepared(first, second)
     if (line := _on_a_line(a, b)) is not None:
-        from toposcope.kernels.noncrossing_matching import least_dearest
+        from toposcope.kernels.bottleneck_matching import covers_on_line
 
-        least = least_dearest(*line)
+        least = _least_limit(covers_on_line, *line)
     else:
-        least = _least_sufficient(a, b)
+        least = _bottleneck_in_plane(a, b)
     return float(np.ldexp(least, exponent))
 
 
-def _on_a_line(a: Points, b: Points) -> tuple[Vector, Vector, Vector, Vector] | None:
+def _bottleneck_in_plane(a: Matrix, b: Matrix) -> float:
+    """Return the bottleneck distance, wherever the points lie."""
+    from toposcope.kernels.bottleneck_matching import covers_in_plane
+
+    a, b = _ascending(a), _ascending(b)
+    return _least_limit(covers_in_plane, a, b, _to_diagonal(a), _to_diagonal(b))
+
+
+def _least_limit(covers: Callable[..., bool], a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector) -> float:
+    """Return the least cost that some matching nowhere exceeds.
+
+    It is found by bisection over the bits of a float64, which are ordered as numbers of at least 0 are: at most 63
+    steps whatever the scales, and the result is one of the costs, to the bit.
+    """
+    low, high = 0, int(np.concatenate([a_alone, b_alone]).max(initial=0.0).view(np.int64))  # all alone is a matching
+    while low < high:
+        middle = (low + high) // 2
+        limit = float(np.int64(middle).view(np.float64))
+        if covers(a, b, a_alone, limit) and covers(b, a, b_alone, limit):
+            high = middle
+        else:
+            low = middle + 1
+    return float(np.int64(high).view(np.float64))
+
+
+def _on_a_line(a: Matrix, b: Matrix) -> tuple[Vector, Vector, Vector, Vector] | None:
     """Return both diagrams as ascending positions and distances to the diagonal, if all bars share an end.
 
     The positions are the other ends, not the lifetimes, whose differences would be rounded twice. None if no end is
@@ -113,7 +139,7 @@ def _on_a_line(a: Points, b: Points) -> tuple[Vector, Vector, Vector, Vector] | 
     return np.sort(x), np.sort(y), np.sort(_to_diagonal(a)), np.sort(_to_diagonal(b))
 
 
-def _cheapest_assignment(a: Points, b: Points, order: int) -> float:
+def _cheapest_assignment(a: Matrix, b: Matrix, order: int) -> float:
     """Return the least sum of costs to the power of the order, wherever the points lie."""
     from toposcope.kernels.sparse_matching import cheapest_partners
 
@@ -125,15 +151,7 @@ def _cheapest_assignment(a: Points, b: Points, order: int) -> float:
     return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[back < 0]]).tolist())
 
 
-def _least_sufficient(a: Points, b: Points) -> float:
-    """Return the bottleneck distance, wherever the points lie."""
-    from toposcope.kernels.bottleneck_matching import least_dearest_pair
-
-    a, b = _ascending(a), _ascending(b)
-    return least_dearest_pair(a, b, _to_diagonal(a), _to_diagonal(b))
-
-
-def _tiled(points: Points) -> Points:
+def _tiled(points: Matrix) -> Matrix:
     """Order points by tiles of near ones: strips of the lower end, and the lifetime in each."""
     points = _ascending(points)
     width = TILE * max(1, round(math.sqrt(len(points) / TILE)))
@@ -141,12 +159,12 @@ def _tiled(points: Points) -> Points:
     return np.ascontiguousarray(points[order])
 
 
-def _ascending(points: Points) -> Points:
+def _ascending(points: Matrix) -> Matrix:
     """Order points by their lower end, then their upper."""
     return np.ascontiguousarray(points[np.lexsort(points.T[::-1])])
 
 
-def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
+def _prepared(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
     """Return the bars of positive length as (low, high), in units of a power of two, and its exponent.
 
     The unit keeps squares in range. A bar of length zero lies on the diagonal and costs nothing to match there.
@@ -171,6 +189,6 @@ def _prepared(first: Diagram, second: Diagram) -> tuple[Points, Points, int]:
     return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
 
 
-def _to_diagonal(points: Points) -> Vector:
+def _to_diagonal(points: Matrix) -> Vector:
     """Distance to the nearest point of the diagonal: half the lifetime."""
     return (points[:, 1] - points[:, 0]) / 2

@@ -101,7 +101,8 @@ def neural_persistence(
 
     Notes
     -----
-    About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. See METHODS 2.
+    About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. Source: Rieck et al. 2019, section
+    3; see ``docs/methods/neural-persistence.md``.
     """
     if not math.isfinite(p := as_number(p, "p", 1)):
         raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")

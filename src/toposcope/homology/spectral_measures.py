@@ -1,4 +1,7 @@
-"""How many directions a cloud of hidden states fills, and how far it reaches in them (METHODS 5)."""
+"""How many directions a cloud of hidden states fills, and how far it reaches in them.
+
+Formulas and sources: ``docs/methods/spectral-measures.md``.
+"""
 
 import math
 from copy import copy

@@ -1,4 +1,4 @@
-"""Scalars of one persistence diagram (METHODS 4)."""
+"""Scalars of one persistence diagram, defined in ``docs/methods/diagrams.md``."""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""Vectors made from one diagram: Betti curve, persistence landscape, persistence image (METHODS 4).
+"""Vectors made from one diagram: Betti curve, persistence landscape, persistence image.
+
+Formulas and sources: ``docs/methods/diagrams.md``.
 
 All three use the finite bars of positive length; births and deaths are taken as (min, max), so a descending filtration
 gives the same vectors as the ascending one with its ends exchanged. Essential and truncated classes are not among the

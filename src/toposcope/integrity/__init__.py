@@ -1,17 +1,17 @@
-"""Is a series of checkpoints what it claims to be? Evidence is gathered once; rules judge it, one kind a file."""
+"""Is a series of checkpoints what it claims to be? Checkpoints are summarised once; rules judge the summaries."""
 
-from toposcope.integrity.evidence import Evidence, FileEvidence, TensorEvidence, gather
-from toposcope.integrity.examination import examine, examined, judge, judge_series
+from toposcope.integrity.diagnosis import Diagnosis, diagnose, doctor
 from toposcope.integrity.finding import Finding
+from toposcope.integrity.summary import CheckpointSummary, FileSummary, TensorSummary, n_parameters, summarise
 
 __all__ = [
-    "Evidence",
-    "FileEvidence",
+    "CheckpointSummary",
+    "Diagnosis",
+    "FileSummary",
     "Finding",
-    "TensorEvidence",
-    "examine",
-    "examined",
-    "gather",
-    "judge",
-    "judge_series",
+    "TensorSummary",
+    "diagnose",
+    "doctor",
+    "n_parameters",
+    "summarise",
 ]

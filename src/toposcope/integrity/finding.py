@@ -1,4 +1,4 @@
-"""What the doctor has to say."""
+"""A finding of the doctor, and the words for its steps and layers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Severity = Literal["fault", "note"]
-NAMED = 3
-"""Layers that a message names; of more it says how many."""
-LISTED = 6
-"""Steps that are listed; of more the first and the last."""
+MAX_NAMED_LAYERS = 3
+"""Layers that a message names; the rest are counted."""
+MAX_LISTED_STEPS = 6
+"""Steps that are listed in full; of a longer list the first four and the last."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -22,9 +22,9 @@ class Finding(msgspec.Struct, frozen=True):
     severity : str
         ``fault`` or ``note``.
     steps : tuple of int
-        The checkpoints it is about, ascending.
+        Of the checkpoints concerned, ascending.
     layer : str
-        The tensor, or the file, it is about; empty if it is about more than one, or the whole checkpoint.
+        The tensor or file concerned; empty if there are several, or the whole checkpoint is.
     message : str
         One line in plain words.
     """
@@ -37,56 +37,56 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Suspect(NamedTuple):
-    """Steps at which one rule holds some tensors, out of so many, to be wrong."""
+    """Some of `n_layers` tensors that one rule finds wrong at some steps."""
 
     steps: tuple[int, ...]
     layers: list[str]
-    of: int
+    n_layers: int
     check: str
     reason: str
 
     def finding(self) -> Finding:
-        """Say it; what is true of every tensor is true of the checkpoint."""
-        everywhere = len(self.layers) == self.of
-        where = "" if everywhere else f"{told(self.layers, self.of)}: "
-        return Finding(self.check, "fault", self.steps, "" if everywhere else only(self.layers), where + self.reason)
+        """Return the finding; a fault of every tensor is one of the checkpoint."""
+        everywhere = len(self.layers) == self.n_layers
+        where = "" if everywhere else f"{layers_text(self.layers, self.n_layers)}: "
+        return Finding(self.check, "fault", self.steps, "" if everywhere else single(self.layers), where + self.reason)
 
 
-def grouped(incidents: Mapping[str, Iterable[int]]) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Return the layers that share their steps together: a bad checkpoint is one finding, not one a layer."""
+def by_steps(incidents: Mapping[str, Iterable[int]]) -> list[tuple[tuple[int, ...], list[str]]]:
+    """Group layers that share their steps: a bad checkpoint is one finding, not one a layer."""
     layers: dict[tuple[int, ...], list[str]] = {}
     for layer, steps in incidents.items():
         layers.setdefault(tuple(sorted(set(steps))), []).append(layer)
     return sorted((steps, names) for steps, names in layers.items() if steps)
 
 
-def only(layers: list[str]) -> str:
-    """Return the layer a finding is about, if it is one."""
+def single(layers: list[str]) -> str:
+    """Return the only layer of a list, or an empty text."""
     return layers[0] if len(layers) == 1 else ""
 
 
-def told(layers: list[str], of: int) -> str:
-    """Say which layers, in a few words."""
+def layers_text(layers: list[str], n_layers: int) -> str:
+    """Describe layers in a few words."""
     if len(layers) == 1:
         return layers[0]
-    more = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
-    return f"{len(layers)} of {of} tensors ({', '.join(layers[:NAMED])}{more})"
+    more = f" and {len(layers) - MAX_NAMED_LAYERS} more" if len(layers) > MAX_NAMED_LAYERS else ""
+    return f"{len(layers)} of {n_layers} tensors ({', '.join(layers[:MAX_NAMED_LAYERS])}{more})"
 
 
-def told_steps(steps: Iterable[int]) -> str:
-    """Say which steps, in a few words.
+def steps_text(steps: Iterable[int]) -> str:
+    """Describe steps in a few words.
 
     Examples
     --------
-    >>> told_steps([3]), told_steps([1, 2, 5]), told_steps(range(1000))
+    >>> steps_text([3]), steps_text([1, 2, 5]), steps_text(range(1000))
     ('step 3', 'steps 1, 2, 5', 'steps 0, 1, 2, 3 ... 999 (1000 of them)')
     """
     listed = list(steps)
-    many = f" ({len(listed)} of them)" if len(listed) > LISTED else ""
+    many = f" ({len(listed)} of them)" if len(listed) > MAX_LISTED_STEPS else ""
     return f"step{'s' if len(listed) != 1 else ''} {short_steps(listed)}{many}"
 
 
 def short_steps(steps: Iterable[int]) -> str:
-    """List steps, those in the middle of many left out."""
+    """List steps, leaving out the middle of a long list."""
     listed = list(map(str, steps))
-    return ", ".join(listed) if len(listed) <= LISTED else f"{', '.join(listed[:4])} ... {listed[-1]}"
+    return ", ".join(listed) if len(listed) <= MAX_LISTED_STEPS else f"{', '.join(listed[:4])} ... {listed[-1]}"

@@ -1,56 +1,62 @@
-"""The bottleneck matching of two sets of points of the plane, each point alone or with one of the other set.
+"""Whether the points of one set can be matched with points of another, each of its own, within a limit.
 
-Cost: at most 63 steps, in each a path for every point that must be matched; memory O(k + l).
-Source: Mendelsohn & Dulmage 1958 for looking at the two sets one by one; augmenting paths as Kuhn 1955.
+It is asked of the points that cost more than the limit to leave alone. A matching that covers those of one set and a
+matching that covers those of the other combine into one that covers both (Mendelsohn & Dulmage 1958), so the two sets
+are looked at one by one.
+
+Cost: O(k + l) on a line; in the plane a path for every point that must be matched, at worst O(k l) each; O(k + l)
+memory.
+Source: Kuhn 1955 for augmenting paths.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 FREE = -1
+"""In place of a partner."""
 
 
 @compiled
-def least_dearest_pair(a: Points, b: Points, a_alone: Vector, b_alone: Vector) -> float:
-    """Return the least t such that some matching has no cost, largest coordinate difference or alone, above t.
+def covers_on_line(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
+    """Return whether every x that costs more than the limit alone can have a y of its own within the limit.
 
     Parameters
     ----------
-    a, b : ndarray, shapes (k, 2) and (l, 2), float64
-        Ascending in the first coordinate.
-    a_alone, b_alone : ndarray, shapes (k,) and (l,)
-        What it costs to leave a point alone, not negative.
+    x, y : ndarray, shape (k,) and (l,), float64
+        Positions, ascending.
+    x_alone : ndarray, shape (k,), float64
+        Cost of leaving a point alone, ascending.
+    limit : float
 
     Notes
     -----
-    Bisection over the bits of t, which are ordered as the floats of at least 0 are, so the result is one of the costs,
-    to the bit. The points of each set dearer than t alone must be matched.
+    In ascending order each takes the first y left that is not too low; no later x could use a y that was too low.
     """
-    low = np.zeros(1, np.int64)
-    high, middle = low.copy(), low.copy()
-    # All alone is a matching.
-    for alone in (a_alone, b_alone):
-        for cost in alone:
-            high.view(np.float64)[0] = max(high.view(np.float64)[0], cost)
-    while low[0] < high[0]:
-        middle[0] = (low[0] + high[0]) // 2
-        limit = middle.view(np.float64)[0]
-        if _covers(a, b, a_alone, limit) and _covers(b, a, b_alone, limit):
-            high[0] = middle[0]
-        else:
-            low[0] = middle[0] + 1
-    return float(high.view(np.float64)[0])
+    j = 0
+    for i in range(len(x)):
+        if x_alone[i] <= limit:
+            continue
+        while j < len(y) and x[i] - y[j] > limit:
+            j += 1
+        if j == len(y) or y[j] - x[i] > limit:
+            return False
+        j += 1
+    return True
 
 
 @compiled
-def _covers(x: Points, y: Points, x_alone: Vector, limit: float) -> bool:
-    """Tell whether every x dearer than the limit alone can have a y of its own within the limit."""
+def covers_in_plane(x: Matrix, y: Matrix, x_alone: Vector, limit: float) -> bool:
+    """Return the same of points of the plane, in the largest coordinate difference.
+
+    Parameters
+    ----------
+    x, y : ndarray, shapes (k, 2) and (l, 2), float64
+        Ascending in the first coordinate.
+    x_alone : ndarray, shape (k,), float64
+    limit : float
+    """
     first = np.empty(len(x), np.int64)
     begin = 0
     for i in range(len(x)):
@@ -59,16 +65,19 @@ def _covers(x: Points, y: Points, x_alone: Vector, limit: float) -> bool:
         first[i] = begin
         if x_alone[i] > limit and not _has_any(x[i], y, begin, limit):
             return False
-    mate, own, seen = np.full(len(y), FREE), np.full(len(x), FREE), np.full(len(y), FREE)
-    before, waiting = np.empty(len(y), np.int64), np.empty(len(x), np.int64)
-    for i in range(len(x)):
-        if x_alone[i] > limit and not _has_path(x, y, limit, i, first, mate, own, seen, before, waiting):
+    partner_of_x, partner_of_y = np.full(len(x), FREE), np.full(len(y), FREE)
+    reached_from, previous, queue = np.full(len(y), FREE), np.empty(len(y), np.int64), np.empty(len(x), np.int64)
+    for source in range(len(x)):
+        if x_alone[source] > limit and not _augment(
+            x, y, limit, source, first, partner_of_x, partner_of_y, reached_from, previous, queue
+        ):
             return False
     return True
 
 
 @compiled
-def _has_any(point: Vector, y: Points, begin: int, limit: float) -> bool:
+def _has_any(point: Vector, y: Matrix, begin: int, limit: float) -> bool:
+    """Return whether a point has any y within the limit."""
     for j in range(begin, len(y)):
         if y[j, 0] - point[0] > limit:
             return False
@@ -78,38 +87,38 @@ def _has_any(point: Vector, y: Points, begin: int, limit: float) -> bool:
 
 
 @compiled
-def _has_path(
-    x: Points,
-    y: Points,
+def _augment(
+    x: Matrix,
+    y: Matrix,
     limit: float,
     source: int,
     first: Indices,
-    mate: Indices,
-    own: Indices,
-    seen: Indices,
-    before: Indices,
-    waiting: Indices,
+    partner_of_x: Indices,
+    partner_of_y: Indices,
+    reached_from: Indices,
+    previous: Indices,
+    queue: Indices,
 ) -> bool:
-    """Match one more x, breadth first, if it can be; those matched stay so, maybe with others."""
-    waiting[0] = source
-    n_waiting, turn = 1, 0
-    while turn < n_waiting:
-        i = waiting[turn]
-        turn += 1
+    """Match one more x along a path found breadth first; those matched stay so, perhaps with another y."""
+    queue[0] = source
+    n_queued, n_visited = 1, 0
+    while n_visited < n_queued:
+        i = queue[n_visited]
+        n_visited += 1
         for j in range(first[i], len(y)):
             if y[j, 0] - x[i, 0] > limit:
                 break
-            if seen[j] == source or abs(y[j, 1] - x[i, 1]) > limit:
+            if reached_from[j] == source or abs(y[j, 1] - x[i, 1]) > limit:
                 continue
-            seen[j], before[j] = source, i
-            if mate[j] != FREE:
-                waiting[n_waiting] = mate[j]
-                n_waiting += 1
+            reached_from[j], previous[j] = source, i
+            if partner_of_y[j] != FREE:
+                queue[n_queued] = partner_of_y[j]
+                n_queued += 1
                 continue
             # Along the path back, each x leaves the y it had to the one after it.
             while j != FREE:
-                i = before[j]
-                mate[j] = i
-                own[i], j = j, own[i]
+                i = previous[j]
+                partner_of_y[j] = i
+                partner_of_x[i], j = j, partner_of_x[i]
             return True
     return False

@@ -1,20 +1,17 @@
-"""Best matching of two sequences of points on a line, each of which may also stay alone at a price of its own.
+"""Best matching of two sequences of points on a line, each of which may also stay alone at a cost of its own.
 
 Of pairs x <= x' with y' >= y that cross, the partners can be swapped: the sum of |x - y|^order does not grow, because
-the power is convex, and neither does the dearer of the two. Some best matching therefore crosses nowhere: it is a path
-through the grid of prefixes, as in the alignment of two words. Two points that are cheaper alone stay alone: the path
-takes two steps instead of one.
+the power is convex. Some best matching therefore crosses nowhere: it is a path through the grid of prefixes, as in the
+alignment of two words. Two points that are cheaper alone stay alone: the path takes two steps instead of one.
 
 Source: the alignment recurrence is that of Needleman & Wunsch 1970, its band that of Ukkonen 1985, the exact error of a
 sum that of Knuth (The Art of Computer Programming 2, 4.2.2).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 UNREACHED = 1e300
 """Cost of a prefix that no path reaches; finite, so that it can be added to and compared."""
@@ -159,52 +156,3 @@ def _reach(ahead: Vector, behind: Vector, enough: float) -> int:
             break
         reach += 1
     return reach
-
-
-@compiled
-def least_dearest(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector) -> float:
-    """Return the least t such that some matching has no cost, |x - y| or alone, above t.
-
-    Parameters
-    ----------
-    x, y : ndarray, shape (k,) and (l,), float64
-        Positions, ascending.
-    x_alone, y_alone : ndarray, shape (k,) and (l,), float64
-        What it costs to leave a point alone: at least 0, ascending.
-
-    Notes
-    -----
-    Bisection over the bits of t, which are ordered as the floats of at least 0 are: at most 63 steps of O(k + l) time,
-    whatever the scales, and the result is one of the costs, to the bit. The points of each sequence dearer than t alone
-    must be matched; the two sequences can be looked at one by one (Mendelsohn & Dulmage 1958).
-    """
-    low = np.zeros(1, np.int64)
-    high, middle = low.copy(), low.copy()
-    # All alone is a matching.
-    high.view(np.float64)[0] = max(x_alone[-1] if len(x) else 0.0, y_alone[-1] if len(y) else 0.0)
-    while low[0] < high[0]:
-        middle[0] = (low[0] + high[0]) // 2
-        limit = middle.view(np.float64)[0]
-        if _covers(x, y, x_alone, limit) and _covers(y, x, y_alone, limit):
-            high[0] = middle[0]
-        else:
-            low[0] = middle[0] + 1
-    return float(high.view(np.float64)[0])
-
-
-@compiled
-def _covers(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
-    """Tell whether every x dearer than the limit alone can have a y of its own within the limit.
-
-    In ascending order each takes the first y left that is not too low; no later x could use a y that was too low.
-    """
-    j = 0
-    for i in range(len(x)):
-        if x_alone[i] <= limit:
-            continue
-        while j < len(y) and x[i] - y[j] > limit:
-            j += 1
-        if j == len(y) or y[j] - x[i] > limit:
-            return False
-        j += 1
-    return True

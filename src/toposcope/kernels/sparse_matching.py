@@ -1,44 +1,43 @@
 """Cheapest matching of two sets of points of the plane, each point alone or with one of the other set.
 
-An assignment problem, solved by successive shortest paths on few of the pairs: first those that are cheap beside prices
-which a matching of some of the points left, then also those that the prices found so far do not bear, until no pair is
-left out that could make it cheaper. So the matching is the cheapest of all, and most pairs are only looked at once a
-round.
+An assignment problem, solved by successive shortest paths on few of the pairs: at first the cheapest of each point of
+one set, then also those that cost less than the two prices found so far, until there is none: no pair that was left out
+could make the matching cheaper. Most pairs are only looked at once a round.
+
+SciPy's ``linear_sum_assignment`` gives the same sums from the k x k matrix of costs. Measured on one processor of
+2.5 GHz, order 1, diagrams like those of H1 with k and 0.95 k bars:
+
+====== ====== ====== ==============
+k      here   SciPy  SciPy's matrix
+====== ====== ====== ==============
+1,000  6 ms   0.16 s 8 MB
+2,000  16 ms  1.1 s  32 MB
+5,000  73 ms  9.3 s  200 MB
+10,000 0.24 s 55 s   800 MB
+====== ====== ====== ==============
 
 Cost: O(E log E) a path for E pairs listed, most paths far shorter; O(k + l) of the memory for near neighbours, at worst
 O(kl). Every price is a sum of differences of costs, as in any assignment by shortest paths: where all costs are small,
 so are they, and nothing is rounded beside a large one.
-Source: Jonker & Volgenant 1987 for the paths and the reduction before them; Volgenant 1996 for looking at few pairs
-first.
+Source: Jonker & Volgenant 1987 for the paths; Volgenant 1996 for looking at few pairs first.
 """
 
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Indices, Matrix, Vector
 
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Indices = NDArray[np.int64]
+PAIRS_AT_FIRST = 12
+"""Pairs listed at first for each point of the first set."""
 
-NEAR = 12
-"""Pairs listed for a point at first."""
-
-ADDED = 4
-"""Pairs added for a point at once."""
-
-REDUCTIONS = 6
-"""Bids for each point before paths are looked for."""
+PAIRS_ADDED = 4
+"""Pairs added for a point in a round, at most."""
 
 RUN = 32
 """Points next to each other that are passed over together where all are too far."""
-
-STRIDE = 4
-COARSEST = 32
-"""Every fourth point is matched before all are, as long as so many are left of either set."""
 
 FREE = -1
 ALONE = -2
@@ -54,16 +53,16 @@ class Side(NamedTuple):
     alone : ndarray, shape (k,)
         Cost of leaving a point alone.
     price : ndarray, shape (k,)
-        At most the cost of being alone; no pair costs less than its two prices.
-    mate : ndarray, shape (k,)
-        The partner, `ALONE`, or `FREE` where nothing is settled.
+        At most the cost of being alone; no listed pair costs less than its two prices.
+    partner : ndarray, shape (k,)
+        Index of the partner, `ALONE`, or `FREE` as long as neither is decided.
     """
 
     low: Vector
     high: Vector
     alone: Vector
     price: Vector
-    mate: Indices
+    partner: Indices
 
 
 class Pairs(NamedTuple):
@@ -75,7 +74,7 @@ class Pairs(NamedTuple):
 
 
 @compiled
-def cheapest_partners(a: Points, b: Points, a_alone: Vector, b_alone: Vector, order: int) -> tuple[Indices, Indices]:
+def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, order: int) -> tuple[Indices, Indices]:
     """Return the partner in `b` of every point of `a`, and in `a` of every point of `b`; -2 where it is alone.
 
     Parameters
@@ -87,55 +86,25 @@ def cheapest_partners(a: Points, b: Points, a_alone: Vector, b_alone: Vector, or
     order : int
         A pair costs its largest coordinate difference to this power, 1 or 2.
     """
-    stride = 1
-    while min(len(a), len(b)) >= STRIDE * stride * COARSEST:
-        stride *= STRIDE
-    first, second = _unsettled(a, a_alone, stride), _unsettled(b, b_alone, stride)
-    _match(first, second, order)
-    while stride > 1:
-        stride //= STRIDE
-        coarse_first, coarse_second = first, second
-        first, second = _unsettled(a, a_alone, stride), _unsettled(b, b_alone, stride)
-        _estimate(first, coarse_second, order)
-        _estimate(second, coarse_first, order)
-        _match(first, second, order)
-    return first.mate, second.mate
+    first, second = _free(a, a_alone), _free(b, b_alone)
+    rows, columns = np.empty(0, np.int64), np.empty(0, np.int64)
+    listed = _listed(first, second, rows, columns, order)
+    new_rows, new_columns = _cheapest(first, second, first.alone, listed, PAIRS_AT_FIRST, order)
+    while True:
+        rows, columns = np.concatenate((rows, new_rows)), np.concatenate((columns, new_columns))
+        listed = _listed(first, second, rows, columns, order)
+        _match_free(first, second, listed)
+        _match_free(second, first, _listed(second, first, columns, rows, order))
+        new_rows, new_columns = _cheapest(first, second, first.price, listed, PAIRS_ADDED, order)
+        if len(new_rows) == 0:
+            return first.partner, second.partner
+        _lower_prices(first, second, new_rows, new_columns, order)
 
 
 @compiled
-def _unsettled(points: Points, alone: Vector, stride: int) -> Side:
-    points, alone = points[::stride], alone[::stride].copy()
+def _free(points: Matrix, alone: Vector) -> Side:
     n = len(points)
     return Side(points[:, 0].copy(), points[:, 1].copy(), alone, np.zeros(n), np.full(n, FREE))
-
-
-@compiled
-def _estimate(side: Side, other: Side, order: int) -> None:
-    """Give points the highest prices that some points of the other set bear."""
-    side.price[:] = side.alone
-    rows, columns = _cheapest(side, other, side.alone, other.price, _none(side), 1, order)
-    for t in range(len(rows)):
-        side.price[rows[t]] = _cost(side, rows[t], other, columns[t], order) - other.price[columns[t]]
-
-
-@compiled
-def _none(side: Side) -> Pairs:
-    return Pairs(np.zeros(len(side.low) + 1, np.int64), np.empty(0, np.int64), np.empty(0))
-
-
-@compiled
-def _match(first: Side, second: Side, order: int) -> None:
-    rows, columns = _near(first, second, order)
-    while True:
-        forth = _listed(first, second, rows, columns, order)
-        back = _listed(second, first, columns, rows, order)
-        _settle(first, second, forth)
-        _settle(second, first, back)
-        new_rows, new_columns = _cheapest(first, second, first.price, second.price, forth, ADDED, order)
-        if len(new_rows) == 0:
-            return
-        rows, columns = np.concatenate((rows, new_rows)), np.concatenate((columns, new_columns))
-        _lower_prices(first, second, new_rows, new_columns, order)
 
 
 @compiled
@@ -145,26 +114,12 @@ def _cost(one: Side, i: int, two: Side, j: int, order: int) -> float:
 
 
 @compiled
-def _near(first: Side, second: Side, order: int) -> tuple[Indices, Indices]:
-    """List, for each point of either set, the pairs that are cheapest beside the prices of the other."""
-    rows, columns = _cheapest(first, second, first.alone, second.price, _none(first), NEAR, order)
-    back, forth = _cheapest(second, first, second.alone, first.price, _none(second), NEAR, order)
-    # Each pair once.
-    listed = _listed(first, second, rows, columns, order)
-    new = np.ones(len(back), np.bool_)
-    for t in range(len(back)):
-        for k in range(listed.starts[forth[t]], listed.starts[forth[t] + 1]):
-            new[t] &= listed.others[k] != back[t]
-    return np.concatenate((rows, forth[new])), np.concatenate((columns, back[new]))
-
-
-@compiled
 def _cheapest(
-    side: Side, other: Side, bounds: Vector, prices: Vector, listed: Pairs, count: int, order: int
+    side: Side, other: Side, bounds: Vector, listed: Pairs, count: int, order: int
 ) -> tuple[Indices, Indices]:
-    """Return the unlisted pairs of least cost beside the other's price, so many a point, that are below its bound."""
-    boxes = _boxes(other, prices)
-    n_found, n_boxes, middle = 0, boxes.shape[1], 0
+    """Return the unlisted pairs of least cost less the other's price, so many a point, that are below its bound."""
+    boxes = _boxes(other)
+    n_pairs, n_boxes, middle = 0, boxes.shape[1], 0
     rows, columns = np.empty(count * len(side.low), np.int64), np.empty(count * len(side.low), np.int64)
     offers, places = np.empty(count), np.empty(count, np.int64)
     least, run_offers = np.empty(n_boxes), np.empty(RUN)
@@ -181,11 +136,11 @@ def _cheapest(
             if box < 0 or box >= n_boxes or least[box] >= offers[count - 1]:
                 continue
             run = slice(box * RUN, (box + 1) * RUN)
-            lows, highs, run_prices, last = other.low[run], other.high[run], prices[run], offers[count - 1]
+            lows, highs, prices, last = other.low[run], other.high[run], other.price[run], offers[count - 1]
             hit = False
             for t in range(len(lows)):
                 distance = max(abs(low - lows[t]), abs(high - highs[t]))
-                offer = (distance if order == 1 else distance * distance) - run_prices[t]
+                offer = (distance if order == 1 else distance * distance) - prices[t]
                 run_offers[t] = offer
                 hit |= offer < last
             if hit:
@@ -194,20 +149,20 @@ def _cheapest(
             middle = places[0] // RUN
         for t in range(count):
             if places[t] != FREE:
-                rows[n_found], columns[n_found] = i, places[t]
-                n_found += 1
-    return rows[:n_found].copy(), columns[:n_found].copy()
+                rows[n_pairs], columns[n_pairs] = i, places[t]
+                n_pairs += 1
+    return rows[:n_pairs].copy(), columns[:n_pairs].copy()
 
 
 @compiled
-def _boxes(side: Side, prices: Vector) -> Points:
+def _boxes(side: Side) -> Matrix:
     """Return, for each run, the least and greatest of both coordinates, and the greatest price."""
     boxes = np.empty((5, -(-len(side.low) // RUN)))
     for box in range(boxes.shape[1]):
         run = slice(box * RUN, (box + 1) * RUN)
         boxes[0, box], boxes[1, box] = side.low[run].min(), side.low[run].max()
         boxes[2, box], boxes[3, box] = side.high[run].min(), side.high[run].max()
-        boxes[4, box] = prices[run].max()
+        boxes[4, box] = side.price[run].max()
     return boxes
 
 
@@ -250,53 +205,20 @@ def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int
 
 
 @compiled
-def _settle(side: Side, other: Side, pairs: Pairs) -> None:
-    """Settle every free point of a set; settled ones of the other set stay so."""
-    _reduce(side, other, pairs)
+def _match_free(side: Side, other: Side, pairs: Pairs) -> None:
+    """Match every free point of a set or leave it alone; no point of the other set becomes free."""
     n = len(other.low)
     away, before, reached = np.full(n, np.inf), np.empty(n, np.int64), np.empty(n, np.int64)
     for source in range(len(side.low)):
-        if side.mate[source] == FREE:
+        if side.partner[source] == FREE:
             _augment(side, other, pairs, source, away, before, reached)
-
-
-@compiled
-def _reduce(side: Side, other: Side, pairs: Pairs) -> None:
-    """Let free points take their cheapest choice, at the price of the second cheapest."""
-    waiting = np.flatnonzero(side.mate == FREE)
-    n, n_waiting = len(waiting), len(waiting)
-    for turn in range(REDUCTIONS * n):
-        if n_waiting == 0:
-            break
-        # First in, first out: two points that outbid each other do not use up the turns of all.
-        i = waiting[turn % n]
-        n_waiting -= 1
-        best, second, choice = side.alone[i], np.inf, ALONE
-        for t in range(pairs.starts[i], pairs.starts[i + 1]):
-            offer = pairs.costs[t] - other.price[pairs.others[t]]
-            if offer < best:
-                best, second, choice = offer, best, pairs.others[t]
-            elif offer < second:
-                second = offer
-        side.mate[i] = choice
-        if choice == ALONE:
-            side.price[i] = best
-            continue
-        side.price[i] = second
-        other.price[choice] -= second - best
-        former = other.mate[choice]
-        other.mate[choice] = i
-        if former >= 0:
-            side.mate[former] = FREE
-            waiting[(turn + n_waiting + 1) % n] = former
-            n_waiting += 1
 
 
 @compiled
 def _augment(
     side: Side, other: Side, pairs: Pairs, source: int, away: Vector, before: Indices, reached: Indices
 ) -> None:
-    """Settle one point along the shortest path to a free or lone one, or to one that had better be alone."""
+    """Match one point along the shortest path to a point of the other set without a partner, or to one better alone."""
     heap = [(0.0, np.int64(0))]
     heap.clear()
     n_reached = 0
@@ -323,26 +245,26 @@ def _augment(
                 break
         if not found:
             break
-        if other.mate[j] < 0:
+        if other.partner[j] < 0:
             limit, last = length, j
             break
-        i, base = other.mate[j], length
+        i, base = other.partner[j], length
     for t in range(n_reached):
         j = reached[t]
         if away[j] < limit:
-            side.price[other.mate[j]] += limit - away[j]
+            side.price[other.partner[j]] += limit - away[j]
             other.price[j] -= limit - away[j]
         away[j] = np.inf
     side.price[source] += limit
     if last == FREE:
-        last = side.mate[lone]
-        side.mate[lone] = ALONE
+        last = side.partner[lone]
+        side.partner[lone] = ALONE
         if lone == source:
             return
     while True:
         i = before[last]
-        other.mate[last] = i
-        side.mate[i], last = last, side.mate[i]
+        other.partner[last] = i
+        side.partner[i], last = last, side.partner[i]
         if i == source:
             return
 
@@ -355,6 +277,6 @@ def _lower_prices(first: Side, second: Side, rows: Indices, columns: Indices, or
         offer = _cost(first, i, second, j, order) - second.price[j]
         if offer < first.price[i]:
             first.price[i] = offer
-            if first.mate[i] >= 0:
-                second.mate[first.mate[i]] = FREE
-            first.mate[i] = FREE
+            if first.partner[i] >= 0:
+                second.partner[first.partner[i]] = FREE
+            first.partner[i] = FREE

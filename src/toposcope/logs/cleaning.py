@@ -1,224 +1,207 @@
-"""A log made of a raw table: what is no loss is left out, and everything that was left out or guessed is told."""
+"""From a raw table to a log: bad rows are left out, and a remark says what was left out or guessed."""
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import FACTS, LossColumn, guess, guess_facts, loss_column
+from toposcope.logs.anomalies import divergence, gaps, spikes
+from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of
 from toposcope.logs.log import Log
-from toposcope.logs.raw import LONGEST_REMARK, Numbers, Raw, counted, listed, numbers, one_line
-from toposcope.logs.target import chosen, row_steps
-from toposcope.logs.trouble import gaps, spikes, trouble
+from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table
+from toposcope.logs.target import choose_target, row_steps
 from toposcope.typing import Steps, Vector
 
-LARGEST_STEP = 2**53
-"""Beyond it floats hold no single steps."""
-ROUND_OFF = 1e-6
-"""Of the peak; a learning rate that is negative by less is 0."""
+MAX_ROUND_OFF = 1e-6
+"""Share of the peak by which a learning rate may be negative and count as 0."""
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
-_THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-class Rows(NamedTuple):
-    """What a column has, by step: ascending, each once."""
-
-    steps: Steps
-    values: Vector
-
-
-def log_of(raw: Raw, columns: Mapping[str, str], unit: str | None = None) -> Log:
+def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
     """Return the log of one run.
 
     Parameters
     ----------
-    raw : Raw
+    raw : RawLog
         One run, one row a step; several rows of a step are fine.
     columns : mapping
-        Columns that were named, by what they are (`toposcope.logs.columns.FIELDS`); the others are guessed.
+        Columns that the caller named, by what they are (`toposcope.logs.columns.FIELDS`); the others are identified by
+        their names.
     unit : str, optional
-        Of the loss, one of `toposcope.logs.UNITS`, whatever its name tells.
+        Of the loss, one of `toposcope.logs.UNITS`, whatever its name says.
 
     Raises
     ------
     ToposcopeError
         If no column is a loss, a named one is not there, or nothing in it is a loss.
     """
-    named, losses = _columns(raw.table, columns)
+    identified = _identified(raw.table, columns)
+    named = identified.named
     remarks = list(raw.remarks)
-    target, step = chosen(raw.table, losses, named.get("step", []), remarks)
-    told_unit, loss = _in_unit(target.loss, target.numbers, unit, remarks)
+    (target, values), step = choose_target(raw.table, identified.losses, named.get("step", []), remarks)
+    unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw.table, step, loss)
     if step is None:
         remarks.append("no column of steps: rows with a loss are counted")
     elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
         row = row_steps(raw.table, None, loss)
         remarks.append(f"column {step!r} says the same step everywhere: rows with a loss are counted")
-    steps, values = _clean_losses(row, loss, remarks)
+    curve = _clean_losses(row, loss, remarks)
     beside = {
-        what: rows
-        for what in PER_ROW
-        if what in named and len((rows := _by_step(row, numbers(raw.table[named[what][0]]))).steps)
+        quantity: by_step
+        for quantity in PER_ROW
+        if quantity in named and len((by_step := _finite_by_step(row, numbers(raw.table[named[quantity][0]]))).steps)
     }
     facts = _facts(raw, named, remarks)
-    remarks += _told(
-        {"step": step, "loss": target.loss.column, **{w: named[w][0] for w in (*beside, *facts) if w in named}}
+    remarks += _columns_used(
+        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*beside, *facts) if q in named}}
     )
     return Log(
         name=one_line(raw.name),
-        steps=steps,
-        loss=values,
-        learning_rate=_learning_rate(beside.get("learning_rate"), steps, remarks),
-        last_step=_last_step(facts.get("last_step"), steps, remarks),
+        steps=curve.steps,
+        loss=curve.values,
+        learning_rate=_learning_rate(beside.get("learning_rate"), curve.steps, remarks),
+        last_step=_last_step(facts.get("last_step"), curve.steps, remarks),
         parameters=_size(facts.get("parameters")),
         tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), beside.get("tokens")),
         family=one_line(facts.get("family") or ""),
         schedule=one_line(facts.get("schedule") or ""),
-        unit=told_unit,
-        target=target.loss.column,
-        norms={what: _at(beside[what], steps) for what in ("weight_norm", "grad_norm") if what in beside},
-        remarks=tuple(one_line(remark, LONGEST_REMARK) for remark in remarks),
+        unit=unit,
+        target=target.name,
+        norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
+        remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
+        table=log_table(raw.table, identified, row),
     )
 
 
-def _columns(table: pl.DataFrame, columns: Mapping[str, str]) -> tuple[dict[str, list[str]], list[LossColumn]]:
-    """Return the columns by what they are, those that were named first, and the columns of losses."""
-    for what, name in columns.items():
-        if name not in table.columns and what != "run":
-            raise ToposcopeError(f"no column {one_line(name)!r}; it has {listed(table.columns)}")
-    guessed = guess(name for name in table.columns if name not in columns.values())
-    named = {**guessed.columns, **{what: [name] for what, name in columns.items() if what not in ("loss", "run")}}
-    losses = [loss_column(columns["loss"])] if "loss" in columns else guessed.losses
-    return named, losses
+def _identified(table: pl.DataFrame, columns: Mapping[str, str]) -> Columns:
+    """Return what the columns are: as the caller named them, else by their names."""
+    for quantity, name in columns.items():
+        if name not in table.columns and quantity != "run":
+            raise ToposcopeError(f"no column {one_line(name)!r}; it has {join_names(table.columns)}")
+    found = identify_columns(name for name in table.columns if name not in columns.values())
+    chosen = {quantity: [name] for quantity, name in columns.items() if quantity not in ("loss", "run")}
+    losses = [target_of(columns["loss"])] if "loss" in columns else found.losses
+    return Columns({**found.named, **chosen}, losses, found.accuracies)
 
 
-def _in_unit(loss: LossColumn, found: Numbers, unit: str | None, remarks: list[str]) -> tuple[str, Numbers]:
+def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[str]) -> tuple[str, Numbers]:
     """Return the unit and the losses in it."""
-    if loss.unit != "perplexity":
-        return unit or loss.unit, found
+    if target.unit != "perplexity":
+        return unit or target.unit, losses
     if unit not in (None, "nats"):
-        raise ToposcopeError(f"column {loss.column!r} is a perplexity; its logarithm is in nats, not in {unit}")
-    remarks.append(f"column {loss.column!r} is a perplexity: the loss is its natural logarithm, in nats")
+        raise ToposcopeError(f"column {target.name!r} is a perplexity; its logarithm is in nats, not in {unit}")
+    remarks.append(f"column {target.name!r} is a perplexity: the loss is its natural logarithm, in nats")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return "nats", found._replace(values=np.log(found.values))
+        return "nats", losses._replace(values=np.log(losses.values))
 
 
-def _clean_losses(row: Vector, loss: Numbers, remarks: list[str]) -> Rows:
-    """Return the losses by step, and tell what was left out, and of a run that went wrong."""
+def _clean_losses(row: Vector, loss: Numbers, remarks: list[str]) -> ByStep:
+    """Return the losses by step, with remarks on rows that were left out and on a run that went wrong."""
     if loss.unreadable:
-        remarks.append(f"{counted(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
-    steps, values = row[loss.logged], loss.values[loss.logged]
-    whole = np.isfinite(steps) & (steps >= 0) & (steps <= LARGEST_STEP) & (steps == np.floor(steps))
-    if not whole.all():
-        remarks.append(f"{counted(int((~whole).sum()), 'row', 'rows')} with a loss but no whole step: ignored")
-        if not whole.any():
+        remarks.append(f"{plural(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
+    steps, losses = row[loss.logged], loss.values[loss.logged]
+    valid = is_step(steps)
+    if not valid.all():
+        remarks.append(f"{plural(int((~valid).sum()), 'row', 'rows')} with a loss but no whole step: ignored")
+        if not valid.any():
             raise ToposcopeError(
                 "no row with a loss has a whole step of 0 or more; name the column with --column step=NAME"
             )
-    steps, values = steps[whole].astype(np.int64), values[whole]
-    finite, positive = np.isfinite(values), values > 0
+    whole_steps, losses = steps[valid].astype(np.int64), losses[valid]
+    finite, positive = np.isfinite(losses), losses > 0
     if not finite.any():
         raise ToposcopeError("no loss is finite")
     if not (finite & positive).any():
         raise ToposcopeError("no loss is positive: losses must be; a log-likelihood has the opposite sign")
     if not finite.all():
-        remarks.append(
-            f"{counted(int((~finite).sum()), 'row has', 'rows have')} a loss that is NaN or infinite: ignored"
-        )
+        n = int((~finite).sum())
+        remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
     if (finite & ~positive).any():
-        remarks.append(
-            f"{counted(int((finite & ~positive).sum()), 'row has', 'rows have')} a loss of 0 or below: ignored"
-        )
-    went_wrong = trouble(steps, np.where(positive, values, np.nan))
-    steps, values = steps[finite & positive], values[finite & positive]
+        n = int((finite & ~positive).sum())
+        remarks.append(f"{plural(n, 'row has', 'rows have')} a loss of 0 or below: ignored")
+    diverged = divergence(whole_steps, np.where(positive, losses, np.nan))
+    usable = finite & positive
+    remarks += _order_remarks(whole_steps[usable])
+    curve = last_of_step(whole_steps[usable], losses[usable])
+    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values), *diverged]
+    return curve
+
+
+def _order_remarks(steps: Steps) -> list[str]:
+    """Return remarks on steps that go back or stand in several rows."""
+    remarks = []
     back = int((np.diff(steps) < 0).sum())
     if back:
         times = "once" if back == 1 else f"{back} times"
         remarks.append(f"steps go back {times} (a resumed run, or several writers): rows are sorted by step")
-    rows = _last_of_step(steps, values)
-    repeated = len(steps) - len(rows.steps)
+    repeated = len(steps) - len(np.unique(steps))
     if repeated:
-        remarks.append(f"{counted(repeated, 'row repeats', 'rows repeat')} a step: the later row counts")
-    remarks += [*gaps(rows.steps), *spikes(rows.steps, rows.values)]
-    remarks += went_wrong
-    return rows
+        remarks.append(f"{plural(repeated, 'row repeats', 'rows repeat')} a step: the later row counts")
+    return remarks
 
 
-def _last_of_step(steps: Steps, values: Vector) -> Rows:
-    order = np.argsort(steps, kind="stable")
-    steps, values = steps[order], values[order]
-    last = np.append(steps[1:] != steps[:-1], True) if len(steps) else np.empty(0, bool)
-    return Rows(steps[last], values[last])
-
-
-def _by_step(row: Vector, found: Numbers) -> Rows:
+def _finite_by_step(row: Vector, column: Numbers) -> ByStep:
     """Return the finite values of a column by step."""
-    kept = np.isfinite(found.values) & np.isfinite(row) & (row >= 0) & (row <= LARGEST_STEP)
-    return _last_of_step(row[kept].astype(np.int64), found.values[kept])
+    usable = np.isfinite(column.values) & np.isfinite(row) & (row >= 0) & (row <= MAX_STEP)
+    return last_of_step(row[usable].astype(np.int64), column.values[usable])
 
 
-def _at(rows: Rows, steps: Steps) -> Vector:
-    """Return the values at given steps, NaN where there is none."""
-    if not len(rows.steps):
+def _learning_rate(logged: ByStep | None, steps: Steps, remarks: list[str]) -> Vector:
+    """Return the learning rate at the steps of the loss, interpolated between rows that have it."""
+    if logged is None or not len(logged.steps):
         return np.full(len(steps), np.nan)
-    place = np.minimum(np.searchsorted(rows.steps, steps), len(rows.steps) - 1)
-    return np.where(rows.steps[place] == steps, rows.values[place], np.nan)
-
-
-def _learning_rate(rows: Rows | None, steps: Steps, remarks: list[str]) -> Vector:
-    """Return the learning rate at the steps of the loss, between rows that have it by interpolation."""
-    if rows is None or not len(rows.steps):
-        return np.full(len(steps), np.nan)
-    rates = rows.values
-    below = rates < 0
-    if below.any():
-        noise = rates >= -ROUND_OFF * max(float(rates.max()), 0.0)
-        rates = np.where(below & noise, 0.0, rates)
-        told = "taken as 0" if noise.all() else "taken as 0 where that is round-off, else ignored"
-        remarks.append(f"the learning rate is negative in {counted(int(below.sum()), 'row', 'rows')}: {told}")
-        rows = Rows(rows.steps[noise], rates[noise])
-    found = _at(rows, steps)
-    if len(rows.steps) < 2 or not np.isnan(found).any():
+    rates = logged.values
+    negative = rates < 0
+    if negative.any():
+        usable = rates >= -MAX_ROUND_OFF * max(float(rates.max()), 0.0)
+        rates = np.where(negative & usable, 0.0, rates)
+        remedy = "taken as 0" if usable.all() else "taken as 0 where that is round-off, else ignored"
+        remarks.append(f"the learning rate is negative in {plural(int(negative.sum()), 'row', 'rows')}: {remedy}")
+        logged = ByStep(logged.steps[usable], rates[usable])
+    found = logged.at(steps)
+    if len(logged.steps) < 2 or not np.isnan(found).any():
         return found
     # not beyond what was logged, but for one more row at either end
-    reach = float(np.median(np.diff(rows.steps)))
-    within = (steps >= rows.steps[0] - reach) & (steps <= rows.steps[-1] + reach)
-    filled = np.isnan(found) & within
-    if filled.any():
-        found[filled] = np.interp(steps[filled], rows.steps, rows.values)
-        remarks.append(f"the learning rate is interpolated in {int(filled.sum())} of {len(steps)} rows")
+    reach = float(np.median(np.diff(logged.steps)))
+    within = (steps >= logged.steps[0] - reach) & (steps <= logged.steps[-1] + reach)
+    missing = np.isnan(found) & within
+    if missing.any():
+        found[missing] = np.interp(steps[missing], logged.steps, logged.values)
+        remarks.append(f"the learning rate is interpolated in {int(missing.sum())} of {len(steps)} rows")
     return found
 
 
-def _facts(raw: Raw, named: Mapping[str, list[str]], remarks: list[str]) -> dict[str, object]:
+def _facts(raw: RawLog, named: Mapping[str, list[str]], remarks: list[str]) -> dict[str, object]:
     """Return what is known of the run as a whole: from columns with one value, else from what the tool keeps."""
-    keys = guess_facts(raw.facts)
-    facts = {what: raw.facts[key] for what, key in keys.items() if raw.facts[key] not in (None, "")}
-    for what in FACTS:
-        for column in named.get(what, []):
+    keys = identify_facts(raw.facts)
+    facts = {fact: raw.facts[key] for fact, key in keys.items() if raw.facts[key] not in (None, "")}
+    for fact in FACTS:
+        for column in named.get(fact, []):
             values = raw.table[column].drop_nulls().unique(maintain_order=True)
             if len(values) == 1:
-                facts[what] = values[0]
+                facts[fact] = values[0]
                 break
             if len(values):
                 remarks.append(f"column {column!r} has {len(values)} values in one run: ignored")
     return facts
 
 
-def _told(named: Mapping[str, str | None]) -> list[str]:
-    """Tell which columns were taken, where their names do not say it themselves."""
-    guessed = [f"{what} = {column!r}" for what, column in named.items() if column is not None and column != what]
-    return [f"columns: {', '.join(guessed)}"] if guessed else []
+def _columns_used(named: Mapping[str, str | None]) -> list[str]:
+    """Return a remark on the columns that were used under another name than their own."""
+    used = [f"{quantity} = {column!r}" for quantity, column in named.items() if column not in (None, quantity)]
+    return [f"columns: {', '.join(used)}"] if used else []
 
 
-def _last_step(told: object, steps: Steps, remarks: list[str]) -> int | None:
+def _last_step(fact: object, steps: Steps, remarks: list[str]) -> int | None:
     """Return the last step of the plan, unless the log goes beyond it."""
-    last = _size(told)
-    if not np.isfinite(last) or not 1 <= last <= LARGEST_STEP:
+    last = _size(fact)
+    if not np.isfinite(last) or not 1 <= last <= MAX_STEP:
         return None
     if last < steps[-1]:
         remarks.append(f"the last step is said to be {last:.0f}, but the log goes on to {steps[-1]}: ignored")
@@ -226,22 +209,22 @@ def _last_step(told: object, steps: Steps, remarks: list[str]) -> int | None:
     return int(last)
 
 
-def _tokens_per_step(told: object, tokens: Rows | None) -> float:
-    """Return the tokens of a step as told, else the median increase of the tokens seen; NaN if nothing tells it."""
-    size = _size(told)
+def _tokens_per_step(fact: object, tokens: ByStep | None) -> float:
+    """Return the tokens of a step as stated, else the median increase of the tokens seen; NaN if neither is known."""
+    size = _size(fact)
     if np.isfinite(size) or tokens is None or len(tokens.steps) < 2:
         return size
     per_step = float(np.median(np.diff(tokens.values) / np.diff(tokens.steps)))
     return per_step if per_step > 0 else np.nan
 
 
-def _size(told: object) -> float:
-    """Return a positive number, be it written as ``160M``; NaN if it is none."""
-    match = _SIZE.fullmatch(str(told).strip()) if isinstance(told, str) else None
+def _size(fact: object) -> float:
+    """Return a positive number, also one written as ``160M``; NaN for anything else."""
+    match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
     try:
         if match:
-            return float(match.group(1)) * _THOUSANDS[match.group(2).upper()]
-        size = float(told) if isinstance(told, str | int | float) and not isinstance(told, bool) else np.nan
+            return float(match.group(1)) * _UNIT_SIZES[match.group(2).upper()]
+        size = float(fact) if isinstance(fact, str | int | float) and not isinstance(fact, bool) else np.nan
     except (ValueError, OverflowError):
         return np.nan
     return size if np.isfinite(size) and size > 0 else np.nan

@@ -1,4 +1,4 @@
-"""What the columns of a log mean, guessed by their names."""
+"""What the columns of a log mean, by their names. This is the one table of column aliases."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,19 +7,8 @@ from typing import NamedTuple
 NAMES: dict[str, tuple[str, ...]] = {
     "run": ("run", "run_name", "run_id", "run_uuid", "experiment_name", "config_name", "model"),
     "step": (
-        *(
-            "global_step",
-            "iter_num",
-            "step",
-            "optimizer_step",
-            "update_step",
-            "iteration",
-            "iter",
-            "it",
-            "update",
-            "num_updates",
-        ),
-        *("n_iter", "train_step", "steps", "iterations", "iters", "t"),
+        *("global_step", "iter_num", "step", "optimizer_step", "update_step", "iteration", "iter", "it", "update"),
+        *("num_updates", "n_iter", "train_step", "steps", "iterations", "iters", "t"),
     ),
     "learning_rate": (
         *("learning_rate", "lr", "optimizer_lr", "lr_group0", "learning_rate_group0", "lr_group_0", "lr_pg1"),
@@ -30,6 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("tokens", "total_tokens", "tokens_seen", "num_tokens", "n_tokens", "num_input_tokens_seen"),
         *("consumed_tokens", "tokens_consumed", "num_tokens_seen", "n_tokens_seen", "time_token"),
     ),
+    "flops": ("flops", "total_flops", "training_flops"),
     "weight_norm": (
         *("weight_norm", "param_norm", "params_norm", "weight_norm_total", "parameter_norm", "weights_norm"),
         *("total_param_norm", "params_norm_params_norm", "l2_norm_param_global"),
@@ -49,21 +39,15 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tokens_per_step": ("tps", "tokens_per_step", "tokens_per_batch", "tokens_per_iter", "batch_tokens"),
     "family": ("family", "collection"),
     "schedule": (
-        "sched",
-        "schedule",
-        "lr_schedule",
-        "lr_scheduler",
-        "lr_scheduler_type",
-        "scheduler",
-        "lr_decay_style",
+        *("sched", "schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler", "lr_decay_style"),
     ),
 }
-"""Names of each thing, the likeliest first: lower case, words joined by ``_``. One letter is taken as it is written."""
+"""Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
-"""What is one value for a whole run."""
+"""Quantities with one value for a whole run."""
 FIELDS = ("loss", *NAMES)
-"""What a column can be named to be."""
+"""What the caller can say that a column is."""
 
 LOSSES = (
     *("loss", "cross_entropy_loss", "cross_entropy", "crossentropy", "ce_loss", "lm_loss", "lm_loss_training_lm_loss"),
@@ -88,83 +72,97 @@ PREFIXES = frozenset(
         *("config", "args", "params", "hparams", "hyperparameters"),
     )
 )
-"""Words before a name that do not change what it means."""
+"""Words before a name that do not change its meaning."""
 VALIDATION = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"})
 AUXILIARY = frozenset({"aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale"})
-"""Words that make a loss another one than that of the model, or a spread."""
+"""Words of a loss that is not the model's own, or of a spread."""
+ACCURACY = "accuracy"
+ACCURACIES = frozenset({"accuracy", "acc"})
+"""Words of an accuracy."""
 
 
-class LossColumn(NamedTuple):
-    """A column that holds a loss.
+class Target(NamedTuple):
+    """A quantity by which a run is judged: a loss or an accuracy.
 
     Attributes
     ----------
-    column : str
+    name : str
+        Of its column.
     unit : str
-        One of `UNITS`, or ``perplexity``.
+        Of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``.
     validation : bool
-        Measured on held-out text.
+        Whether it was measured on held-out text.
     """
 
-    column: str
+    name: str
     unit: str
     validation: bool
 
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether it is a loss."""
+        return self.unit != ACCURACY
 
-class Guess(NamedTuple):
-    """Which columns may be what, the likeliest first.
+
+class Columns(NamedTuple):
+    """What the columns of a log are, by their names.
 
     Attributes
     ----------
-    columns : dict of list of str
-        By `FIELDS`, but for the loss.
-    losses : list of LossColumn
-        Training losses before validation losses.
+    named : dict of list of str
+        The columns that may be each of `NAMES`, the likeliest first.
+    losses : list of Target
+        Training losses before validation losses, the likeliest of each first.
+    accuracies : list of Target
     """
 
-    columns: dict[str, list[str]]
-    losses: list[LossColumn]
+    named: dict[str, list[str]]
+    losses: list[Target]
+    accuracies: list[Target]
 
 
-def guess(names: Iterable[str]) -> Guess:
-    """Guess what columns mean; each means one thing at most."""
+def identify_columns(names: Iterable[str]) -> Columns:
+    """Identify columns by their names; each is one thing at most."""
     ranked: dict[str, list[tuple[int, int, str]]] = {}
-    losses: list[tuple[bool, int, int, int, LossColumn]] = []
-    rest = []
+    losses: list[tuple[bool, int, int, int, Target]] = []
+    accuracies, other_losses = [], []
     for name in names:
         words = _words(name)
-        if found := _known(words):
-            what, stripped, rank = found
-            ranked.setdefault(what, []).append((rank, stripped, name))
+        if match := _known(words):
+            quantity, prefixes, rank = match
+            ranked.setdefault(quantity, []).append((rank, prefixes, name))
         elif loss := _loss(name, words):
             losses.append(loss)
-        elif "loss" in words and not AUXILIARY & set(words):
-            rest.append((name, words))
-    if not losses and len(rest) == 1:
-        name, words = rest[0]
-        losses = [(False, 0, 0, 0, LossColumn(name, _unit(words)[0], bool(VALIDATION & set(words))))]
-    columns = {what: [name for *_, name in sorted(found)] for what, found in ranked.items()}
-    return Guess(columns, [loss for *_, loss in sorted(losses)])
+        elif AUXILIARY.isdisjoint(words):
+            if not ACCURACIES.isdisjoint(words):
+                accuracies.append(target_of(name))
+            elif "loss" in words:
+                other_losses.append(target_of(name))
+    if not losses and len(other_losses) == 1:
+        losses = [(False, 0, 0, 0, other_losses[0])]
+    named = {quantity: [name for *_, name in sorted(matches)] for quantity, matches in ranked.items()}
+    return Columns(named, [loss for *_, loss in sorted(losses)], accuracies)
 
 
-def guess_facts(facts: Mapping[str, object]) -> dict[str, str]:
+def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return which of the facts that a tool keeps of a run is which of `FACTS`."""
     found = {}
-    for what in FACTS:
-        ranked = sorted((*match, name) for name in facts if (match := _rank(_words(name), NAMES[what])))
+    for quantity in FACTS:
+        ranked = sorted((*match, name) for name in facts if (match := _rank(_words(name), NAMES[quantity])))
         if ranked:
-            found[what] = ranked[0][-1]
+            found[quantity] = ranked[0][-1]
     return found
 
 
-def loss_column(name: str) -> LossColumn:
-    """Return what is known of a column that was named to be the loss."""
+def target_of(name: str) -> Target:
+    """Return the target that a column holds, by its name: an accuracy if it says so, else a loss."""
     words = _words(name)
-    return LossColumn(name, _unit(words)[0], bool(VALIDATION & set(words)))
+    unit = _unit(words)[0] if ACCURACIES.isdisjoint(words) else ACCURACY
+    return Target(name, unit, not VALIDATION.isdisjoint(words))
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in lower case; one letter stays as it is."""
+    """Return the words of a name in lower case; a single letter keeps its case."""
     if len(name) == 1:
         return [name]
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
@@ -172,34 +170,34 @@ def _words(name: str) -> list[str]:
 
 
 def _known(words: list[str]) -> tuple[str, int, int] | None:
-    """Return what a name means, how many prefixes it had, and its rank among the names for that."""
-    found = [(*match, what) for what, names in NAMES.items() if (match := _rank(words, names))]
-    if not found:
+    """Return the quantity that a name stands for, how many prefixes it has, and its rank among the names for that."""
+    matches = [(*match, quantity) for quantity, names in NAMES.items() if (match := _rank(words, names))]
+    if not matches:
         return None
-    # of equal matches the first thing counts: a column `steps` is that of the steps
-    stripped, rank, what = min(found, key=lambda f: f[0])
-    return what, stripped, rank
+    # of equal matches the first counts: a column `steps` is that of the steps, not the last step
+    prefixes, rank, quantity = min(matches, key=lambda match: match[0])
+    return quantity, prefixes, rank
 
 
 def _rank(words: list[str], names: tuple[str, ...]) -> tuple[int, int] | None:
-    """Return how many prefixes to take off until the name is known, and its place among the names."""
-    for stripped in range(len(words)):
-        name = "_".join(words[stripped:])
+    """Return the number of prefixes before the known name, and its place among the names."""
+    for prefixes in range(len(words)):
+        name = "_".join(words[prefixes:])
         if name in names:
-            return stripped, names.index(name)
-        if words[stripped] not in PREFIXES:
+            return prefixes, names.index(name)
+        if words[prefixes] not in PREFIXES:
             return None
     return None
 
 
-def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, LossColumn] | None:
-    """Return a loss with what it is sorted by: held out, prefixes, unit, place among the names of losses."""
-    if AUXILIARY & set(words):
+def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, Target] | None:
+    """Return a loss after the keys it is sorted by: validation, prefixes, unit, place among the names of losses."""
+    if not AUXILIARY.isdisjoint(words):
         return None
     unit, base = _unit(words)
-    validation = bool(VALIDATION & set(base))
+    validation = not VALIDATION.isdisjoint(base)
     if validation:
-        # eval/wikitext/loss: what stands between is the text; lm loss validation: the word comes last
+        # eval/wikitext/loss: the text stands in the middle; lm loss validation: the word comes last
         first = min(i for i, word in enumerate(base) if word in VALIDATION)
         base = base[first + 1 :] if first < len(base) - 1 else base[:first]
         base = [word for word in base if word not in VALIDATION]
@@ -207,15 +205,15 @@ def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, LossColumn]
     else:
         match = _rank(base, LOSSES)
     if match is None and unit != "nats" and set(base) <= PREFIXES | VALIDATION:
-        match = (len(base), 0)  # bpb, val_bpb: the unit says that it is a loss
+        match = (len(base), 0)  # bpb, val_bpb: the unit of a loss
     if match is None:
         return None
     units = ["nats", "nats per byte", "bits", "bits per byte", "perplexity"]
-    return validation, match[0], units.index(unit), match[1], LossColumn(name, unit, validation)
+    return validation, match[0], units.index(unit), match[1], Target(name, unit, validation)
 
 
 def _unit(words: list[str]) -> tuple[str, list[str]]:
-    """Return the unit that a name tells, nats if none, and the words without it."""
+    """Return the unit in a name, nats if it has none, and the words without it."""
     for unit_words, unit in UNIT_WORDS:
         n = len(unit_words)
         for i in range(len(words) - n + 1):

@@ -1,42 +1,42 @@
 """The log of one run."""
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.typing import Vector
+from toposcope.logs.columns import target_of
+from toposcope.logs.table import LogTable
+from toposcope.typing import Steps, Vector
 
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
 FINAL_SHARE = 0.02
-"""Of the logged steps; the final loss is their mean (METHODS 7)."""
+"""Share of the logged steps whose mean is the final loss, where it is a training loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """What a run logged, and what is known of the run.
+    """The loss that a run logged, step by step, and what is known of the run.
 
     Attributes
     ----------
     name : str
         Of the run.
     steps : ndarray, shape (n,), int64
-        Ascending, each once; steps of the optimiser done since training began.
+        Ascending, each once; steps of the optimiser since training began.
     loss : ndarray, shape (n,), float64
         Finite and positive, in `unit`.
     learning_rate : ndarray, shape (n,), float64
         NaN where it was not logged.
     last_step : int or None
-        Of the planned training; None if nothing tells it.
+        Of the planned training; None if unknown.
     parameters, tokens_per_step : float
         NaN if unknown.
     family : str
-        Which runs belong together: same data, same tokenizer, same unit. Empty if nothing tells it.
+        Which runs belong together: same data, same tokenizer, same unit. Empty if unknown.
     schedule : str
-        The kind of learning-rate schedule, as it was called. Empty if nothing tells it.
+        The kind of learning-rate schedule, as the log names it. Empty if unknown.
     unit : str
         One of `UNITS`.
     target : str
@@ -45,6 +45,8 @@ class Log:
         ``weight_norm`` and ``grad_norm``, where logged; NaN where not.
     remarks : tuple of str
         What was ignored or guessed while reading, a sentence each.
+    table : LogTable or None
+        Everything that was logged, with every loss and accuracy; None for a log that was not read.
 
     Raises
     ------
@@ -53,7 +55,7 @@ class Log:
     """
 
     name: str
-    steps: NDArray[np.int64]
+    steps: Steps
     loss: Vector
     learning_rate: Vector
     last_step: int | None = None
@@ -65,6 +67,7 @@ class Log:
     target: str = "loss"
     norms: dict[str, Vector] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    table: LogTable | None = None
 
     def __post_init__(self) -> None:
         if not len(self.steps):
@@ -77,9 +80,7 @@ class Log:
     @property
     def is_validation(self) -> bool:
         """Whether the losses are of held-out data, by the name of their column."""
-        from toposcope.logs.columns import VALIDATION
-
-        return bool(VALIDATION & set(re.split(r"[^a-z]+", self.target.lower())))
+        return target_of(self.target).validation
 
     def until(self, step: float) -> Self | None:
         """Return what was logged up to a step, that included; None if nothing was."""
@@ -92,16 +93,22 @@ class Log:
             loss=self.loss[:n],
             learning_rate=self.learning_rate[:n],
             norms={name: values[:n] for name, values in self.norms.items()},
+            table=self.table.until(step) if self.table else None,
         )
 
     def final_loss(self) -> tuple[float, float]:
-        """Return the final loss and its standard error (METHODS 7 and 9).
+        """Return the final loss and its standard error (``docs/methods/forecasting.md``).
 
-        A validation loss is that of the last evaluation; a training loss the mean of the last 2% of logged steps. The
-        standard error is NaN where that is one step.
+        A validation loss is that of the last evaluation; a training loss the mean of `final_losses`. The standard error
+        is NaN where that is one step.
         """
         if self.is_validation:
             return float(self.loss[-1]), np.nan
-        last = self.loss[-max(1, round(FINAL_SHARE * len(self.loss))) :]
+        last = final_losses(self.loss)
         error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
         return float(last.mean()), error
+
+
+def final_losses(losses: Vector) -> Vector:
+    """Return the losses whose mean is the final training loss: the last `FINAL_SHARE` of those logged, at least one."""
+    return losses[-max(1, round(FINAL_SHARE * len(losses))) :]

@@ -4,35 +4,35 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.columns import identify_columns, target_of
+from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
+from toposcope.logs.raw import join_names, numbers, plural
 from toposcope.typing import Vector
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Labels = NDArray[np.str_]
 
 COLUMNS = ("N", "D", "C", "loss", "run", "family")
-"""What a column can be named to be; the compute C = 6 N D stands in where tokens are not told."""
+"""What the caller can say that a column is; tokens follow from the compute C = 6 N D."""
 TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "data_size", "dataset_size")
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
-"""Names beside those that logs have for the same."""
-SMALL = 1e5
-"""Parameters and tokens; tables in millions and billions stay below."""
-COMPLETE = 0.98
-"""Share of the planned steps from which on a log is at its end."""
+"""Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
+MIN_LARGEST = 1e5
+"""Parameters or tokens; all of a table in millions and billions stay below."""
+MIN_COMPLETE_SHARE = 0.98
+"""Share of the planned steps after which a log is complete."""
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Losses that were reached, and with what.
+    """Losses that runs reached, with their parameters and tokens.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Points:
     run : ndarray, shape (n,), str
         Which run each point is of. Points of one run are not independent: they are resampled together.
     family : ndarray, shape (n,), str
-        Which points belong together: same data, same tokenizer. Empty strings if nothing tells it.
+        Which points belong together: same data, same tokenizer. Empty strings if unknown.
     remarks : tuple of str
         What was ignored or guessed while reading, a sentence each.
 
@@ -80,9 +80,9 @@ class Points:
         """Training compute 6 N D, floating-point operations (Kaplan et al. 2020, section 2.1)."""
         return 6 * self.N * self.D
 
-    def where(self, kept: NDArray[np.bool_]) -> "Points":
+    def where(self, rows: NDArray[np.bool_]) -> "Points":
         """Return some of the points; remarks stay."""
-        return Points(self.N[kept], self.D[kept], self.loss[kept], self.run[kept], self.family[kept], self.remarks)
+        return Points(self.N[rows], self.D[rows], self.loss[rows], self.run[rows], self.family[rows], self.remarks)
 
 
 def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> Points:
@@ -92,28 +92,26 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     ----------
     path : str or Path
     columns : mapping, optional
-        Which column is which of `COLUMNS`; the others are guessed by their names.
+        Which column is which of `COLUMNS`; the others are identified by their names.
 
     Raises
     ------
     ToposcopeError
         If the file cannot be read, a column is not found, or no row has a positive N, D and loss.
     """
-    import polars as pl
-
-    from toposcope.logs.formats import runs_of
-
     path, named = Path(path), dict(columns or {})
     if unknown := set(named) - set(COLUMNS):
-        raise ToposcopeError(f"points: {', '.join(sorted(unknown))} is no column of points; expected {COLUMNS}")
+        raise ToposcopeError(
+            f"points: no column can be named to be {', '.join(sorted(unknown))}; choose from {', '.join(COLUMNS)}"
+        )
     if not path.exists():
         raise ToposcopeError(f"{path}: no such file")
-    raws = runs_of(path, look=True)
+    raws = read_raw(path, look=True)
     if raws is None:
         raise ToposcopeError(f"{path}: not a table of points; give CSV, JSON lines or Parquet")
     tables = [raw.table.with_columns(run=pl.lit(raw.name)) if len(raws) > 1 else raw.table for raw in raws]
-    points = _of_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
-    if points.N.max() < SMALL and points.D.max() < SMALL:
+    points = _from_table(path, pl.concat(tables, how="diagonal_relaxed"), named)
+    if points.N.max() < MIN_LARGEST and points.D.max() < MIN_LARGEST:
         raise ToposcopeError(
             f"{path}: N up to {points.N.max():.4g} and D up to {points.D.max():.4g} look like millions and billions; "
             "give parameters and tokens themselves"
@@ -124,7 +122,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
 def points_of(logs: Iterable[Log]) -> Points:
     """Return one point for each log: its final loss, at all the tokens that it was trained on.
 
-    Logs that do not tell parameters or tokens, or that have not reached the end of their plan, are left out, with a
+    Logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
     remark. Bits become nats.
 
     Raises
@@ -137,17 +135,17 @@ def points_of(logs: Iterable[Log]) -> Points:
         tokens = log.tokens_per_step * float(log.steps[-1])
         if not (log.parameters > 0 and tokens > 0):
             missing = "parameters" if not log.parameters > 0 else "tokens"
-            remarks.append(f"{log.name}: left out, its log does not tell the number of {missing}")
-        elif log.last_step is not None and log.steps[-1] < COMPLETE * log.last_step:
-            remarks.append(f"{log.name}: left out, at step {log.steps[-1]} of {log.last_step} it is not at its end")
+            remarks.append(f"{log.name}: left out, its log does not state the number of {missing}")
+        elif log.last_step is not None and log.steps[-1] < MIN_COMPLETE_SHARE * log.last_step:
+            remarks.append(f"{log.name}: left out, it is not complete: step {log.steps[-1]} of {log.last_step}")
         else:
-            rows.append((log.parameters, tokens, log.final_loss()[0] * _in_nats(log.unit), log.name))
+            rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
             families.append(log.family)
             units.add(log.unit.endswith("per byte"))
     if not rows:
-        raise ToposcopeError("points: no log tells parameters, tokens and a final loss; " + "; ".join(remarks))
+        raise ToposcopeError("points: no log states parameters, tokens and a final loss; " + "; ".join(remarks))
     if len(units) > 1:
-        raise ToposcopeError("points: losses per byte and losses per token cannot be set beside each other")
+        raise ToposcopeError("points: losses per byte and losses per token cannot be compared")
     if True in units:
         remarks.append("losses are per byte")
     N, D, loss, names = zip(*rows, strict=True)
@@ -156,58 +154,71 @@ def points_of(logs: Iterable[Log]) -> Points:
     )
 
 
-def _of_table(path: Path, table: "pl.DataFrame", named: dict[str, str]) -> Points:
-    from toposcope.logs.raw import numbers
-
-    found = _found(path, table.columns, named)
-    values = {what: numbers(table[found[what]]).values for what in ("N", "D", "C") if what in found}
-    loss, remarks = _nats(numbers(table[found["loss"]]).values, found["loss"])
+def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
+    source = _sources(path, table.columns, named)
+    values = {column: numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
+    loss, remarks = _in_nats(numbers(table[source["loss"]]).values, target_of(source["loss"]).unit)
     N = np.where(values["N"] > 0, values["N"], np.nan)
     D = values["D"] if "D" in values else values["C"] / (6 * N)
     if "D" not in values:
-        remarks.append(f"tokens are computed from compute ({found['C']}): D = C / (6 N)")
-    labels = {what: _labels(table, found.get(what)) for what in ("run", "family")}
-    whole = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
-    first = _first_of_equals([N, D, loss, *labels.values()])
-    if not whole.all():
-        remarks.append(f"{_rows(~whole)} without a positive N, D and loss: ignored")
-    if (whole & ~first).any():
-        remarks.append(f"{_rows(whole & ~first)} twice in the table: counted once")
-    kept = whole & first
-    if not kept.any():
+        remarks.append(f"tokens are computed from compute ({source['C']}): D = C / (6 N)")
+    run, family = (_labels(table, source.get(column)) for column in ("run", "family"))
+    complete = np.all([np.isfinite(column) & (column > 0) for column in (N, D, loss)], axis=0)
+    first = _first_of_equals([N, D, loss, run, family])
+    for n, what in (
+        ((~complete).sum(), "without a positive N, D and loss: ignored"),
+        ((complete & ~first).sum(), "twice in the table: counted once"),
+    ):
+        if n:
+            remarks.append(f"{plural(int(n), 'row', 'rows')} {what}")
+    rows = complete & first
+    if not rows.any():
         raise ToposcopeError(f"{path}: no row has a positive N, D and loss")
     alone = np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_)
-    run = np.where(labels["run"] == "", alone, labels["run"])
-    return Points(N[kept], D[kept], loss[kept], run[kept], labels["family"][kept], tuple(remarks))
+    run = np.where(run == "", alone, run)
+    return Points(N[rows], D[rows], loss[rows], run[rows], family[rows], tuple(remarks))
 
 
-def _found(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
-    """Return which column is which of `COLUMNS`."""
-    from toposcope.logs.raw import listed
-
-    for what, name in named.items():
+def _sources(path: Path, names: list[str], named: dict[str, str]) -> dict[str, str]:
+    """Return which column of a table each of `COLUMNS` is read from."""
+    for column, name in named.items():
         if name not in names:
-            raise ToposcopeError(f"{path}: no column {name} ({what}); there are {listed(names)}")
-    found = _guessed(names) | named
-    for what, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
-        if what not in found and not (what == "D" and "C" in found):
-            raise ToposcopeError(f"{path}: no column for {what}, {meaning}; name it. There are {listed(names)}")
-    return found
+            raise ToposcopeError(f"{path}: no column {name} ({column}); there are {join_names(names)}")
+    source = _identified(names) | named
+    for column, meaning in (("N", "parameters"), ("D", "training tokens"), ("loss", "the loss")):
+        if column not in source and not (column == "D" and "C" in source):
+            raise ToposcopeError(f"{path}: no column for {column}, {meaning}; name it. There are {join_names(names)}")
+    return source
 
 
-def _nats(loss: Vector, name: str) -> tuple[Vector, list[str]]:
-    """Return losses in nats, and remarks; the name of the column tells their unit."""
-    from toposcope.logs.columns import loss_column
+def _identified(names: list[str]) -> dict[str, str]:
+    """Return which column is which of `COLUMNS`, by their names."""
+    logged = identify_columns(names)
+    plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
+    found = {"loss": [target.name for target in logged.losses]}
+    for column, quantity, others in (
+        ("N", "parameters", ()),
+        ("D", "tokens", TOKENS),
+        ("C", "", COMPUTE),
+        ("run", "run", ()),
+        ("family", "family", FAMILY),
+    ):
+        found[column] = [*logged.named.get(quantity, []), *(plain[other] for other in others if other in plain)]
+    return {column: candidates[0] for column, candidates in found.items() if candidates}
 
-    unit = loss_column(name).unit
+
+def _in_nats(loss: Vector, unit: str) -> tuple[Vector, list[str]]:
+    """Return losses in nats, and remarks."""
     if unit == "perplexity":
         return np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan)), []
-    return loss * _in_nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
+    return loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
 
 
-def _labels(table: "pl.DataFrame", name: str | None) -> Labels:
-    import polars as pl
+def _nats(unit: str) -> float:
+    return float(np.log(2)) if unit.startswith("bits") else 1.0
 
+
+def _labels(table: pl.DataFrame, name: str | None) -> Labels:
     if name is None:
         return np.full(len(table), "", dtype=np.str_)
     return table[name].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
@@ -219,32 +230,3 @@ def _first_of_equals(columns: list[Vector | Labels]) -> NDArray[np.bool_]:
     first = np.zeros(keys.shape[1], dtype=bool)
     first[np.unique(keys, axis=1, return_index=True)[1]] = True
     return first
-
-
-def _guessed(names: list[str]) -> dict[str, str]:
-    """Return which column is which of `COLUMNS`, as far as names tell."""
-    from toposcope.logs.columns import guess
-
-    logged = guess(names)
-    found = {"loss": logged.losses[0].column} if logged.losses else {}
-    for what, as_logged, others in (
-        ("N", "parameters", ()),
-        ("D", "tokens", TOKENS),
-        ("C", "", COMPUTE),
-        ("run", "run", ()),
-        ("family", "family", FAMILY),
-    ):
-        plain = {name if len(name) == 1 else re.sub(r"\W+", "_", name).strip("_").lower(): name for name in names}
-        fit = [*logged.columns.get(as_logged, []), *(plain[other] for other in others if other in plain)]
-        if fit:
-            found[what] = fit[0]
-    return found
-
-
-def _in_nats(unit: str) -> float:
-    return float(np.log(2)) if unit.startswith("bits") else 1.0
-
-
-def _rows(which: NDArray[np.bool_]) -> str:
-    n = int(which.sum())
-    return "1 row" if n == 1 else f"{n} rows"

@@ -1,4 +1,4 @@
-"""A run as a tool wrote it: a table with the tool's own names, before anything is guessed of it."""
+"""A run as a tool wrote it: a table with the tool's own names, before any column is identified."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,24 +9,26 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.typing import Vector
+
 NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")
-"""Texts in the place of a number that say there is none."""
-LONGEST = 200
-"""Characters of a name that comes from outside; what is longer is cut in messages."""
-LONGEST_REMARK = 1000
-"""The same of a sentence with several such names."""
+"""Texts that stand for a missing number."""
+MAX_NAME_LENGTH = 200
+"""Characters of a name from outside in a message; the rest is cut off."""
+MAX_REMARK_LENGTH = 1000
+"""Characters of a sentence with several such names."""
 
 
 @dataclass(frozen=True, eq=False)
-class Raw:
-    """A table of one run, or of several that it tells apart itself.
+class RawLog:
+    """A table of one run, or of several under a column of runs.
 
     Attributes
     ----------
     source : Path
         The file or folder it was read from, for messages.
     name : str
-        Of the run; empty if only the place tells it.
+        Of the run; empty if only the place names it.
     table : polars.DataFrame
         Rows in the order they were written; null where nothing was logged.
     facts : mapping
@@ -51,22 +53,22 @@ class Numbers(NamedTuple):
     values : ndarray, shape (n,), float64
         NaN where there is none.
     unreadable : int
-        Rows that hold something else than a number.
+        Rows that hold something other than a number.
     """
 
     logged: NDArray[np.bool_]
-    values: NDArray[np.float64]
+    values: Vector
     unreadable: int
 
 
 def numbers(column: pl.Series) -> Numbers:
-    """Return a column as numbers; text is read as such where it is one."""
+    """Return a column as numbers; text that is a number counts as one."""
     unreadable = 0
     if column.dtype == pl.String:
         text = column.str.strip_chars()
         column = text.cast(pl.Float64, strict=False)
-        left = text.filter(column.is_null() & text.is_not_null())
-        unreadable = int((~left.str.to_lowercase().is_in(NOT_LOGGED)).sum())
+        rest = text.filter(column.is_null() & text.is_not_null())
+        unreadable = int((~rest.str.to_lowercase().is_in(NOT_LOGGED)).sum())
     elif not column.dtype.is_numeric():
         unreadable = len(column) - column.null_count()
         column = pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
@@ -75,19 +77,19 @@ def numbers(column: pl.Series) -> Numbers:
     return Numbers(logged, column.to_numpy().astype(np.float64), unreadable)
 
 
-def one_line(text: object, longest: int = LONGEST) -> str:
-    """Return a text that comes from outside as it may stand in a message: one line, printable, not too long."""
+def one_line(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a text from outside as it may stand in a message: one line, printable, not too long."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
-def counted(n: int, one: str, several: str) -> str:
+def plural(n: int, one: str, several: str) -> str:
     """Return ``1 row has`` or ``3 rows have``."""
     return f"{n} {one if n == 1 else several}"
 
 
-def listed(names: list[str], most: int = 12) -> str:
-    """Return names for a message: the first few, and how many there are beside."""
-    shown = ", ".join(one_line(name) or "''" for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"
+def join_names(names: list[str], max_names: int = 12) -> str:
+    """Return names for a message: the first few, and how many more there are."""
+    shown = ", ".join(one_line(name) or "''" for name in names[:max_names])
+    return shown + (f" and {len(names) - max_names} more" if len(names) > max_names else "") if names else "none"

@@ -1,21 +1,21 @@
 """Training logs of any tool, read from a file or a folder."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.cleaning import log_of
-from toposcope.logs.columns import FIELDS, VALIDATION
-from toposcope.logs.formats import runs_of
+from toposcope.logs.cleaning import clean_log
+from toposcope.logs.columns import FIELDS, target_of
+from toposcope.logs.formats import read_raw
 from toposcope.logs.log import UNITS, Log
-from toposcope.logs.raw import Raw, listed, one_line
-from toposcope.logs.shapes import split
+from toposcope.logs.raw import RawLog, join_names, one_line
+from toposcope.logs.splitting import split_runs
 
-DEPTH = 4
-"""Folders below the given one that are looked into."""
+MAX_DEPTH = 4
+"""Folders below the given one that are searched."""
 
 
 class Logs(NamedTuple):
@@ -26,7 +26,7 @@ class Logs(NamedTuple):
     logs : tuple of Log
         In the order of their names, which differ.
     remarks : tuple of str
-        What was left out and why, and what the logs do not have in common, a sentence each.
+        What was left out and why, and in what the logs differ, a sentence each.
     """
 
     logs: tuple[Log, ...]
@@ -39,11 +39,12 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
     Parameters
     ----------
     path : str or Path
-        A log, a table of several runs, a study, a folder of these (looked through, four folders down), ``mlruns``.
+        A log, a table of several runs, a study, a folder of these (searched four folders down), ``mlruns``.
     columns : mapping, optional
-        Names of columns by what they are, in place of guesses: ``{"loss": "ce"}``. See `toposcope.logs.columns.FIELDS`.
+        Names of columns by what they are: ``{"loss": "ce"}``, each one of `toposcope.logs.columns.FIELDS`. The others
+        are identified by their names.
     unit : str, optional
-        Of the losses, one of `UNITS`; if left out, the name of the column tells.
+        Of the losses, one of `UNITS`; by default, that in the name of the column.
 
     Returns
     -------
@@ -52,7 +53,7 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
     Raises
     ------
     ToposcopeError
-        If there is no log that can be read; with several places, the first error is told.
+        If there is no log that can be read; of several errors, the first is shown.
 
     Examples
     --------
@@ -64,25 +65,25 @@ def read_logs(path: str | Path, *, columns: Mapping[str, str] | None = None, uni
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
     path, columns = Path(path), _checked(columns, unit)
-    raws, errors = _found(path)
-    logs: list[tuple[Raw, Log]] = []
+    raws, errors = _raw_logs(path)
+    logs: list[tuple[RawLog, Log]] = []
     for raw in raws:
         try:
-            parts = split(raw, columns)
+            parts = split_runs(raw, columns)
         except ToposcopeError as error:
-            errors.append(str(error))
+            errors.append(f"{raw.source}: {error}")
             continue
         for part in parts:
             try:
-                logs.append((part, log_of(part, columns, unit)))
+                logs.append((part, clean_log(part, columns, unit)))
             except ToposcopeError as error:
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
     if not logs:
         more = f"; and {len(errors) - 1} more like this" if len(errors) > 1 else ""
-        raise ToposcopeError((errors[0] + more) if errors else f"{path}: no training log in it that is understood")
-    told = _with_names(path, logs)
-    return Logs(tuple(told), (*(f"left out: {error}" for error in errors), *_differences(told)))
+        raise ToposcopeError((errors[0] + more) if errors else f"{path}: holds no training log of a known format")
+    named = _with_names(path, logs)
+    return Logs(tuple(named), (*(f"left out: {error}" for error in errors), *_differences(named)))
 
 
 def read_log(
@@ -102,103 +103,101 @@ def read_log(
     Raises
     ------
     ToposcopeError
-        If no log can be read, there are several and none is chosen, or the one chosen is not there.
+        If no log can be read, there are several and `run` is not given, or there is no run of that name.
     """
     logs, remarks = read_logs(path, columns=columns, unit=unit)
     names = [log.name for log in logs]
     if run is not None:
         if run not in names:
-            raise ToposcopeError(f"{path}: no run {one_line(run)!r}; it has {listed(names)}")
+            raise ToposcopeError(f"{path}: no run {one_line(run)!r}; it has {join_names(names)}")
         return logs[names.index(run)]
     if len(logs) > 1:
-        raise ToposcopeError(f"{path}: {len(logs)} runs; choose one with --run NAME (run=NAME): {listed(names)}")
+        raise ToposcopeError(f"{path}: {len(logs)} runs; choose one with --run NAME (run=NAME): {join_names(names)}")
     return replace(logs[0], remarks=(*logs[0].remarks, *remarks))
 
 
 def _checked(columns: Mapping[str, str] | None, unit: str | None) -> Mapping[str, str]:
-    for what in columns or {}:
-        if what not in FIELDS:
-            raise ToposcopeError(f"no column can be named to be {what!r}; choose from {', '.join(FIELDS)}")
+    for quantity in columns or {}:
+        if quantity not in FIELDS:
+            raise ToposcopeError(f"no column can be named to be {quantity!r}; choose from {', '.join(FIELDS)}")
     if unit is not None and unit not in UNITS:
         raise ToposcopeError(f"unit {unit!r}: choose {', '.join(UNITS)}")
     return columns or {}
 
 
-def _found(path: Path) -> tuple[list[Raw], list[str]]:
-    """Return the tables of a place, and of what could not be read why."""
+def _raw_logs(path: Path) -> tuple[list[RawLog], list[str]]:
+    """Return the tables at a path, and the errors of files that cannot be read."""
     try:
         exists = path.exists()
     except OSError as error:
         raise ToposcopeError(f"{path}: cannot be read: {error.strerror}") from error
     if not exists:
         raise ToposcopeError(f"{path}: no such file or folder")
-    raws = runs_of(path, look=True)
+    raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []
     if not path.is_dir():
         raise ToposcopeError(
-            f"{path}: not a training log that is known (CSV, JSON, JSON lines, Parquet, TensorBoard events, "
+            f"{path}: not a training log of a known format (CSV, JSON, JSON lines, Parquet, TensorBoard events, "
             "trainer_state.json, MLflow, a study)"
         )
-    found: list[Raw] = []
+    raws = []
     errors: list[str] = []
-    _look_through(path, DEPTH, found, errors)
-    return found, errors
+    _search(path, MAX_DEPTH, raws, errors)
+    return raws, errors
 
 
-def _look_through(folder: Path, depth: int, found: list[Raw], errors: list[str]) -> None:
+def _search(folder: Path, depth: int, raws: list[RawLog], errors: list[str]) -> None:
     """Gather the tables in a folder; hidden files and folders are passed over."""
     try:
-        places = sorted(place for place in folder.iterdir() if not place.name.startswith("."))
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         errors.append(f"{folder}: cannot be read: {error.strerror}")
         return
-    for place in places:
+    for path in paths:
         try:
-            raws = runs_of(place)
+            found = read_raw(path)
         except ToposcopeError as error:
             errors.append(str(error))
             continue
-        if raws is not None:
-            found += raws
-        elif place.is_dir() and depth and not place.is_symlink():
-            _look_through(place, depth - 1, found, errors)
+        if found is not None:
+            raws += found
+        elif path.is_dir() and depth and not path.is_symlink():
+            _search(path, depth - 1, raws, errors)
 
 
-def _with_names(path: Path, logs: list[tuple[Raw, Log]]) -> list[Log]:
-    """Return the logs under names that differ, sorted: as the tool called them, else by place, else both."""
+def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:
+    """Return the logs sorted by names that differ: the tool's; where two are equal, with the place before them."""
 
-    def place(raw: Raw) -> str:
+    def place(raw: RawLog) -> str:
         source = raw.source
         if source == path or not source.is_relative_to(path):
             return source.stem if source.is_file() else source.resolve().name
         return source.relative_to(path).with_suffix("" if source.is_file() else source.suffix).as_posix()
 
-    ways: tuple[Callable[[Raw, Log], str], ...] = (
-        lambda raw, log: log.name or place(raw),
-        lambda raw, log: "/".join(filter(None, (place(raw), log.name))),
-    )
-    names = [ways[0](raw, log) for raw, log in logs]
-    twice = {name for name, count in Counter(names).items() if count > 1}
-    names = [ways[1](*pair) if name in twice else name for name, pair in zip(names, logs, strict=True)]
+    def full(raw: RawLog, log: Log) -> str:
+        return "/".join(filter(None, (place(raw), log.name)))
+
+    names = [log.name or place(raw) for raw, log in logs]
+    counts = Counter(names)
+    names = [full(*pair) if counts[name] > 1 else name for name, pair in zip(names, logs, strict=True)]
     seen: Counter[str] = Counter()
-    told = []
+    named = []
     for name, (_, log) in zip(names, logs, strict=True):
         seen[name] += 1
-        told.append(replace(log, name=one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")))
-    return sorted(told, key=lambda log: log.name)
+        named.append(replace(log, name=one_line(name if seen[name] == 1 else f"{name} ({seen[name]})")))
+    return sorted(named, key=lambda log: log.name)
 
 
 def _differences(logs: list[Log]) -> list[str]:
-    """Tell of units that differ, and of losses that are held out in some runs only."""
+    """Return remarks on units that differ, and on losses that are of held-out data in some runs only."""
     remarks = []
     units = Counter(log.unit for log in logs)
     if len(units) > 1:
         parts = ", ".join(f"{unit} in {count} runs" for unit, count in sorted(units.items()))
         remarks.append(f"units differ ({parts}): runs of different units cannot be compared")
     targets = Counter(log.target for log in logs)
-    held_out = {target: any(word in target.lower() for word in VALIDATION) for target in targets}
-    if len(set(held_out.values())) > 1:
+    if len({target_of(target).validation for target in targets}) > 1:
         parts = ", ".join(f"{one_line(target)!r} in {count} runs" for target, count in sorted(targets.items()))
         remarks.append(f"the loss is a validation loss in some runs only ({parts}); name one with --column loss=NAME")
     return remarks

@@ -10,7 +10,7 @@ from torch import Tensor
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import GPT
-from toposcope.family.sizes import SIZES, Size
+from toposcope.family.sizes import SIZES, ModelSize
 from toposcope.models.origin import Origin, one_line, read_object
 
 RUN = "run.json"
@@ -48,7 +48,7 @@ def is_of_family(checkpoint: Checkpoint) -> bool:
     return {entry.name for entry in checkpoint.entries}.issuperset(_MARKS)
 
 
-def size_of(checkpoint: Checkpoint, origin: Origin) -> Size:
+def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
     """Return the size of a model of the family, as its run tells it, or as only one published size has it.
 
     Raises
@@ -59,7 +59,7 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> Size:
     run = origin.find(checkpoint, RUN)
     if run is not None:
         try:
-            return msgspec.convert(read_object(run)["run"]["size"], Size)
+            return msgspec.convert(read_object(run)["run"]["size"], ModelSize)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise ToposcopeError(f"{run.location}: not a run of the family ({one_line(error)}); restore it") from error
     shapes = {entry.name: entry.shape for entry in checkpoint.entries}
@@ -74,7 +74,7 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> Size:
     )
 
 
-def family_model(checkpoint: Checkpoint, size: Size, device: torch.device) -> FamilyModel:
+def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) -> FamilyModel:
     """Make a model of a checkpoint of the family.
 
     Raises

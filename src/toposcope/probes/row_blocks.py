@@ -28,7 +28,7 @@ class Rows:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
-        self._whole = None if layer.entry.rows_in_turn else layer.read()
+        self._whole = None if layer.entry.sequential_rows else layer.read()
 
     def blocks(self, block: int = BLOCK) -> Iterator[tuple[int, int]]:
         """Yield where each block of rows begins and ends."""

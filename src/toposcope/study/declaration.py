@@ -14,7 +14,7 @@ from toposcope.checkpoints.roles import checked
 from toposcope.checkpoints.sources import is_remote, local_path
 from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Size, Training
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
 from toposcope.family.corpus import CHARACTERS
 from toposcope.family.sizes import find_size
 from toposcope.models import Text
@@ -54,10 +54,10 @@ class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name : str
         Its folder under ``runs/``; the size's name if left out.
     training : dict
-        Fields of `Training` that differ from the study's.
+        Fields of `TrainingOptions` that differ from the study's.
     """
 
-    size: str | Size
+    size: str | ModelSize
     name: str = ""
     training: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     corpus : Corpus
     text : Text
         What models read for their hidden states and losses.
-    training : Training
+    training : TrainingOptions
         For every run that does not say otherwise.
     runs : list of DeclaredRun
     series : list of DeclaredSeries
@@ -160,7 +160,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: str
     corpus: Corpus = Corpus()
     text: Text = Text()
-    training: Training = Training()
+    training: TrainingOptions = TrainingOptions()
     runs: list[DeclaredRun] = []
     series: list[DeclaredSeries] = []
     probes: list[dict[str, Any]] | None = None
@@ -194,11 +194,14 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if not name:
             raise ToposcopeError("runs: a run with a size of its own needs a name")
         try:
-            training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, Training)
+            training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, TrainingOptions)
         except msgspec.ValidationError as error:
-            known = ", ".join(Training.__struct_fields__)
+            known = ", ".join(TrainingOptions.__struct_fields__)
             raise ToposcopeError(f"runs: {name}: training: {error} (fields: {known})") from error
-        if isinstance(declared.size, Size) and declared.size.vocabulary not in (CHARACTERS, self.corpus.vocabulary):
+        if isinstance(declared.size, ModelSize) and declared.size.vocabulary not in (
+            CHARACTERS,
+            self.corpus.vocabulary,
+        ):
             raise ToposcopeError(
                 f"runs: {name}: vocabulary is {declared.size.vocabulary}, that of the corpus {self.corpus.vocabulary}; "
                 "declare it with the corpus alone"
@@ -307,9 +310,9 @@ def _with_choices(message: str, content: dict[str, Any]) -> str:
         None: Declaration,
         "corpus": Corpus,
         "text": Text,
-        "training": Training,
+        "training": TrainingOptions,
         "runs": DeclaredRun,
-        "runs.size": Size,
+        "runs.size": ModelSize,
         "series": DeclaredSeries,
         "published": Published,
         "published.scaling": Law,

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.logs import COLUMNS, OTHER_NAMES, TrainingLog
 from toposcope.checkpoints.steps import LARGEST
 from toposcope.errors import ToposcopeError
+from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.columns import identify_columns
+from toposcope.logs.table import sources
 
 LARGEST_FILE = 100_000_000
 """Bytes; a table of features is far smaller."""
@@ -46,7 +48,7 @@ class PublishedRun:
     ----------
     features : dict of dict of float
         By step, then by statistic (`canonical`). Finite; what is not defined is absent.
-    log : TrainingLog
+    log : LogTable
         The columns that belong into a training log, at the same steps.
     n_parameters : int, optional
     written : str
@@ -54,7 +56,7 @@ class PublishedRun:
     """
 
     features: dict[int, dict[str, float]]
-    log: TrainingLog
+    log: LogTable
     n_parameters: int | None = None
     written: str = ""
 
@@ -201,6 +203,9 @@ def _run(rows: Rows, written: str) -> PublishedRun:
     features: dict[int, dict[str, float]] = {}
     logged: dict[int, dict[str, float]] = {}
     sizes: set[int] = set()
+    # beside a column `loss`, none is taken for the loss just because of the word in its name
+    names = dict.fromkeys(["loss", *(name for _, row in rows for name in row)])
+    columns = {source: name for name, source in sources(identify_columns(names)).items() if name in COLUMNS}
     for place, row in rows:
         step = _step(row, place)
         if step in features:
@@ -216,27 +221,26 @@ def _run(rows: Rows, written: str) -> PublishedRun:
                 continue
             if column in _SIZES:
                 sizes.add(_whole(number, f"{place}: {column}"))
-            elif not _log(logged[step], column, number, place):
+            elif not _log(logged[step], columns, column, number, place):
                 _keep(features[step], canonical(column), number, f"{place}: {column}")
     if len(sizes) > 1:
         raise _Odd(f"{' and '.join(map(str, sorted(sizes)[:2]))} parameters in one run; rename the rows of one of them")
     if not any(features.values()):
         raise _Odd("rows with steps, but no feature in any of them")
     features = {step: values for step, values in sorted(features.items()) if values}
-    return PublishedRun(features, TrainingLog.of(logged), next(iter(sizes), None), written)
+    return PublishedRun(features, LogTable.from_rows(logged), next(iter(sizes), None), written)
 
 
-def _log(into: dict[str, float], column: str, number: float, place: str) -> bool:
-    """Keep what belongs into a training log; tell whether this does."""
+def _log(into: dict[str, float], columns: Mapping[str, str], column: str, number: float, place: str) -> bool:
+    """Add what belongs into a training log; return whether this does."""
     if column == "perplexity":
         if number <= 0:
             raise _Odd(f"{place}: perplexity is {number}; it must be more than 0")
         into.setdefault("validation_loss", math.log(number))
         return True
-    name = OTHER_NAMES.get(column, column)
-    if name in COLUMNS:
-        into[name] = number  # a loss that is told stands before one from a perplexity
-    return name in COLUMNS
+    if column in columns:
+        into[columns[column]] = number  # a loss comes before one from a perplexity
+    return column in columns
 
 
 def _keep(into: dict[str, float], name: str, number: float, place: str) -> None:

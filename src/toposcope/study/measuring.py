@@ -11,7 +11,7 @@ import polars as pl
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.sources import is_remote
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, Training
+from toposcope.family import Corpus, Run, TrainingOptions
 from toposcope.family.model import GPT
 from toposcope.family.training import write_run
 from toposcope.models import Text
@@ -164,5 +164,5 @@ def _save(module: "nn.Module", folder: Path) -> Path:
         write_config(path / CONFIG)
     elif isinstance(module, GPT):
         # Its size alone counts; on what it was trained is not known, and nobody asks.
-        write_run(Run(name=path.name, size=module.size, corpus=Corpus(), training=Training()), "", path)
+        write_run(Run(name=path.name, size=module.size, corpus=Corpus(), training=TrainingOptions()), "", path)
     return path

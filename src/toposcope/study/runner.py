@@ -10,7 +10,6 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
-from toposcope.checkpoints.logs import TrainingLog, read_log
 from toposcope.engine.cluster import engine_named
 from toposcope.engine.pool import Engine, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
@@ -18,8 +17,8 @@ from toposcope.family import Run
 from toposcope.family import corpus as corpora
 from toposcope.family.training import finished
 from toposcope.files import write_bytes, write_text
-from toposcope.integrity import judge
-from toposcope.integrity.evidence import n_parameters
+from toposcope.integrity import diagnose, n_parameters
+from toposcope.logs import LogTable, log_beside
 from toposcope.models import Origin
 from toposcope.models.texts import read_kept, text_key
 from toposcope.probes import Probe
@@ -148,7 +147,7 @@ class _Runner:
     progress: Progress
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
-    logs: dict[str, TrainingLog | None] = field(default_factory=dict)
+    logs: dict[str, LogTable | None] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     corpus_sha256: str = ""
     text_sha256: str = ""
@@ -313,16 +312,16 @@ class _Runner:
     def _keep_log(self, name: str, found: Series, published: PublishedRun | None) -> None:
         """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
         try:
-            self.logs[name] = read_log(found.source) if found.source else None
+            self.logs[name] = log_beside(found.source) if found.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
         self._put_log(name, self.logs[name], published)
 
-    def _put_log(self, name: str, log: TrainingLog | None, published: PublishedRun | None) -> None:
+    def _put_log(self, name: str, log: LogTable | None, published: PublishedRun | None) -> None:
         """Keep a training log, filled up with what was published beside the features."""
         if published:
-            log = log.filled(published.log) if log else published.log
+            log = log.filled_from(published.log) if log else published.log
         self.store.put_log(name, log)
 
     def _survey(self) -> None:
@@ -360,7 +359,7 @@ class _Runner:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
-            found = judge(list(evidence.values()), self.logs[name])
+            found = diagnose(list(evidence.values()), self.logs[name])
             self.store.set_meta(f"examined {name}", str(len(evidence)))
             if name in declared and declared[name].is_selection():
                 found = [finding for finding in found if finding.check not in GRID_CHECKS]

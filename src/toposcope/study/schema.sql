@@ -29,6 +29,15 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS log_targets (   -- losses and accuracies in the log beside those two, one row a value
+    run    TEXT NOT NULL,
+    step   INTEGER NOT NULL,
+    target TEXT NOT NULL,                  -- name of its column in the log
+    unit   TEXT NOT NULL,                  -- of a loss: nats, bits, nats per byte, bits per byte, perplexity; accuracy
+    value  REAL NOT NULL,
+    PRIMARY KEY (run, step, target)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,

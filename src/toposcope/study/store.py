@@ -13,15 +13,17 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats.entry import itemsize
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import Evidence, Finding
+from toposcope.integrity import CheckpointSummary, Finding
+from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
 from toposcope.study.kinds import PUBLISHED, kind_of
 
 SCHEMA_VERSION = "3"
 OLDER = ("1", "2")
-"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 no ``kinds``."""
+"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 no ``kinds`` and no
+``log_targets``."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +142,23 @@ class Store:
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
-    def put_log(self, run: str, log: TrainingLog | None) -> None:
-        """Replace the training log of a run; NaN means not logged, infinities are kept."""
-        columns = [log.steps.tolist(), *(log.values[c].tolist() for c in COLUMNS)] if log else []
-        rows = [(run, step, *(_or_null(v) for v in values)) for step, *values in zip(*columns, strict=True)]
+    def put_log(self, run: str, log: LogTable | None) -> None:
+        """Store the training log of a run: rows are written from the first step on that is new or has changed.
+
+        NaN means not logged, infinities are kept. No log removes what was stored.
+        """
+        log = log or LogTable.from_rows({})
+        columns = [log.values[name].tolist() for name in COLUMNS]
+        rows = [(step, *map(_or_null, row)) for step, *row in zip(log.steps.tolist(), *columns, strict=True)]
+        further = [
+            (step, name, target_of(name).unit, value)
+            for name in log.further_targets
+            for step, value in zip(log.steps.tolist(), log.values[name].tolist(), strict=True)
+            if not math.isnan(value)
+        ]
         with self._transaction() as c:
-            c.execute("DELETE FROM log WHERE run = ?", (run,))
-            c.executemany(
-                f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})", rows
-            )
+            _write_changed(c, "log", run, ("step", *COLUMNS), rows)
+            _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -193,15 +203,15 @@ class Store:
                 [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
             )
 
-    def evidence(self, run: str) -> dict[int, Evidence]:
+    def evidence(self, run: str) -> dict[int, CheckpointSummary]:
         """Return what the doctor knows of the checkpoints of a run, by step; what cannot be decoded is not known."""
         found = {}
         for step, content in self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run):
             with suppress(msgspec.MsgspecError):  # of another version, or damaged: that checkpoint is read again
-                found[step] = msgspec.msgpack.decode(content, type=Evidence)
+                found[step] = msgspec.msgpack.decode(content, type=CheckpointSummary)
         return found
 
-    def put_evidence(self, run: str, step: int, evidence: Evidence) -> None:
+    def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Keep what the doctor asks of a checkpoint."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
@@ -355,6 +365,23 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, dia
 def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
     rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
     c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
+
+
+def _write_changed(
+    c: sqlite3.Connection, table: str, run: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
+) -> None:
+    """Make the sorted rows, the first column their step, those of a run; equal rows before any change stay."""
+    names = ", ".join(columns)
+    stored = c.execute(f"SELECT {names} FROM {table} WHERE run = ? ORDER BY {names}", (run,)).fetchall()
+    pairs = zip(stored, rows, strict=False)
+    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
+    changed = [*stored[same : same + 1], *rows[same : same + 1]]
+    if changed:
+        first = min(step for step, *_ in changed)
+        c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
+        values = ", ".join("?" * (len(columns) + 1))
+        new = [(run, *row) for row in rows if row[0] >= first]
+        c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
 
 
 def _or_null(value: float) -> float | None:

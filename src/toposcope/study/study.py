@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.checkpoints.logs import COLUMNS
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.logs import COLUMNS
 from toposcope.probes.needs import needs_of
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams

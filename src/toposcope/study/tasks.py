@@ -12,7 +12,7 @@ from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
 from toposcope.family.training import Outcome
-from toposcope.integrity import Evidence, gather
+from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
@@ -48,7 +48,7 @@ class Read:
     """The result of reading a checkpoint; `row` is None where its evidence holds an error."""
 
     row: CheckpointRow | None
-    evidence: Evidence
+    evidence: CheckpointSummary
 
 
 class Hashed(NamedTuple):
@@ -98,7 +98,7 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
     checkpoint = task.checkpoint
     try:
         fingerprint = checkpoint.fingerprint()
-        evidence = gather(checkpoint, deep=True, passed=lambda n: report(WORK, n, 0))
+        evidence = summarise(checkpoint, deep=True, progress=lambda n: report(WORK, n, 0))
         if evidence.error:
             return Read(None, evidence)
         layers = tuple(
@@ -182,7 +182,7 @@ def _checked(result: Measurement | Failure) -> Measurement | Failure:
     return result
 
 
-def _hash_all(evidence: Evidence) -> str:
+def _hash_all(evidence: CheckpointSummary) -> str:
     named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
     return hashlib.sha256(named.encode()).hexdigest()
 

@@ -18,7 +18,8 @@ from toposcope.plugins import collect
 
 __all__ = ["Entry", "entries", "is_checkpoint"]
 
-LONGEST_NAME = 1000
+MAX_NAME_LENGTH = 1000
+"""Of a tensor."""
 
 
 @cache
@@ -32,7 +33,7 @@ def _format_of(module: ModuleType) -> dict[str, ModuleType]:
 
 
 def is_checkpoint(names: Collection[str]) -> bool:
-    """Tell whether some format claims files of these names."""
+    """Return whether a format recognises files of these names."""
     return any(f.claims(names) for f in _formats())
 
 
@@ -42,21 +43,23 @@ def entries(spec: str, files: Files) -> list[Entry]:
     Parameters
     ----------
     spec : str
-        Where it lies, for messages.
+        Its location, for messages.
     files : mapping
         Its files by name.
 
     Raises
     ------
     ToposcopeError
-        If no format claims the files, or one is damaged or unsafe.
+        If no format recognises the files, or one is damaged or unsafe.
     """
     for module in _formats():
         if module.claims(files):
             found: list[Entry] = module.entries(spec, files)
             for entry in found:
-                if not entry.name.isprintable() or len(entry.name) > LONGEST_NAME:
-                    raise CheckpointError(f"{spec}: a tensor has a name that is none: {entry.name[:80]!a}", "damaged")
+                if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
+                    raise CheckpointError(
+                        f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
+                    )
             return found
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "

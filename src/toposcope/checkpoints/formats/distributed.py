@@ -1,7 +1,7 @@
-"""A folder of torch.distributed.checkpoint: ``.metadata``, a pickle that tells where the parts of tensors lie.
+"""A folder of torch.distributed.checkpoint: ``.metadata``, a pickle that locates the chunks of tensors.
 
-FSDP and tensor parallelism write a tensor as chunks, each an archive of ``torch.save`` in some ``.distcp`` file. No
-process group is needed to put the rows that are asked for together again.
+FSDP and tensor parallelism write a tensor as chunks, each an archive of ``torch.save`` in some ``.distcp`` file. Rows
+are put together from their chunks without a process group.
 """
 
 import io
@@ -21,25 +21,25 @@ from toposcope.checkpoints.formats.torch_file import WEIGHT_KEYS, Archive, weigh
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import (
     DTYPES,
-    LARGEST_PICKLE,
-    TENSORS,
-    Inert,
+    MAX_PICKLE_BYTES,
+    TENSOR_NAMES,
     Names,
+    Placeholder,
     StoredStorage,
     StoredTensor,
     load,
-    whole_numbers,
+    natural_numbers,
 )
 
 METADATA = ".metadata"
-NOT_MODEL = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
-"""What names beside the model's begin with, where nothing but names tells what is what."""
-LIGHTNING = "meta.pt"
-"""What Lightning writes into the folder."""
+OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
+"""Prefixes of names that do not belong to the model, where only names distinguish them."""
+LIGHTNING_META = "meta.pt"
+"""A file that Lightning writes into the folder."""
 
 
-class _Told:
-    """What a pickled object of the metadata says of itself: its fields, or the tuple that stands for them."""
+class _Record:
+    """The state of a pickled object of the metadata: its fields, or a tuple of them."""
 
     def __init__(self, *_: Any) -> None:
         self.state: Any = {}
@@ -51,51 +51,51 @@ class _Told:
         return self.state.get(name) if isinstance(self.state, Mapping) else None
 
 
-class _Metadata(_Told): ...
+class _Metadata(_Record): ...
 
 
-class _Tensor(_Told): ...
+class _Tensor(_Record): ...
 
 
-class _Properties(_Told): ...
+class _Properties(_Record): ...
 
 
-class _Chunk(_Told): ...
+class _Chunk(_Record): ...
 
 
-class _Index(_Told): ...
+class _Index(_Record): ...
 
 
-class _Place(_Told): ...
+class _Place(_Record): ...
 
 
-_TORCH = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
-_FILESYSTEMS = (
+_METADATA_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
+_STORAGE_MODULES = (
     "torch.distributed.checkpoint.filesystem",
     "torch.distributed._shard.checkpoint.filesystem",
     "olmo_core.distributed.checkpoint.filesystem",
 )
-_STANDS_FOR = {
+_RECORDS = {
     "Metadata": _Metadata,
     "TensorStorageMetadata": _Tensor,
     "TensorProperties": _Properties,
     "ChunkStorageMetadata": _Chunk,
     "MetadataIndex": _Index,
-    "BytesStorageMetadata": Inert,
-    "StorageMeta": Inert,
-    "_MEM_FORMAT_ENCODING": Inert,
+    "BytesStorageMetadata": Placeholder,
+    "StorageMeta": Placeholder,
+    "_MEM_FORMAT_ENCODING": Placeholder,
 }
 NAMES: Names = (
-    {key: value for key, value in TENSORS.items() if not isinstance(value, StoredStorage)}
-    | {(module, name): value for module in _TORCH for name, value in _STANDS_FOR.items()}
-    | {(module, "_StorageInfo"): _Place for module in _FILESYSTEMS}
-    | {(module, "_StoragePrefix"): Inert for module in _FILESYSTEMS}
+    {key: value for key, value in TENSOR_NAMES.items() if not isinstance(value, StoredStorage)}
+    | {(module, name): value for module in _METADATA_MODULES for name, value in _RECORDS.items()}
+    | {(module, "_StorageInfo"): _Place for module in _STORAGE_MODULES}
+    | {(module, "_StoragePrefix"): Placeholder for module in _STORAGE_MODULES}
 )
-"""What the pickle of ``.metadata`` may name, and what each name stands for here."""
+"""Names that the pickle of ``.metadata`` may hold, and what each stands for."""
 
 
 def claims(names: Collection[str]) -> bool:
-    """By one ``.metadata`` here or one folder deeper, where there is no file of whole weights."""
+    """By one ``.metadata``, here or one folder deeper, without a file of whole weights."""
     return _folder(names) is not None and not any(name in names for name in model_folder.NAMES)
 
 
@@ -104,32 +104,31 @@ def _folder(names: Collection[str]) -> str | None:
     if METADATA in names:
         return ""
     inner = {name.removesuffix(METADATA) for name in names if name.endswith(f"/{METADATA}") and name.count("/") == 1}
-    models = [prefix for prefix in inner if not prefix.startswith(NOT_MODEL)]
+    models = [prefix for prefix in inner if not prefix.startswith(OTHER_PREFIXES)]
     return models[0] if len(models) == 1 else None
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
-    """List the model's tensors from ``.metadata`` alone; what belongs to the optimizer is left out."""
+    """List the model's tensors from ``.metadata`` alone, without those of the optimizer."""
     folder = _folder(files) or ""
     inside = {name.removeprefix(folder): file for name, file in files.items() if name.startswith(folder)}
     file = inside[METADATA]
-    if file.size > LARGEST_PICKLE:
-        raise _damaged(file, f"{file.size} bytes are no metadata")
+    if file.size > MAX_PICKLE_BYTES:
+        raise _damaged(file, f"{file.size} bytes are too many for metadata")
     content = load(io.BytesIO(file.read(0, file.size).tobytes()), file.location, NAMES)
     try:
         found = _Stored(file, inside, content)
         listed = [found.entry(name, fqn) for name, fqn in found.model().items()]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(file, f"not what torch writes ({str(error)[:120]!a})") from error
+        raise _damaged(file, f"torch does not write this ({str(error)[:120]!a})") from error
     if not listed:
-        told = ", ".join(WEIGHT_KEYS)
-        raise _damaged(file, f"no tensors at the top level or under {told}")
+        raise _damaged(file, f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}")
     return listed
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One chunk of a tensor, and the file and bytes in which it lies."""
+    """One chunk of a tensor, and the bytes of a file that hold it."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -140,10 +139,12 @@ class _Part:
 
     @cached_property
     def entry(self) -> Entry:
-        """The tensor stored there; its archive is opened once."""
+        """The stored tensor; its archive is opened once."""
         where = f"{self.file.location}: the chunk at byte {self.start}"
         if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
-            raise CheckpointError(f"{where} is no archive of torch.save, or damaged; fetch or save it again", "damaged")
+            raise CheckpointError(
+                f"{where} is not an archive of torch.save, or damaged; fetch or save it again", "damaged"
+            )
         archive = Archive(self.file, self.start, self.stop)
         content = archive.content
         if not isinstance(content, StoredTensor):
@@ -151,7 +152,7 @@ class _Part:
         entry = archive.entry("chunk", content)
         if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
             raise CheckpointError(
-                f"{where} holds {entry.dtype} {list(entry.shape)}, where {METADATA} tells of {self.dtype} "
+                f"{where} holds {entry.dtype} {list(entry.shape)}, but {METADATA} says {self.dtype} "
                 f"{list(self.sizes)}; fetch or save it again",
                 "damaged",
             )
@@ -159,21 +160,21 @@ class _Part:
 
     @property
     def place(self) -> tuple[slice, ...]:
-        """Where in the tensor it belongs."""
+        """Its place in the tensor."""
         return tuple(slice(at, at + size) for at, size in zip(self.offsets, self.sizes, strict=True))
 
 
 class _Stored:
-    """What a ``.metadata`` file tells, checked as far as it is used."""
+    """The content of a ``.metadata`` file, checked as far as it is used."""
 
     def __init__(self, file: StoredFile, files: Files, content: Any) -> None:
         self._file, self._files = file, files
         if not isinstance(content, _Metadata):
             raise _damaged(file, "not the metadata of torch.distributed.checkpoint")
         self._tensors: dict[str, _Tensor] = {
-            name: told
-            for name, told in content.get("state_dict_metadata").items()
-            if isinstance(name, str) and isinstance(told, _Tensor)
+            name: record
+            for name, record in content.get("state_dict_metadata").items()
+            if isinstance(name, str) and isinstance(record, _Tensor)
         }
         self._paths = content.get("planner_data")
         self._places: dict[tuple[str, tuple[int, ...]], _Place] = {}
@@ -182,48 +183,48 @@ class _Stored:
                 continue
             fqn, offset = index.get("fqn"), index.get("offset")
             if isinstance(fqn, str) and offset is not None:
-                self._places[fqn, whole_numbers(offset)] = place
+                self._places[fqn, natural_numbers(offset)] = place
 
     def model(self) -> dict[str, str]:
-        """Return the names of the model's tensors, and the names under which they are stored."""
+        """Return the names under which the model's tensors are stored, by their own names."""
         paths = self._paths if isinstance(self._paths, Mapping) else {}
         nested: dict[str, Any] = {}
         for fqn in self._tensors:
             path = paths.get(fqn)
             within = nested
-            *outer, name = path if isinstance(path, list | tuple) and path else self._guessed(fqn)
+            *outer, name = path if isinstance(path, list | tuple) and path else self._path_from_name(fqn)
             for part in outer:
-                within = within.setdefault(str(part), {}) if isinstance(part, str | int) else self._strange(fqn)
-            # A stand-in, so that the model is looked for as in one file of torch.
+                within = within.setdefault(str(part), {}) if isinstance(part, str | int) else self._bad_path(fqn)
+            # Stand-ins for tensors, so that the model is found as in a file of torch.save.
             within[name] = StoredTensor(StoredStorage(fqn, "", 0), "", 0, (), ())
         found = {name: stored.storage.record for name, stored in weights_of(nested).items()}
         return without_attribute(found) if self._is_lightning() else found
 
-    def _strange(self, fqn: str) -> dict[str, Any]:
-        raise ValueError(f"{fqn[:80]} has a path that is none")
+    def _bad_path(self, fqn: str) -> dict[str, Any]:
+        raise ValueError(f"{fqn[:80]} has no valid path")
 
-    def _guessed(self, fqn: str) -> list[str]:
-        """Return the path to a tensor where no planner tells it: by the words before the first dot."""
+    def _path_from_name(self, fqn: str) -> list[str]:
+        """Return the path to a tensor without planner data: by the part of its name before the first dot."""
         first, _, rest = fqn.partition(".")
-        if first.startswith(NOT_MODEL):
+        if first.startswith(OTHER_PREFIXES):
             return [first, rest]
-        others = any(name.startswith(NOT_MODEL) for name in self._tensors)
+        others = any(name.startswith(OTHER_PREFIXES) for name in self._tensors)
         return [first, rest] if others and first in WEIGHT_KEYS and rest else [fqn]
 
     def _is_lightning(self) -> bool:
-        meta = self._files.get(LIGHTNING)
+        meta = self._files.get(LIGHTNING_META)
         return meta is not None and b"pytorch-lightning_version" in Archive(meta).pickle
 
     def entry(self, name: str, fqn: str) -> Entry:
-        """Return a tensor, all of whose chunks are there."""
-        told = self._tensors[fqn]
-        shape = whole_numbers(told.get("size"))
-        dtype = told.get("properties").state[0]
+        """Return a tensor whose chunks are complete."""
+        record = self._tensors[fqn]
+        shape = natural_numbers(record.get("size"))
+        dtype = record.get("properties").state[0]
         if dtype not in DTYPES:
-            raise ValueError(f"{fqn[:80]} has numbers of no known format")
-        chunks = [(whole_numbers(c.get("offsets")), whole_numbers(c.get("sizes"))) for c in told.get("chunks")]
+            raise ValueError(f"{fqn[:80]} has an unknown dtype")
+        chunks = [(natural_numbers(c.get("offsets")), natural_numbers(c.get("sizes"))) for c in record.get("chunks")]
         chunks = [(offsets, sizes) for offsets, sizes in chunks if 0 not in sizes]
-        _check_cover(self._file, fqn, shape, chunks)
+        _check_chunks(self._file, fqn, shape, chunks)
         parts = [self._part(fqn, offsets, sizes, dtype) for offsets, sizes in chunks]
         return Entry(name, shape, dtype, partial(_read, shape, dtype, parts))
 
@@ -231,19 +232,18 @@ class _Stored:
         place = self._places.get((fqn, offsets))
         if place is None:
             raise CheckpointError(
-                f"{self._file.location}: tells of no file for {fqn[:80]!r} at {list(offsets)}; save the checkpoint "
-                "again",
+                f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}; save the checkpoint again",
                 "index",
             )
         if place.get("transform_descriptors"):
-            told = [name for name in list(place.get("transform_descriptors"))[:4] if isinstance(name, str)]
+            transforms = [name for name in list(place.get("transform_descriptors"))[:4] if isinstance(name, str)]
             raise CheckpointError(
-                f"{self._file.location}: {fqn[:80]!r} was written through {', '.join(told)[:80]!a}, which is not read "
-                "here; save the checkpoint again without",
+                f"{self._file.location}: {fqn[:80]!r} was written through {', '.join(transforms)[:80]!a}, which is not "
+                "supported; save the checkpoint without",
                 "damaged",
             )
         file = self._shard(place.get("relative_path"))
-        start, length = whole_numbers([place.get("offset"), place.get("length")])
+        start, length = natural_numbers([place.get("offset"), place.get("length")])
         if start + length > file.size:
             raise CheckpointError(
                 f"{file.location}: truncated: it ends at byte {file.size}, {start + length} are needed; fetch or save "
@@ -253,10 +253,12 @@ class _Stored:
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
     def _shard(self, name: Any) -> StoredFile:
-        """Return the file of a name that comes from outside, and may only mean a file in the folder."""
+        """Return the file of a name that comes from the checkpoint, and may only be a file of its folder."""
         if not isinstance(name, str) or not model_folder.is_file_name(name):
-            told = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
-            raise CheckpointError(f"{self._file.location}: names a file outside its folder, or none: {told}", "unsafe")
+            shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
+            raise CheckpointError(
+                f"{self._file.location}: names a file outside its folder, or no file: {shown}", "unsafe"
+            )
         if name not in self._files:
             folder = self._file.location.removesuffix(METADATA)
             raise CheckpointError(
@@ -265,28 +267,28 @@ class _Stored:
         return self._files[name]
 
 
-def _check_cover(
+def _check_chunks(
     file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     """Refuse chunks that do not cover a tensor exactly: outside it, overlapping, or too few."""
     volume = 0
     for offsets, sizes in chunks:
         if not len(offsets) == len(sizes) == len(shape):
-            raise _wrong_cover(file, fqn, "a chunk has other dimensions than the tensor")
+            raise _bad_chunks(file, fqn, "a chunk has other dimensions than the tensor")
         if any(at + size > extent for at, size, extent in zip(offsets, sizes, shape, strict=True)):
-            raise _wrong_cover(file, fqn, f"the chunk at {list(offsets)} lies outside the tensor")
+            raise _bad_chunks(file, fqn, f"the chunk at {list(offsets)} lies outside the tensor")
         volume += math.prod(sizes)
     if len(chunks) > 1 and _overlap(chunks):
-        raise _wrong_cover(file, fqn, "two chunks overlap")
+        raise _bad_chunks(file, fqn, "two chunks overlap")
     if volume != math.prod(shape):
-        raise _wrong_cover(file, fqn, f"its chunks hold {volume} of {math.prod(shape)} numbers")
+        raise _bad_chunks(file, fqn, f"its chunks hold {volume} of {math.prod(shape)} numbers")
 
 
 def _overlap(chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
     begins, sizes = (np.array([chunk[k] for chunk in chunks], dtype=np.int64) for k in (0, 1))
     order = np.lexsort(begins.T[::-1])
     begins, ends = begins[order], (begins + sizes)[order]
-    if (np.ptp(begins[:, 1:], axis=0) == 0).all():  # along the first axis, as FSDP does: neighbours tell
+    if (np.ptp(begins[:, 1:], axis=0) == 0).all():  # along the first axis only, as FSDP does
         return bool((begins[1:, 0] < ends[:-1, 0]).any())
     for k in range(len(begins) - 1):
         if ((begins[k] < ends[k + 1 :]) & (begins[k + 1 :] < ends[k])).all(axis=1).any():
@@ -313,7 +315,7 @@ def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int
     return rows
 
 
-def _wrong_cover(file: StoredFile, fqn: str, reason: str) -> CheckpointError:
+def _bad_chunks(file: StoredFile, fqn: str, reason: str) -> CheckpointError:
     return CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index")
 
 

@@ -9,7 +9,7 @@ import msgspec
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.sources.fetching import is_relative_name
+from toposcope.checkpoints.sources.source import is_relative_name
 
 NAMES = (
     "model.safetensors.index.json",
@@ -18,8 +18,8 @@ NAMES = (
     "pytorch_model.bin",
 )
 SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
-LONGEST_NAME = 255
-LARGEST_INDEX = 100_000_000
+MAX_NAME_LENGTH = 255
+MAX_INDEX_BYTES = 100_000_000
 
 
 class _Index(msgspec.Struct):
@@ -28,13 +28,13 @@ class _Index(msgspec.Struct):
 
 
 def claims(names: Collection[str]) -> bool:
-    """By the file names in it; shards without their index are a checkpoint too, if not a whole one."""
+    """By the file names; shards without an index are a checkpoint too, an incomplete one."""
     return any(name in names for name in NAMES) or any(SHARD.fullmatch(name) for name in names)
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether a name that comes from outside can only mean a file in one folder."""
-    return "/" not in name and is_relative_name(name) and len(name) <= LONGEST_NAME
+    """Return whether a name that an index gives can only be a file of its folder."""
+    return "/" not in name and is_relative_name(name) and len(name) <= MAX_NAME_LENGTH
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -43,8 +43,7 @@ def entries(spec: str, files: Files) -> list[Entry]:
     if name is None:
         shards = sorted(n for n in files if SHARD.fullmatch(n))
         raise CheckpointError(
-            f"{spec}: {len(shards)} shards ({shards[0]}) and no index that tells what they hold; fetch the "
-            "index file too",
+            f"{spec}: {len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too",
             "missing shard",
         )
     read = safetensors_file.entries_of if "safetensors" in name else torch_file.entries_of
@@ -58,9 +57,9 @@ def entries(spec: str, files: Files) -> list[Entry]:
         strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
         if strays:
             where = shard_of.get(strays[0])
-            told = f"which the index puts into {where}" if where else "which the index does not name"
+            placed = f"which the index puts into {where}" if where else "which the index does not name"
             raise CheckpointError(
-                f"{files[shard].location}: holds {strays[0]!r}, {told}; fetch the shards again", "index"
+                f"{files[shard].location}: holds {strays[0]!r}, {placed}; fetch the shards again", "index"
             )
         found += inside
     missing = sorted(set(shard_of) - {entry.name for entry in found})
@@ -73,32 +72,31 @@ def entries(spec: str, files: Files) -> list[Entry]:
 
 
 def disagreement(files: Files, found: Sequence[Entry]) -> str:
-    """Return how the bytes of all shards differ from what their index says of them; empty if they do not.
+    """Return how the size of all shards differs from the size that their index gives, or an empty text.
 
-    Nothing that is read depends on it, so it keeps no checkpoint from being opened. Writers differ in what they count:
-    a tied weight that a pickle holds under two names once or twice, a logical number as a byte or as a bit. Each of
-    these passes.
+    Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
+    once or twice, and a logical value as a byte or as a bit; each of these counts as equal.
     """
     name = next((name for name in NAMES if name in files), "")
     if not name.endswith(".json"):
         return ""
     file = files[name]
     metadata = _index(file, files).metadata
-    told = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if not isinstance(told, int | float):
+    expected = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if not isinstance(expected, int | float):
         return ""
     sizes = [entry.n_bytes for entry in found]
     logical = sum(size for size, entry in zip(sizes, found, strict=True) if entry.dtype == "bool")
     twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
-    if any(sum(sizes) - tied - logical * 7 / 8 - 1 < told <= sum(sizes) - tied for tied in twice):
+    if any(sum(sizes) - tied - logical * 7 / 8 - 1 < expected <= sum(sizes) - tied for tied in twice):
         return ""
-    return f"{file.location}: the index tells of {told:.15g} bytes of weights, the shards hold {sum(sizes)}"
+    return f"{file.location}: the index gives {expected:.15g} bytes of weights, the shards hold {sum(sizes)}"
 
 
 def _index(index: StoredFile, files: Files) -> _Index:
-    """Read which shard holds each tensor; an index is data from outside, and may only name files beside it."""
+    """Read which shard holds each tensor; an index may only name files of its folder."""
     try:
-        if index.size > LARGEST_INDEX:
+        if index.size > MAX_INDEX_BYTES:
             raise ValueError("too long")
         content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_Index)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:

@@ -13,7 +13,7 @@ from toposcope.checkpoints.sources import Files
 
 
 def claims(names: Collection[str]) -> bool:
-    """By one file of whole weights among several, where no other kind of folder is meant."""
+    """By one file of whole weights among several, in no other kind of folder."""
     others = (distributed, model_folder)
     return len(names) > 1 and len(_weights(names)) == 1 and not any(format.claims(names) for format in others)
 

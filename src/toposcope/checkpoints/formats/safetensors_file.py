@@ -10,7 +10,7 @@ import torch
 
 from toposcope.checkpoints.formats.entry import Entry, contiguous, itemsize
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
-from toposcope.checkpoints.unpickling import MOST_DIMENSIONS
+from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 
 DTYPES = {
     "F64": "float64",
@@ -34,10 +34,10 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-LONGEST_HEADER = 100_000_000
-"""Bytes, as the safetensors library has it."""
-FIRST_READ = 1 << 16
-"""Bytes read at first: most headers fit, and one request is enough. What is said in shorter ones is remembered."""
+MAX_HEADER_BYTES = 100_000_000
+"""As in the safetensors library."""
+READ_AHEAD = 1 << 16
+"""Bytes of the first read, which holds most headers; headers up to this length are parsed once and cached."""
 
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -52,7 +52,7 @@ class _Described(msgspec.Struct):
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DESCRIBED = msgspec.json.Decoder(_Described)
 _Tensor = tuple[str, tuple[int, ...], str, int]
-"""Name, shape, dtype, and where its bytes begin behind the header."""
+"""Name, shape, dtype, and offset of the data after the header."""
 
 
 def claims(names: Collection[str]) -> bool:
@@ -70,29 +70,29 @@ def entries_of(file: StoredFile) -> list[Entry]:
     """List the tensors of one file."""
     header = _header(file)
     try:
-        promised, tensors = (_described if len(header) <= FIRST_READ else _described.__wrapped__)(header)
+        data_size, tensors = (_described if len(header) <= READ_AHEAD else _described.__wrapped__)(header)
     except ValueError as error:
         raise _damaged(file, str(error)) from error
     begin = 8 + len(header)
-    if begin + promised > file.size:
+    if begin + data_size > file.size:
         raise CheckpointError(
-            f"{file.location}: truncated or damaged: the header promises {begin + promised} bytes, there are "
+            f"{file.location}: truncated or damaged: the header promises {begin + data_size} bytes, there are "
             f"{file.size}; fetch or save it again",
             "truncated",
         )
-    if begin + promised < file.size:
-        raise _damaged(file, f"{file.size - begin - promised} bytes more than the header promises")
+    if begin + data_size < file.size:
+        raise _damaged(file, f"{file.size - begin - data_size} bytes more than the header promises")
     return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
 
 
 def _header(file: StoredFile) -> bytes:
-    """Return the text that stands before the data."""
-    first = file.read(0, min(FIRST_READ, file.size)).data
+    """Return the JSON text before the data."""
+    first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or length > file.size - 8:
-        told = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
-        raise CheckpointError(f"{file.location}: truncated or damaged: {told}; fetch or save it again", "truncated")
-    if length > LONGEST_HEADER:
+        tensor = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
+        raise CheckpointError(f"{file.location}: truncated or damaged: {tensor}; fetch or save it again", "truncated")
+    if length > MAX_HEADER_BYTES:
         raise _damaged(file, f"its header would be {length} bytes long")
     rest = file.read(len(first), 8 + length).tobytes() if 8 + length > len(first) else b""
     return bytes(first[8 : 8 + length]) + rest
@@ -100,43 +100,42 @@ def _header(file: StoredFile) -> bytes:
 
 @lru_cache(maxsize=64)
 def _described(header: bytes) -> tuple[int, list[_Tensor]]:
-    """Return how many bytes of data a header promises, and its tensors; a series has one header in all its files.
+    """Return how many bytes of data a header declares, and its tensors; all files of a series have the same header.
 
     Raises
     ------
     ValueError
-        If it is no header, tensors share bytes, or bytes belong to none.
+        If it is not a header, or tensors overlap or leave gaps.
     """
     try:
         raw = _RAW.decode(header)
         raw.pop("__metadata__", None)
         described = {name: _DESCRIBED.decode(text) for name, text in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"its header is no header ({str(error)[:120]!a})") from error
+        raise ValueError(f"its header is not valid ({str(error)[:120]!a})") from error
     tensors = []
-    for name, told in described.items():
-        first, last = told.data_offsets
-        shape, dtype = _shape(name, told)
+    for name, tensor in described.items():
+        first, last = tensor.data_offsets
+        shape, dtype = _shape(name, tensor)
         if last - first != math.prod(shape) * itemsize(dtype):
-            raise ValueError(f"the header gives {name[:80]!r} {last - first} bytes, which its shape does not need")
+            raise ValueError(f"the header gives {name[:80]!r} {last - first} bytes, which does not fit its shape")
         tensors.append((name, shape, dtype, first))
     end = 0
-    for first, last in sorted(told.data_offsets for told in described.values()):
+    for first, last in sorted(tensor.data_offsets for tensor in described.values()):
         if first != end:
-            raise ValueError(f"the header leaves bytes {end} to {first} to no tensor, or to two")
+            raise ValueError(f"the header leaves a gap or an overlap between bytes {end} and {first}")
         end = last
     return end, tensors
 
 
 def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype as torch has them; two numbers of 4 bits are one element there."""
+    """Return shape and dtype in torch, where two 4-bit numbers are one element."""
     shape, dtype = described.shape, DTYPES.get(described.dtype, "")
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ValueError(
-            f"{name[:80]!r} holds numbers of the format {described.dtype[:40]!a}, which this version of torch does not "
-            "know"
+            f"{name[:80]!r} has the dtype {described.dtype[:40]!a}, which this version of torch does not know"
         )
-    if len(shape) > MOST_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"the header gives {name[:80]!r} {len(shape)} dimensions")
     if described.dtype != "F4":
         return tuple(shape), dtype

@@ -1,18 +1,18 @@
-"""Where checkpoints come from, one kind a file: this machine, the Hugging Face hub, an HTTP server, any URL of fsspec.
+"""Sources of checkpoints, one kind a file: this machine, the Hugging Face hub, an HTTP server, any URL of fsspec.
 
 A kind is a module with two functions; adding one means adding its file to this package, or naming it as an entry point
 of the group ``toposcope.sources`` in a package of one's own.
 
 - ``claims(spec) -> bool``: is the text of this kind?
-- ``roots(spec, access) -> list[tuple[str, Source]]``: the places it names, each with the name that may tell a step. One
-  place may hold a whole series; of several places each is one checkpoint.
+- ``roots(spec, access) -> list[tuple[str, Source]]``: the places it names, each with the name that may hold a step. A
+  single place may hold a whole series; of several places each is one checkpoint.
 """
 
 from functools import cache
 from types import ModuleType
 
-from toposcope.checkpoints.sources.kept import keep_from_text
 from toposcope.checkpoints.sources.local import LocalFile, LocalSource, local_path, name_of
+from toposcope.checkpoints.sources.range_cache import parse_keep
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
@@ -28,8 +28,8 @@ __all__ = [
     "StoredFile",
     "fingerprint",
     "is_remote",
-    "keep_from_text",
     "local_path",
+    "parse_keep",
     "roots",
 ]
 
@@ -44,12 +44,12 @@ def _kind_of(module: ModuleType) -> dict[str, ModuleType]:
 
 
 def is_remote(spec: str) -> bool:
-    """Tell whether a text names something that is not a path on this machine."""
+    """Return whether a text names something other than a path on this machine."""
     return any(kind.claims(spec) for kind in _kinds())
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
-    """Return the places a text names, each with the name that may tell its step.
+    """Return the places a text names, each with the name that may hold its step.
 
     Raises
     ------

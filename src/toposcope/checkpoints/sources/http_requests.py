@@ -1,4 +1,4 @@
-"""One HTTP request: through the session of huggingface_hub, tried again where that may help, with no secret told."""
+"""One HTTP request through the session of huggingface_hub, retried where that may help; errors reveal no secret."""
 
 import email.utils
 import netrc
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from toposcope.checkpoints.sources.patience import Patience
+from toposcope.checkpoints.sources.retry import Retry
 from toposcope.checkpoints.sources.source import CheckpointError
 from toposcope.errors import ToposcopeError
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 """Seconds without a byte."""
-PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Answers after which another try may help."""
+TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+"""Responses after which another try may help."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """What is asked for.
+    """What to request.
 
     Attributes
     ----------
     url : str
     location : str
-        What messages call it.
+        Its name in messages.
     hub : bool
-        Whether it is the Hugging Face hub, which is told the token of the environment.
+        Whether to send the environment's token for the Hugging Face hub.
     """
 
     url: str
@@ -42,26 +42,26 @@ class Address:
     hub: bool = False
 
 
-def opened(
+def open_response(
     address: Address,
     method: str = "GET",
     headers: "Mapping[str, str] | None" = None,
-    patience: Patience | None = None,
+    retry: Retry | None = None,
 ) -> "Response":
-    """Return an answer whose body is still to be read; the caller closes it.
+    """Return a response whose body is still to be read; the caller closes it.
 
-    Redirects are followed; credentials stay with the host they are for.
+    Redirects are followed; credentials are only sent to their own host.
 
     Raises
     ------
     CheckpointError
-        If there is no answer after several tries.
+        If no try gets a response.
     """
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-    patience = patience or Patience(address.location)
+    retry = retry or Retry(address.location)
     while True:
         client = get_session()
         sent = {**(build_hf_headers() if address.hub else {}), "Accept-Encoding": "identity", **(headers or {})}
@@ -73,11 +73,11 @@ def opened(
             raise CheckpointError(
                 f"{address.location}: cannot be read: HF_HUB_OFFLINE is set; unset it", "unreachable"
             ) from error
-        except passing_errors() as error:
-            patience.wait(reason(error))
+        except transient_errors() as error:
+            retry.wait(describe_error(error))
             continue
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            # Not chained, as the message of such an error may quote a header, the token with it.
+            # Not chained: the message of such an error may quote a header, and with it the token.
             raise CheckpointError(
                 f"{address.location}: cannot be read: {type(error).__name__} from the HTTP client; check the address, "
                 "the proxy and the token in the environment",
@@ -86,24 +86,24 @@ def opened(
         except RuntimeError:
             if not client.is_closed:
                 raise
-            # Another thread let go of the session; the next try has a new one.
-            patience.wait("the connection was closed")
+            # Another thread closed the session; the next try gets a new one.
+            retry.wait("the connection was closed")
             continue
-        if response.status_code not in PASSING:
+        if response.status_code not in TRANSIENT_STATUSES:
             return response
         response.close()
-        patience.wait(f"the server answers {response.status_code}", _asked_wait(response.headers))
+        retry.wait(f"the server answers {response.status_code}", _requested_wait(response.headers))
 
 
-def passing_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a connection after which another try may help."""
+def transient_errors() -> tuple[type[Exception], ...]:
+    """Return the connection errors after which another try may help."""
     import httpx2
 
     return httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError
 
 
-def reason(error: Exception) -> str:
-    """Return what happened to a connection."""
+def describe_error(error: Exception) -> str:
+    """Describe a connection error."""
     import httpx2
 
     if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
@@ -111,8 +111,8 @@ def reason(error: Exception) -> str:
     return "no answer in time" if isinstance(error, httpx2.TimeoutException) else "the connection was cut"
 
 
-def refusal(response: "Response", address: Address) -> CheckpointError:
-    """Return the error for an answer that is none of those wished for."""
+def response_error(response: "Response", address: Address) -> CheckpointError:
+    """Return the error for a response that cannot be used."""
     status = response.status_code
     if status in (401, 403):
         if address.hub and response.headers.get("x-error-code") == "GatedRepo":
@@ -127,20 +127,20 @@ def refusal(response: "Response", address: Address) -> CheckpointError:
     return CheckpointError(f"{address.location}: cannot be read: the server answers {status}", "unreachable")
 
 
-def whole_number(text: str) -> int | None:
-    """Return the number a header tells, if it tells one of a possible size."""
+def parse_size(text: str) -> int | None:
+    """Return the size that a header gives, if it is one."""
     return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None
 
 
-def _asked_wait(headers: "Mapping[str, str]") -> float | None:
-    """Return the seconds a server asks to wait, by Retry-After or by the rate limit of the hub."""
+def _requested_wait(headers: "Mapping[str, str]") -> float | None:
+    """Return the wait in seconds that a server requests, by Retry-After or by the rate limit of the hub."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     limit = parse_ratelimit_headers(headers)
     if limit is not None and limit.remaining == 0:
         return float(limit.reset_in_seconds)
     text = headers.get("retry-after", "").strip()
-    seconds = whole_number(text)
+    seconds = parse_size(text)
     if seconds is not None:
         return float(seconds)
     try:
@@ -150,7 +150,7 @@ def _asked_wait(headers: "Mapping[str, str]") -> float | None:
 
 
 def _netrc_of(url: str) -> "Auth | None":
-    """Return the credentials ~/.netrc holds for a host."""
+    """Return the credentials of a host from ~/.netrc."""
     import httpx2
 
     path = Path("~/.netrc").expanduser()

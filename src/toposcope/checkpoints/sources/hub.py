@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toposcope.checkpoints.sources.fetching import checked_name, checked_size, forget, looked_up, read_through
-from toposcope.checkpoints.sources.http_ranges import filled
-from toposcope.checkpoints.sources.http_requests import Address, passing_errors, reason
-from toposcope.checkpoints.sources.patience import Patience
-from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files
+from toposcope.checkpoints.sources.cached_reads import cached_lookup, forget, read_cached
+from toposcope.checkpoints.sources.http_ranges import fetch_range
+from toposcope.checkpoints.sources.http_requests import Address, describe_error, transient_errors
+from toposcope.checkpoints.sources.retry import Retry
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Access,
+    Bytes,
+    CheckpointError,
+    Files,
+    checked_name,
+    checked_size,
+)
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
@@ -33,7 +42,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """A file as the hub lists it; `sha256` is empty for small files, which it keeps in git."""
+    """A file as the hub lists it; `sha256` is empty for small files, which are stored in git."""
 
     path: str
     size: int
@@ -47,12 +56,12 @@ def claims(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
-    """Return the revisions, branches and tags, that a spec names; ``main`` if it names none.
+    """Return the revisions, branches or tags, that a spec names; ``main`` if it names none.
 
     Raises
     ------
     ToposcopeError
-        If there is no such model or revision, it may not be read, or the hub cannot be reached.
+        If there is no such model or revision, it may not be read, or the hub is unreachable.
     """
     repo, at, wanted = spec.removeprefix("hf:").partition("@")
     if not _REPO.fullmatch(repo):
@@ -99,14 +108,14 @@ class HubFile:
         return f"hf:{self.repo}@{self.revision}/{self.path}"
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Read a range; a file that is read whole is compared with the SHA-256 the hub publishes."""
+        """Read a range; a file that is read whole is checked against its published SHA-256."""
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(self.repo, self.path, revision=self.commit, endpoint=_endpoint())
-        fill = partial(filled, Address(url, self.location, hub=True), self.size, self._same)
-        # The version is a hash of the content: revisions that share a file fetch it once.
+        fill = partial(fetch_range, Address(url, self.location, hub=True), self.size, self._same)
+        # The version is a hash of the content, so revisions that share a file fetch it once.
         key = f"hf:{self.repo}"
-        content = read_through(self, start, stop, key, self.access, fill)
+        content = read_cached(self, start, stop, key, self.access, fill)
         if self.sha256 and stop - start == self.size and sha256(content.data).hexdigest() != self.sha256:
             forget(self, key, self.access)
             raise CheckpointError(
@@ -116,22 +125,21 @@ class HubFile:
         return content
 
     def _same(self, response: "Response") -> bool:
-        """Tell whether an answer is of this commit and content, as far as the hub tells on the way to it."""
-        for answer in [*response.history, response]:
-            if answer.headers.get("x-repo-commit", self.commit) != self.commit:
+        """Return whether a response is of this commit and content, as far as its headers and redirects show."""
+        for step in [*response.history, response]:
+            if step.headers.get("x-repo-commit", self.commit) != self.commit:
                 return False
-            linked = _bare(answer.headers.get("x-linked-etag", ""))
-            own = _bare(answer.headers.get("etag", "")) if not response.history else ""
-            # The tag of a storage behind the hub is not a hash.
-            told = linked or own
-            if _DIGEST.fullmatch(told):
-                return told == self.version
+            linked = _bare(step.headers.get("x-linked-etag", ""))
+            own = _bare(step.headers.get("etag", "")) if not response.history else ""
+            digest = linked or own
+            if _DIGEST.fullmatch(digest):  # the tag of a storage behind the hub is none
+                return digest == self.version
         return True
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A revision of a model, or a file or folder in it (see `Source`), at the commit it was found at."""
+    """A revision of a model, or a file or folder in it (see `Source`), at the commit it had when it was opened."""
 
     repo: str
     revision: str
@@ -141,11 +149,11 @@ class HubSource:
 
     @property
     def spec(self) -> str:
-        """``hf:owner/name@revision``, and the folder in it."""
+        """``hf:owner/name@revision/folder``."""
         return f"hf:{self.repo}@{self.revision}" + (f"/{self.prefix}" if self.prefix else "")
 
     def files(self) -> Files:
-        """List the files by sizes and hashes the hub publishes."""
+        """List the files with their published sizes and hashes."""
         inside = f"{self.prefix}/" if self.prefix else ""
         found = {}
         for listed in _tree(_endpoint(), self.repo, self.revision, self.commit, self.access):
@@ -154,7 +162,7 @@ class HubSource:
             name = listed.path.removeprefix(inside)
             parts = name.split("/")
             hidden = any(part.startswith(".") for part in parts[:-1])
-            if listed.path.startswith(inside) and len(parts) <= DEPTH + 1 and not hidden:
+            if listed.path.startswith(inside) and len(parts) <= MAX_DEPTH + 1 and not hidden:
                 found[name] = self._file(listed)
         if not found:
             raise ToposcopeError(f"{self.spec}: no such file or folder; look at the model's files on the hub")
@@ -166,7 +174,7 @@ class HubSource:
         return HubSource(self.repo, self.revision, self.commit, prefix, self.access)
 
     def beside(self, name: str) -> HubFile | None:
-        """Return a file in the folder in which this file lies."""
+        """Return a file in the folder of this file."""
         folder = self.prefix.rpartition("/")[0]
         path = f"{folder}/{name}" if folder else name
         tree = _tree(_endpoint(), self.repo, self.revision, self.commit, self.access)
@@ -184,8 +192,8 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
     location = f"hf:{repo}"
 
     def ask() -> dict[str, str]:
-        refs = _asked(location, lambda api: api.list_repo_refs(repo))
-        # Branches first, and a branch rather than a tag of the same name.
+        refs = _call_api(location, lambda api: api.list_repo_refs(repo))
+        # A branch precedes a tag of the same name.
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
         found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
         for name, commit in found.items():
@@ -195,19 +203,19 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
                 )
         return found
 
-    return looked_up(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, lasts=False)
+    return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, ask, immutable=False)
 
 
 @cache
 def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_Listed]:
-    """Return the files of a commit, which never change."""
+    """Return the files of a commit."""
     location = f"hf:{repo}@{revision}"
 
     def ask() -> list[_Listed]:
-        # What it asks by pages, the library itself tries again.
-        return _asked(location, partial(_listed, repo, commit, location), again=False)
+        # The library itself retries the pages of a listing.
+        return _call_api(location, partial(_listed, repo, commit, location), retries=False)
 
-    return looked_up(f"tree {endpoint} {repo} {commit}", list[_Listed], location, access, ask, lasts=True)
+    return cached_lookup(f"tree {endpoint} {repo} {commit}", list[_Listed], location, access, ask, immutable=True)
 
 
 def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed]:
@@ -215,8 +223,8 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed
 
     found = []
     for count, item in enumerate(api.list_repo_tree(repo, recursive=True, revision=commit)):
-        if count == MOST_FILES:
-            raise ToposcopeError(f"{location}: more than {MOST_FILES:,} files; this is no series of checkpoints")
+        if count == MAX_FILES:
+            raise ToposcopeError(f"{location}: more than {MAX_FILES:,} files; this is no series of checkpoints")
         if isinstance(item, RepoFile):
             path = checked_name(str(item.path), location)
             size = checked_size(item.size, f"{location}/{path}")
@@ -224,16 +232,16 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed
     return found
 
 
-def _asked(location: str, ask: "Callable[[HfApi], Answer]", *, again: bool = True) -> "Answer":
-    """Ask the hub's API, again if it fails in passing."""
+def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool = True) -> "Answer":
+    """Call the API of the hub, with retries after transient errors."""
     import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub import errors as hub
 
-    patience = Patience(location)
+    retry = Retry(location)
     while True:
         try:
-            return ask(HfApi(endpoint=_endpoint()))
+            return call(HfApi(endpoint=_endpoint()))
         except hub.GatedRepoError as error:
             raise ToposcopeError(
                 f"{location}: the model is gated: ask for access on its page on the hub, and set HF_TOKEN"
@@ -244,7 +252,7 @@ def _asked(location: str, ask: "Callable[[HfApi], Answer]", *, again: bool = Tru
                 "that may read it"
             ) from error
         except hub.RevisionNotFoundError as error:
-            raise ToposcopeError(f"{location}: the hub has no such revision any more; open the series again") from error
+            raise ToposcopeError(f"{location}: this revision is no longer on the hub; open the series again") from error
         except hub.OfflineModeIsEnabled as error:
             raise ToposcopeError(f"{location}: cannot be listed: HF_HUB_OFFLINE is set; unset it") from error
         except hub.HfHubHTTPError as error:
@@ -253,31 +261,31 @@ def _asked(location: str, ask: "Callable[[HfApi], Answer]", *, again: bool = Tru
                 raise ToposcopeError(
                     f"{location}: may not be read ({status}); set HF_TOKEN to a valid token that may read it"
                 ) from error
-            if not again or (status != 429 and status < 500):
+            if not retries or (status != 429 and status < 500):
                 raise ToposcopeError(
                     f"{location}: cannot be listed: the hub answers {status}; check the name, or run it again later"
                 ) from error
-            patience.wait(f"the hub answers {status}")
-        except passing_errors() as error:
-            if not again:
+            retry.wait(f"the hub answers {status}")
+        except transient_errors() as error:
+            if not retries:
                 raise CheckpointError(
-                    f"{location}: cannot be listed: {reason(error)}; run it again later", "unreachable"
+                    f"{location}: cannot be listed: {describe_error(error)}; run it again later", "unreachable"
                 ) from error
-            patience.wait(reason(error))
+            retry.wait(describe_error(error))
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            # Not chained, as the message of such an error may quote a header, the token with it.
+            # Not chained: the message of such an error may quote a header, and with it the token.
             raise ToposcopeError(
                 f"{location}: cannot be listed: {type(error).__name__} from the HTTP client; check HF_ENDPOINT, the "
                 "proxy and HF_TOKEN"
             ) from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ToposcopeError(
-                f"{location}: the hub does not answer as a hub; check the name, and HF_ENDPOINT if it is set"
+                f"{location}: the response is not one of a hub; check the name, and HF_ENDPOINT if it is set"
             ) from error
 
 
 def _endpoint() -> str:
-    """Return where the hub is, as the environment says now."""
+    """Return the address of the hub, by the environment."""
     from huggingface_hub import constants
 
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Bytes, CheckpointError, Files, check_range
+from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, CheckpointError, Files, check_range
 from toposcope.errors import ToposcopeError
 
-MAPPED = 1 << 16
-"""Up to this, ranges are copied: a map of its own costs more than they do."""
-LONGEST_SHOWN = 120
-"""Of a path that is none, in a message."""
+MAX_COPIED_BYTES = 1 << 16
+"""Ranges up to this length are copied, which costs less than a map."""
+MAX_SHOWN_PATH = 120
+"""Characters of an impossible path that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class LocalFile:
 
     @property
     def location(self) -> str:
-        """The path; bytes that are no UTF-8 behind a backslash."""
+        """The path, bytes that are not UTF-8 escaped."""
         return escaped(str(self.path))
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Read a range; a long one is a private map of the file, which is let go with the array."""
+        """Read a range; a long one is a private map of the file that lives as long as the array."""
         if not 0 <= start <= stop <= self.size:
             check_range(self.location, start, stop, self.size)
         try:
@@ -51,13 +51,13 @@ class LocalFile:
                     )
                 if start == stop:
                     return np.empty(0, np.uint8)
-                if stop - start <= MAPPED:
+                if stop - start <= MAX_COPIED_BYTES:
                     content = np.empty(stop - start, np.uint8)
                     if (count := os.preadv(file, [content.data], start)) < stop - start:
                         check_range(self.location, start, stop, start + count)
                     return content
                 begin = start - start % mmap.ALLOCATIONGRANULARITY
-                # A private map may be written to, as torch expects of an array; the file is not.
+                # torch expects a writable array; writing to a private map does not change the file.
                 view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)
             finally:
                 os.close(file)
@@ -82,10 +82,9 @@ class LocalSource:
         return str(self.path)
 
     def files(self) -> Files:
-        """List what lies below, hidden folders left out; a file alone is listed under its own name.
+        """List the files below, without hidden folders; a single file is listed under its own name.
 
-        What cannot be looked at, a folder without permission or a link that leads nowhere, is listed under its name and
-        a slash, and refused when it is read.
+        A folder without permission or a dangling link is listed under its name and a slash, and refused when read.
         """
         try:
             if not self.path.is_dir():
@@ -94,14 +93,14 @@ class LocalSource:
             for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
                 path = Path(entry.path)
                 found[name] = LocalFile.of(path, status) if status else LocalFile(path, 0, "")
-                if len(found) > MOST_FILES:
-                    raise ToposcopeError(f"{self.path}: more than {MOST_FILES:,} files; name the folder of a series")
+                if len(found) > MAX_FILES:
+                    raise ToposcopeError(f"{self.path}: more than {MAX_FILES:,} files; name the folder of a series")
             return found
         except OSError as error:
             raise ToposcopeError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
     def file(self) -> LocalFile | None:
-        """Return the file it names, if there is one."""
+        """Return the file it names, if it exists."""
         return LocalFile.of(self.path, self.path.stat()) if self.path.is_file() else None
 
     def child(self, name: str) -> "LocalSource":
@@ -114,45 +113,45 @@ class LocalSource:
 
 
 def local_path(spec: str | Path) -> Path:
-    """Return a path on this machine, ``~`` replaced; it need not be there.
+    """Return a path on this machine with ``~`` expanded; it need not exist.
 
     Raises
     ------
     ToposcopeError
-        If no file can have that name, or it may not be looked for.
+        If no file can have that name, or it may not be accessed.
     """
     shown = escaped(str(spec))
-    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+    shown = shown if len(shown) <= MAX_SHOWN_PATH else f"{shown[:MAX_SHOWN_PATH]}..."
     try:
         str(spec).encode()
         path = Path(spec).expanduser()
-        # Fails too if the folder this runs in is gone.
+        # Also fails if the working directory is gone.
         path.exists() and name_of(path)
     except UnicodeEncodeError as error:
         raise ToposcopeError(f"{shown}: a name that is not UTF-8; rename it") from error
     except RuntimeError as error:
-        raise ToposcopeError(f"{shown}: the home folder of ~ is not known; write the path out") from error
+        raise ToposcopeError(f"{shown}: the home folder of ~ is unknown; write the full path") from error
     except OSError as error:
-        raise ToposcopeError(f"{shown}: cannot be looked for: {error.strerror or error}") from error
+        raise ToposcopeError(f"{shown}: cannot be accessed: {error.strerror or error}") from error
     return path
 
 
 def name_of(path: Path) -> str:
-    """Return the last part of a path as it is called: of a link, the name of the link."""
+    """Return the last part of a path; of a link, the name of the link."""
     return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119 - Path.resolve follows links
 
 
 def escaped(name: str) -> str:
-    """Return a name as text that can be shown and kept: bytes that are no UTF-8 behind a backslash."""
+    """Return a name as printable text, bytes that are not UTF-8 escaped."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def _walk(
     folder: Path, prefix: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, "os.DirEntry[str]", os.stat_result | None]]:
-    """Yield files and their status; None, and a slash behind the name, for what cannot be looked at.
+    """Yield files and their status; None, and a name that ends in a slash, for what cannot be accessed.
 
-    `above` is what the folders on the way here are: a link to one of them is not followed.
+    `above` identifies the parent folders: a link to one of them is not followed.
     """
     with os.scandir(folder) as entries:
         listed = sorted(entries, key=lambda e: e.name)
@@ -162,7 +161,7 @@ def _walk(
             status = entry.stat()
             if stat.S_ISREG(status.st_mode):
                 yield name, entry, status
-            elif not stat.S_ISDIR(status.st_mode) or len(above) > DEPTH or entry.name.startswith("."):
+            elif not stat.S_ISDIR(status.st_mode) or len(above) > MAX_DEPTH or entry.name.startswith("."):
                 continue
             elif _identity(status) not in above:
                 yield from _walk(Path(entry.path), f"{name}/", (*above, _identity(status)))

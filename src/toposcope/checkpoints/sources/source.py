@@ -1,4 +1,4 @@
-"""What a source is: a place where files lie, and files that are read by ranges of bytes."""
+"""Protocols of sources: a place that holds files, and a file that is read by ranges of bytes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from toposcope.errors import ToposcopeError
 
 Bytes = NDArray[np.uint8]
 
-MOST_FILES = 1_000_000
-"""A place with more files than this is no series of checkpoints, but a disk."""
-DEPTH = 3
-"""Folders, one in the other, that are looked into below a place: those of ``runs/small-1/checkpoints/step_1.pt``."""
+MAX_FILES = 1_000_000
+"""Of one place; a series of checkpoints has fewer."""
+MAX_DEPTH = 3
+"""Levels of folders that are listed below a place: those of ``runs/small-1/checkpoints/step_1.pt``."""
 
 
 class CheckpointError(ToposcopeError):
-    """A checkpoint that is not whole or not safe, of a kind the doctor can name.
+    """A checkpoint that is incomplete, unsafe or unreachable.
 
     Attributes
     ----------
     kind : str
-        ``missing shard``, ``index``, ``truncated``, ``unsafe``, ``damaged``, ``changed`` or ``unreachable``.
+        ``missing shard``, ``index``, ``truncated``, ``unsafe``, ``damaged``, ``changed_error`` or ``unreachable``.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -33,7 +33,7 @@ class CheckpointError(ToposcopeError):
         self.kind = kind
 
     def __reduce__(self) -> tuple[type["CheckpointError"], tuple[str, str]]:
-        # An exception that crosses processes is made anew from what it was called with.
+        # Pickling an exception repeats the call of its constructor.
         return type(self), (str(self), self.kind)
 
 
@@ -43,18 +43,18 @@ class StoredFile(Protocol):
     Attributes
     ----------
     location : str
-        What messages call it; holds no password.
+        Its name in messages; holds no password.
     size : int
         Bytes.
     version : str
         Changes when the content may have changed.
     sha256 : str
-        Of the whole file, as its source publishes it; empty if it publishes none.
+        Of the whole file, as published by its source, or empty.
     """
 
     @property
     def location(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     @property
@@ -64,16 +64,16 @@ class StoredFile(Protocol):
 
     @property
     def version(self) -> str:
-        """What changes with the content."""
+        """Changes with the content."""
         ...
 
     @property
     def sha256(self) -> str:
-        """The published hash, or nothing."""
+        """The published hash, or an empty text."""
         ...
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Read bytes ``start`` to ``stop``: exactly these, or an error.
+        """Read bytes ``start`` to ``stop``, exactly.
 
         Raises
         ------
@@ -84,16 +84,16 @@ class StoredFile(Protocol):
 
 
 Files = Mapping[str, StoredFile]
-"""Files by their names relative to a source, parts joined by ``/``."""
+"""Files by their paths relative to a source, with ``/``."""
 
 
 class Source(Protocol):
-    """Where files lie: small, comparable and picklable; nothing is opened before `files` is asked for.
+    """A place that holds files: small, comparable and picklable; nothing is opened before `files` is called.
 
     Attributes
     ----------
     spec : str
-        Text that opens the same place again, and what messages call it; holds no password.
+        Text that opens the same place again, also used in messages; holds no password.
     """
 
     @property
@@ -102,31 +102,31 @@ class Source(Protocol):
         ...
 
     def files(self) -> Files:
-        """List the files, hidden folders left out and at most `DEPTH` folders down, without reading any."""
+        """List the files up to `MAX_DEPTH` folders down, without hidden folders and without reading any."""
         ...
 
     def child(self, name: str) -> "Source":
-        """Return the place of a file or folder below this one."""
+        """Return the place of a file or folder inside this one."""
         ...
 
     def beside(self, name: str) -> StoredFile | None:
-        """Return a file in the folder in which this place, a file, lies; None if it is not there."""
+        """Return a file in the folder of this place, which is a file; None if there is no such file."""
         ...
 
 
 @dataclass(frozen=True)
 class Access:
-    """How remote bytes are come by.
+    """How remote bytes are fetched and cached.
 
     Attributes
     ----------
     keep : int or None
-        Bytes of what was fetched that may lie on this disk, the least lately used leaving first; 0 keeps nothing, None
+        Size of the cache on disk in bytes; the least recently used ranges are dropped first. 0 caches nothing, None
         everything.
     offline : bool
-        Only what was kept; the network is not touched.
+        Use only the cache, not the network.
     folder : Path or None
-        Where fetched bytes are kept; ``~/.cache/toposcope``, or what ``TOPOSCOPE_CACHE`` names, if None.
+        Of the cache; if None, that of the environment variable ``TOPOSCOPE_CACHE``, or ``~/.cache/toposcope``.
     """
 
     keep: int | None = 10 * 10**9
@@ -136,13 +136,33 @@ class Access:
 
 def fingerprint(files: Files) -> str:
     """Return a digest of names, sizes and versions, to know unchanged files without reading them."""
-    told = "\x1f".join(f"{name}:{file.size}:{file.version}" for name, file in sorted(files.items()))
-    return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
+    text = "\x1f".join(f"{name}:{file.size}:{file.version}" for name, file in sorted(files.items()))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def check_range(location: str, start: int, stop: int, size: int) -> None:
-    """Refuse a range that the file does not hold."""
+    """Refuse a range that exceeds the file."""
     if not 0 <= start <= stop <= size:
         raise CheckpointError(
             f"{location}: truncated: it ends at byte {size}, {stop} are needed; fetch or save it again", "truncated"
         )
+
+
+def checked_name(name: str, location: str) -> str:
+    """Return a path from a listing; CheckpointError if it leads out of its folder."""
+    if not is_relative_name(name):
+        raise CheckpointError(f"{location}: lists a file outside its folder, or no file: {name[:80]!r}", "unsafe")
+    return name
+
+
+def is_relative_name(name: str) -> bool:
+    """Return whether a path is relative, printable, and stays in its folder."""
+    plain = name.isprintable() and "\\" not in name and len(name) < 1024
+    return plain and not any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def checked_size(size: object, location: str) -> int:
+    """Return the size of a file from a listing; CheckpointError if it is missing or not a size."""
+    if not isinstance(size, int) or not 0 <= size < 1 << 63:
+        raise CheckpointError(f"{location}: its source gives no size; it cannot be read by ranges", "unreachable")
+    return size

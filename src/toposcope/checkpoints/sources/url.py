@@ -12,11 +12,21 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.fetching import PART, checked_name, checked_size, looked_up, read_through
-from toposcope.checkpoints.sources.http_ranges import changed
+from toposcope.checkpoints.sources.cached_reads import CHUNK_BYTES, cached_lookup, read_cached
+from toposcope.checkpoints.sources.http_ranges import changed_error
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.patience import Patience
-from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files, Source
+from toposcope.checkpoints.sources.retry import Retry
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Access,
+    Bytes,
+    CheckpointError,
+    Files,
+    Source,
+    checked_name,
+    checked_size,
+)
 from toposcope.errors import ToposcopeError
 
 Answer = TypeVar("Answer")
@@ -34,7 +44,7 @@ _VERSIONS = (
     "modified",
     "created",
 )
-"""What drivers call that by which a change is seen, in small letters without ``_``."""
+"""Names of drivers for what changes with the content, in lower case without ``_``."""
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -45,7 +55,7 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 def claims(spec: str) -> bool:
-    """By its scheme, but for those that have a reader of their own."""
+    """By its scheme, except http and https."""
     found = _SCHEME.match(spec)
     return found is not None and found[1].lower() not in ("http", "https")
 
@@ -56,7 +66,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
     Raises
     ------
     ToposcopeError
-        If its driver is not installed, or the address holds what should not be kept.
+        If its driver is not installed, or the address holds credentials.
     """
     scheme, _, rest = spec.partition("://")
     if not rest.strip("/"):
@@ -65,8 +75,8 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
         raise ToposcopeError("hf://: models on the hub are written hf:owner/name@revision")
     if "@" in urlsplit(f"x://{rest}").netloc or "::" in spec:
         raise ToposcopeError(
-            f"{scheme}://: holds a user name, a password or a second address, and addresses are kept in studies; "
-            "credentials belong where the driver looks for them: its own variables or files"
+            f"{scheme}://: holds a user name, a password or a second address, and addresses are stored in "
+            "studies; credentials belong where the driver looks for them: its own variables or files"
         )
     if scheme == "file":
         path = local_path(Path(unquote(rest)))
@@ -94,27 +104,27 @@ class UrlFile:
         return self.url
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Read a range, and look after it whether the file is still the same."""
-        return read_through(self, start, stop, f"url:{self.url}", self.access, self._fill)
+        """Read a range, and check afterwards that the file is still the same."""
+        return read_cached(self, start, stop, f"url:{self.url}", self.access, self._fill)
 
     def _fill(self, start: int, stop: int, into: Bytes) -> Iterator[int]:
         filesystem, _ = _filesystem(self.url)
-        patience, reached = Patience(self.url), 0
+        retry, reached = Retry(self.url), 0
         while reached < len(into):
-            first, last = start + reached, min(start + reached + PART, stop)
-            content = _patiently(self.url, patience, partial(filesystem.cat_file, self.path, start=first, end=last))
+            first, last = start + reached, min(start + reached + CHUNK_BYTES, stop)
+            content = _call(self.url, retry, partial(filesystem.cat_file, self.path, start=first, end=last))
             filesystem.invalidate_cache()
-            told = _patiently(self.url, patience, partial(filesystem.info, self.path))
-            if (told.get("size"), _version(told)) != (self.size, self.version):
-                raise changed(self.url)
+            details = _call(self.url, retry, partial(filesystem.info, self.path))
+            if (details.get("size"), _version(details)) != (self.size, self.version):
+                raise changed_error(self.url)
             if len(content) > last - first:
                 raise CheckpointError(
-                    f"{self.url}: its driver reads no ranges; download it, and give the path", "unreachable"
+                    f"{self.url}: its driver reads no ranges; download it and give its path", "unreachable"
                 )
             into[reached : reached + len(content)] = np.frombuffer(content, np.uint8)
             reached += len(content)
             if len(content) < last - first:
-                patience.wait(f"fewer bytes came than were asked for at byte {start + reached}")
+                retry.wait(f"fewer bytes came than requested at byte {start + reached}")
             yield reached
 
 
@@ -132,7 +142,7 @@ class UrlSource:
 
     def files(self) -> Files:
         """List the files."""
-        listed = looked_up(f"url {self.url}", list[_Listed], self.url, self.access, self._ask, lasts=False)
+        listed = cached_lookup(f"url {self.url}", list[_Listed], self.url, self.access, self._list, immutable=False)
         if not listed:
             raise ToposcopeError(f"{self.url}: no such file or folder, or an empty one")
         _, root = _filesystem(self.url)
@@ -147,26 +157,28 @@ class UrlSource:
         return UrlSource(f"{self.url}/{name}", self.access)
 
     def beside(self, name: str) -> UrlFile | None:
-        """Return a file in the folder in which this file lies."""
+        """Return a file in the folder of this file."""
         url = f"{self.url.rpartition('/')[0]}/{name}"
-        listed = looked_up(f"beside {url}", list[_Listed], url, self.access, partial(_file_at, url), lasts=False)
+        listed = cached_lookup(
+            f"beside {url}", list[_Listed], url, self.access, partial(_file_at, url), immutable=False
+        )
         return self._file(url, listed[0]) if listed else None
 
-    def _ask(self) -> list[_Listed]:
+    def _list(self) -> list[_Listed]:
         filesystem, root = _filesystem(self.url)
 
         def find() -> dict[str, Mapping[str, Any]]:
             filesystem.invalidate_cache()
-            found = filesystem.find(root, maxdepth=DEPTH + 1, detail=True)
-            # Of a file alone, some drivers say nothing when they list.
+            found = filesystem.find(root, maxdepth=MAX_DEPTH + 1, detail=True)
+            # Some drivers list nothing for a single file.
             return {path: details or filesystem.info(path) for path, details in found.items()}
 
-        told = _patiently(self.url, Patience(self.url), find)
-        if len(told) > MOST_FILES:
-            raise ToposcopeError(f"{self.url}: more than {MOST_FILES:,} files; name the folder of a series")
+        listed = _call(self.url, Retry(self.url), find)
+        if len(listed) > MAX_FILES:
+            raise ToposcopeError(f"{self.url}: more than {MAX_FILES:,} files; name the folder of a series")
         return [
             _Listed(path, checked_size(details.get("size"), f"{self.url}: {path}"), _version(details))
-            for path, details in told.items()
+            for path, details in listed.items()
             if not path.endswith("/")
         ]
 
@@ -175,26 +187,26 @@ class UrlSource:
 
 
 def _file_at(url: str) -> list[_Listed]:
-    """Return the one file at an address, or none."""
+    """Return the one file at an address, or an empty list."""
     filesystem, path = _filesystem(url)
-    patience = Patience(url)
+    retry = Retry(url)
 
     def look() -> Mapping[str, Any]:
         filesystem.invalidate_cache()
         try:
             found: Mapping[str, Any] = filesystem.info(path)
-        except (FileNotFoundError, PermissionError):  # storages that may not be listed refuse what is not there
+        except (FileNotFoundError, PermissionError):  # storages that may not be listed refuse a missing file
             return {}
         return found
 
-    told = _patiently(url, patience, look)
-    if told.get("type") != "file":
+    details = _call(url, retry, look)
+    if details.get("type") != "file":
         return []
-    return [_Listed(path, checked_size(told.get("size"), url), _version(told))]
+    return [_Listed(path, checked_size(details.get("size"), url), _version(details))]
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
-    """Return the driver of an address, and the path as the driver calls it."""
+    """Return the driver of an address, and the path in it."""
     from fsspec.core import url_to_fs
     from fsspec.registry import get_filesystem_class, known_implementations
 
@@ -213,9 +225,9 @@ def _filesystem(url: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def _version(told: Mapping[str, Any]) -> str:
-    plain = {str(key).lower().replace("_", ""): value for key, value in told.items()}
-    # One only, as a driver may tell more of a file alone than in a list.
+def _version(details: Mapping[str, Any]) -> str:
+    plain = {str(key).lower().replace("_", ""): value for key, value in details.items()}
+    # The first only, as a driver may give more of them for a single file than in a list.
     for key in _VERSIONS:
         if plain.get(key) is not None:
             value = plain[key]
@@ -223,19 +235,19 @@ def _version(told: Mapping[str, Any]) -> str:
     return ""
 
 
-def _patiently(url: str, patience: Patience, call: Callable[[], Answer]) -> Answer:
-    """Call a driver, again after an error that may pass."""
+def _call(url: str, retry: Retry, call: Callable[[], Answer]) -> Answer:
+    """Call a driver, with retries after transient errors."""
     while True:
         try:
             return call()
         except Exception as error:
             if not isinstance(error, OSError) or isinstance(error, _LASTING):
                 raise _refused(url, error) from error
-            patience.wait(f"{type(error).__name__} from its driver")
+            retry.wait(f"{type(error).__name__} from its driver")
 
 
 def _refused(url: str, error: Exception) -> CheckpointError:
-    """Return the error of a driver in one line, without its text, which may quote a credential."""
+    """Return the error of a driver in one line, without its text, which may quote credentials."""
     if isinstance(error, FileNotFoundError):
         return CheckpointError(f"{url}: no such file or folder", "unreachable")
     if isinstance(error, PermissionError):

@@ -1,4 +1,8 @@
-"""Files of an HTTP server: one by its address, or a folder by the index page the server makes of it."""
+"""Files of an HTTP server: one by its address, or a folder by the index page that the server makes of it.
+
+fsspec's own HTTP filesystem is not used: it needs aiohttp beside the client that huggingface_hub brings, and neither
+resumes a read nor notices a replaced file or a wrong range.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,11 +15,19 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from toposcope.checkpoints.sources.fetching import checked_size, looked_up, read_through
-from toposcope.checkpoints.sources.http_index import Listed, page_of
-from toposcope.checkpoints.sources.http_ranges import filled
-from toposcope.checkpoints.sources.http_requests import Address, opened, refusal, whole_number
-from toposcope.checkpoints.sources.source import DEPTH, MOST_FILES, Access, Bytes, CheckpointError, Files
+from toposcope.checkpoints.sources.cached_reads import cached_lookup, read_cached
+from toposcope.checkpoints.sources.http_index import Index, read_index
+from toposcope.checkpoints.sources.http_ranges import fetch_range
+from toposcope.checkpoints.sources.http_requests import Address, open_response, parse_size, response_error
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Access,
+    Bytes,
+    CheckpointError,
+    Files,
+    checked_size,
+)
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
@@ -23,16 +35,16 @@ if TYPE_CHECKING:
 
     from httpx2 import Response
 
-AT_ONCE = 8
-"""Index pages asked for at the same time."""
+INDEX_THREADS = 8
+"""Index pages requested at the same time."""
 _folders: set[str] = set()
-"""Addresses known to be folders, which need not be asked after before they are listed."""
+"""Addresses known to be folders, which are listed without a request that finds out."""
 _NO_HEAD = (400, 403, 405, 501)
-"""Answers of servers that know GET only."""
+"""Statuses of servers that only know GET."""
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What a server says of an address: a folder, a file of a size and a version, or nothing there."""
+class _Status(msgspec.Struct, frozen=True):
+    """What an address is: a folder, a file of a size and a version, or missing."""
 
     folder: bool = False
     size: int = 0
@@ -46,12 +58,12 @@ def claims(spec: str) -> bool:
 
 
 def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
-    """Return the one place an address names; the server is not asked yet.
+    """Return the one place that an address names; no request is made.
 
     Raises
     ------
     ToposcopeError
-        If the address holds what should not be kept, or is none.
+        If the address is not valid, or holds credentials.
     """
     try:
         parts = urlsplit(spec)
@@ -63,11 +75,11 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
     plain = f"{parts.scheme}://{host}{parts.path}"
     if "@" in parts.netloc:
         raise ToposcopeError(
-            f"{plain}: holds a user name or password, and addresses are kept in studies; put it into ~/.netrc"
+            f"{plain}: holds a user name or password, and addresses are stored in studies; put it into ~/.netrc"
         )
     if parts.query or parts.fragment:
         raise ToposcopeError(
-            f"{plain}: holds a query or fragment, and addresses are kept in studies; give the address without what "
+            f"{plain}: holds a query or fragment, and addresses are stored in studies; give the address without what "
             "follows ? or #, and put credentials into ~/.netrc"
         )
     return [(_name_of(spec) or host, WebSource(spec, access))]
@@ -75,11 +87,11 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
 
 @dataclass(frozen=True)
 class WebFile:
-    """A file of an HTTP server (see `StoredFile`), asked after when its size is first wanted."""
+    """A file of an HTTP server (see `StoredFile`); its size is requested when it is first needed."""
 
     url: str
     access: Access
-    known: _Told | None = field(default=None, compare=False)
+    known: _Status | None = field(default=None, compare=False)
     sha256: str = ""
 
     @property
@@ -89,30 +101,30 @@ class WebFile:
 
     @property
     def size(self) -> int:
-        """As the server tells."""
-        return self._told.size
+        """In bytes."""
+        return self._status.size
 
     @property
     def version(self) -> str:
-        """Its entity tag, or its date of change; empty if the server tells neither."""
-        return self._told.version
+        """Its entity tag or modification date; empty if the server sends neither."""
+        return self._status.version
 
     @cached_property
-    def _told(self) -> _Told:
-        told = self.known or _look(self.url, self.access)
-        if told.folder:
+    def _status(self) -> _Status:
+        status = self.known or _status_of(self.url, self.access)
+        if status.folder:
             raise CheckpointError(f"{self.url}: a folder, where its server lists a file", "unreachable")
-        return told
+        return status
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range."""
-        fill = partial(filled, Address(self.url, self.url), self.size, partial(_same, self.version))
-        return read_through(self, start, stop, f"web:{self.url}", self.access, fill)
+        fill = partial(fetch_range, Address(self.url, self.url), self.size, partial(_is_version, self.version))
+        return read_cached(self, start, stop, f"web:{self.url}", self.access, fill)
 
 
 @dataclass(frozen=True)
 class WebSource:
-    """A file or folder of an HTTP server (see `Source`); an address that ends in a slash is a folder for certain."""
+    """A file or folder of an HTTP server (see `Source`); an address that ends in a slash is a folder."""
 
     url: str
     access: Access
@@ -125,9 +137,9 @@ class WebSource:
     def files(self) -> Files:
         """List the files by the index pages of the server."""
         if not self.url.endswith("/") and self.url not in _folders:
-            told = _look(self.url, self.access)
-            if not told.folder:
-                return {_name_of(self.url): WebFile(self.url, self.access, told)}
+            status = _status_of(self.url, self.access)
+            if not status.folder:
+                return {_name_of(self.url): WebFile(self.url, self.access, status)}
             _folders.add(self.url)
         return {name: WebFile(f"{self.url.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
 
@@ -136,77 +148,68 @@ class WebSource:
         return WebSource(f"{self.url.rstrip('/')}/{quote(name)}", self.access)
 
     def beside(self, name: str) -> WebFile | None:
-        """Return a file in the folder in which this file lies."""
+        """Return a file in the folder of this file."""
         url = f"{self.url.rpartition('/')[0]}/{quote(name)}"
-        ask = partial(_ask_if_there, url)
-        told = looked_up(f"beside {url}", _Told, url, self.access, ask, lasts=False)
-        return None if told.missing or told.folder else WebFile(url, self.access, told)
+        request = partial(_request_status, url, may_be_missing=True)
+        status = cached_lookup(f"beside {url}", _Status, url, self.access, request, immutable=False)
+        return None if status.missing or status.folder else WebFile(url, self.access, status)
 
     def _names(self) -> Iterator[str]:
-        """Name the files, folder by folder."""
+        """Yield the names of the files, folder by folder."""
         folders, count = [""], 0
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for depth in range(DEPTH + 1):
+        with ThreadPoolExecutor(INDEX_THREADS) as pool:
+            for depth in range(MAX_DEPTH + 1):
                 below = []
-                for prefix, listed in zip(folders, pool.map(self._listed, folders), strict=True):
-                    yield from (prefix + name for name in listed.files)
-                    below += [f"{prefix}{name}/" for name in listed.folders if not name.startswith(".")]
-                    _folders.update(f"{self.url.rstrip('/')}/{quote(prefix + name)}" for name in listed.folders)
-                    count += len(listed.files) + len(listed.folders)
-                    if count > MOST_FILES:
-                        raise ToposcopeError(f"{self.url}: more than {MOST_FILES:,} files; name the folder of a series")
-                folders = below if depth < DEPTH else []
+                for prefix, index in zip(folders, pool.map(self._index, folders), strict=True):
+                    yield from (prefix + name for name in index.files)
+                    below += [f"{prefix}{name}/" for name in index.folders if not name.startswith(".")]
+                    _folders.update(f"{self.url.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
+                    count += len(index.files) + len(index.folders)
+                    if count > MAX_FILES:
+                        raise ToposcopeError(f"{self.url}: more than {MAX_FILES:,} files; name the folder of a series")
+                folders = below if depth < MAX_DEPTH else []
 
-    def _listed(self, prefix: str) -> Listed:
+    def _index(self, prefix: str) -> Index:
         url = f"{self.url.rstrip('/')}/{quote(prefix)}"
-        return looked_up(f"index {url}", Listed, url, self.access, partial(page_of, url), lasts=False)
+        return cached_lookup(f"index {url}", Index, url, self.access, partial(read_index, url), immutable=False)
 
 
-def _look(url: str, access: Access) -> _Told:
-    return looked_up(f"look {url}", _Told, url, access, partial(_ask, url), lasts=False)
+def _status_of(url: str, access: Access) -> _Status:
+    return cached_lookup(f"look {url}", _Status, url, access, partial(_request_status, url), immutable=False)
 
 
-def _ask(url: str) -> _Told:
-    """Ask what an address is: without its content, or with one byte of it from a server that will not do without."""
+def _request_status(url: str, *, may_be_missing: bool = False) -> _Status:
+    """Request what an address is, by HEAD, or by one byte of a server that does not serve it."""
     address = Address(url, url)
-    with closing(opened(address, "HEAD")) as response:
-        status = response.status_code
-        if status == 200 and response.url.path.endswith("/"):
-            return _Told(folder=True)
-        length = whole_number(response.headers.get("content-length", ""))
-        if status == 200 and length is not None and "content-encoding" not in response.headers:
-            return _Told(size=checked_size(length, url), version=_version(response.headers))
-        if status == 404 and not url.endswith("/") and _is_there(f"{url}/"):
-            return _Told(folder=True)
-        if status != 200 and status not in _NO_HEAD:
-            raise refusal(response, address)
-    return _ask_for_a_byte(address)
+    with closing(open_response(address, "HEAD")) as head:
+        status = _status_from(head)
+        if head.status_code == 404 and not url.endswith("/") and _exists(f"{url}/"):
+            return _Status(folder=True)
+        usable = head.status_code == 200 and "content-encoding" not in head.headers
+        if status is not None and (status.folder or usable):
+            return status
+        if head.status_code not in (200, *_NO_HEAD) and not may_be_missing:
+            raise response_error(head, address)
+    with closing(open_response(address, headers={"Range": "bytes=0-0"})) as response:
+        # Storages that may not be listed answer 403 for a missing file.
+        if may_be_missing and response.status_code in (403, 404, 410):
+            return _Status(missing=True)
+        if response.status_code not in (200, 206, 416):
+            raise response_error(response, address)
+        return _status_from(response) or _Status(size=checked_size(None, url))
 
 
-def _ask_if_there(url: str) -> _Told:
-    # With GET, as some servers know no other; storages that may not be listed answer 403 of what is not there.
-    with closing(opened(Address(url, url), headers={"Range": "bytes=0-0"})) as response:
-        if response.status_code in (403, 404, 410):
-            return _Told(missing=True)
-    return _ask(url)
+def _status_from(response: "Response") -> _Status | None:
+    """Return what a response says of its address; None if it gives no size."""
+    if response.status_code in (200, 206) and response.url.path.endswith("/"):
+        return _Status(folder=True)
+    header = "content-length" if response.status_code == 200 else "content-range"
+    size = parse_size(response.headers.get(header, "").rpartition("/")[2])
+    return None if size is None or size >= 1 << 63 else _Status(size=size, version=_version(response.headers))
 
 
-def _ask_for_a_byte(address: Address) -> _Told:
-    with closing(opened(address, headers={"Range": "bytes=0-0"})) as response:
-        status = response.status_code
-        if status not in (200, 206, 416):
-            raise refusal(response, address)
-        if response.url.path.endswith("/"):
-            return _Told(folder=True)
-        told = (
-            response.headers.get("content-range", "") if status != 200 else response.headers.get("content-length", "")
-        )
-        size = checked_size(whole_number(told.rpartition("/")[2]), address.location)
-        return _Told(size=size, version=_version(response.headers))
-
-
-def _is_there(url: str) -> bool:
-    with closing(opened(Address(url, url), "HEAD")) as response:
+def _exists(url: str) -> bool:
+    with closing(open_response(Address(url, url), "HEAD")) as response:
         return response.status_code == 200
 
 
@@ -217,11 +220,10 @@ def _version(headers: "Mapping[str, str]") -> str:
     return ""
 
 
-def _same(version: str, response: "Response") -> bool:
-    """Tell whether an answer is of a version, as far as the answer tells."""
+def _is_version(version: str, response: "Response") -> bool:
+    """Return whether a response is of a version, as far as its headers show."""
     name, _, value = version.partition("=")
-    told = response.headers.get(name) if name else None
-    return told is None or told == value
+    return not name or response.headers.get(name, value) == value
 
 
 def _name_of(url: str) -> str:

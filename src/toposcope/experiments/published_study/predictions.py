@@ -8,6 +8,7 @@ import polars as pl
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
+from toposcope.logs import final_losses
 from toposcope.probes import Feature
 from toposcope.typing import Vector
 
@@ -23,8 +24,6 @@ MOST_EVALUATIONS = 10_000
 FLOOR = 0.5
 """Nats; `tda_only` never goes below."""
 DAMPING = 0.1
-FINAL_SHARE = 0.02
-"""Of the logged steps; the final loss is their mean where no validation loss is known (METHODS 7)."""
 
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""
@@ -207,7 +206,7 @@ def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
         return float(trajectory.targets["validation_loss"][-1])
     losses = log.sort("step").get_column("loss").fill_null(np.nan).to_numpy()
     losses = losses[np.isfinite(losses)]
-    return float(losses[-max(1, round(FINAL_SHARE * len(losses))) :].mean()) if len(losses) else np.nan
+    return float(final_losses(losses).mean()) if len(losses) else np.nan
 
 
 def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterator[tuple[float, str, Forecast, float]]:

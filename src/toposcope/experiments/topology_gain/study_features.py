@@ -30,7 +30,6 @@ SAME = 1e-12
 """Relative spread over runs below which a column is constant."""
 DECIMALS = 6
 """Of images and landscapes; what is less is the tail of a Gaussian, and no feature."""
-GRADIENT_NORMS = ("log grad_norm_mean", "log grad_norm_std")
 
 # The grids of images and landscapes, the same for every study. Neural persistence lies in [0, 1]. Lengths are in units
 # of the mean H0 lifetime of the same cloud, so that neither the scale of the weights nor their number moves a point.

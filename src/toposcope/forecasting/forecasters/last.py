@@ -8,10 +8,7 @@ from toposcope.forecasting.forecast import Run
 from toposcope.forecasting.forecasters.law_forecaster import FittedLaw, LawForecaster
 from toposcope.forecasting.forecasters.window import ABSURD
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
-
-SHARE = 0.02
-"""Of the steps logged so far, the mean is taken; at least one."""
+from toposcope.logs import Log, final_losses
 
 
 class Last(LawForecaster):
@@ -21,6 +18,6 @@ class Last(LawForecaster):
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> FittedLaw:
         """Take the mean."""
-        recent = log.loss[-max(1, round(SHARE * len(log.loss))) :]
+        recent = final_losses(log.loss)
         loss = np.minimum(recent, ABSURD * np.median(recent)).mean()
         return FittedLaw(lambda steps: np.full(len(steps), loss), schedule)

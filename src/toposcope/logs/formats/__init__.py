@@ -1,17 +1,20 @@
 """Formats of training logs, one a file.
 
-A format is a module of this package with a function ``runs(path) -> list[Raw]`` and a way to know what is of it;
-adding a format means adding its file. It is known by one of
+A format is a module with a function ``runs(path) -> list[RawLog]`` and a way to recognise it; adding one means adding
+its file to this package, or naming it as an entry point of the group ``toposcope.logs`` in a package of one's own. It
+is recognised by one of
 
 - ``claims(path) -> bool``: is this file or folder of the format, by its name and the names in it? Asked first.
 - ``ENDINGS``, a tuple of endings of files in lower case, and ``looks_like(head) -> bool``: could a file that begins
-  with these bytes be of the format? Asked of a file that is named by the user and has no known ending.
+  with these bytes be of the format? Asked of a file that the user names and whose ending no format has.
+
+What is wrong with a log is raised as a `ToposcopeError` without its place, which `refusing` adds.
 """
 
 import csv
-import importlib
-import pkgutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,25 +22,43 @@ from types import ModuleType
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Raw, one_line
+from toposcope.logs.raw import RawLog, one_line
+from toposcope.plugins import collect
 
 HEAD = 4096
-"""Bytes that tell what a file without a known ending is."""
+"""Bytes by which a file without a known ending is recognised."""
 _NO_LOG = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
 )
-"""What making sense of a file that is no training log may raise."""
+"""What reading a file that is no training log may raise."""
 
 
 @cache
 def _formats() -> list[ModuleType]:
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return sorted(modules, key=lambda m: hasattr(m, "ENDINGS"))
+    formats = collect(__name__, "toposcope.logs", _format_of).values()
+    return sorted(formats, key=lambda m: hasattr(m, "ENDINGS"))
 
 
-def runs_of(path: Path, *, look: bool = False) -> list[Raw] | None:
-    """Return what a file or folder holds, or None if no format claims it.
+def _format_of(module: ModuleType) -> dict[str, ModuleType]:
+    is_format = hasattr(module, "runs") and (hasattr(module, "claims") or hasattr(module, "ENDINGS"))
+    return {module.__name__.rpartition(".")[2]: module} if is_format else {}
+
+
+@contextmanager
+def refusing(where: object) -> Iterator[None]:
+    """Turn whatever reading a bad log raises into one line that names its place."""
+    try:
+        yield
+    except ToposcopeError as error:
+        raise ToposcopeError(f"{where}: cannot be read as a training log: {error}") from error
+    except _NO_LOG as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise ToposcopeError(f"{where}: cannot be read as a training log: {reason}") from error
+
+
+def read_raw(path: Path, *, look: bool = False) -> list[RawLog] | None:
+    """Return the tables in a file or folder, or None if no format claims it.
 
     Parameters
     ----------
@@ -48,20 +69,16 @@ def runs_of(path: Path, *, look: bool = False) -> list[Raw] | None:
     Raises
     ------
     ToposcopeError
-        If it is of a format and cannot be understood.
+        If it is of a format and cannot be read.
     """
-    try:
-        module = next((m for m in _formats() if _claims(m, path)), None)
+    formats = _formats()
+    with refusing(path):
+        module = next((m for m in formats if _claims(m, path)), None)
         if module is None and look and path.is_file():
             with path.open("rb") as file:
                 head = file.read(HEAD)
-            module = next((m for m in _formats() if hasattr(m, "looks_like") and m.looks_like(head)), None)
-        if module is None:
-            return None
-        found: list[Raw] = module.runs(path)
-    except _NO_LOG as error:
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise ToposcopeError(f"{path}: not a training log that can be read ({reason})") from error
+            module = next((m for m in formats if hasattr(m, "looks_like") and m.looks_like(head)), None)
+        found: list[RawLog] | None = module.runs(path) if module else None
     return found
 
 

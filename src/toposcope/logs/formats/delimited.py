@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Raw
+from toposcope.logs.raw import RawLog
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")
@@ -15,7 +15,7 @@ _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
 
 
 def looks_like(head: bytes) -> bool:
-    """Tell whether a file could be a table: text, with a separator in its first line."""
+    """Return whether a file could be a table: text, with a separator in its first line."""
     try:
         first = head.decode("utf-8-sig", errors="strict" if len(head) < 100 else "ignore").partition("\n")[0]
     except UnicodeDecodeError:
@@ -23,19 +23,23 @@ def looks_like(head: bytes) -> bool:
     return b"\0" not in head and any(separator in first for separator in SEPARATORS)
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the table of a file, every column as text."""
-    content = path.read_bytes()
+    return parse(path.read_bytes(), path)
+
+
+def parse(content: bytes, source: Path) -> list[RawLog]:
+    """Return the table in the content of a file."""
     if not content.strip():
-        raise ToposcopeError(f"{path}: the file is empty")
+        raise ToposcopeError("the file is empty")
     if b"\0" in content:
-        raise ToposcopeError(f"{path}: not a table of text (it holds zero bytes)")
+        raise ToposcopeError("not a table of text (it holds zero bytes)")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # a character cut in two at the end of a growing log is no damage
+        # in a growing log, the last character may be cut in two
         if error.start < len(content) - 4:
-            raise ToposcopeError(f"{path}: not UTF-8 text; save it as such") from error
+            raise ToposcopeError("not UTF-8 text; save it as such") from error
         text = content[: error.start].decode("utf-8-sig")
     text, remarks = _whole_lines(text)
     header = text.partition("\n")[0]
@@ -43,13 +47,11 @@ def runs(path: Path) -> list[Raw]:
     try:
         table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
     except pl.exceptions.PolarsError as error:
-        raise ToposcopeError(
-            f"{path}: not a table with {separator!r} between columns; a quote may not be closed"
-        ) from error
+        raise ToposcopeError(f"not a table with {separator!r} between columns; a quote may not be closed") from error
     if separator == ";":
-        # where semicolons part the columns, a comma may part the decimals
+        # with semicolons between the columns, a comma may stand before the decimals
         table = table.with_columns(pl.all().str.replace(r"^\s*([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)\s*$", "$1.$2"))
-    return [Raw(path, "", table, remarks=remarks)]
+    return [RawLog(source, "", table, remarks=remarks)]
 
 
 def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
@@ -67,7 +69,7 @@ def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_cut(number: str, before: list[str]) -> bool:
-    """Tell whether a number may have lost its end, beside those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
+    """Return whether a number may have lost its end, beside those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
     if before[-1].isdigit():
         return len(number) < len(before[-1])
     return len(number) < min(map(len, before)) or _CUT_EXPONENT.search(number) is not None

@@ -8,51 +8,62 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Raw, counted
+from toposcope.logs.raw import RawLog, plural
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
 
 
 def looks_like(head: bytes) -> bool:
-    """Tell whether a file could be JSON."""
+    """Return whether a file could be JSON."""
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the rows of a file."""
-    content = path.read_bytes()
+    return parse(path.read_bytes(), path)
+
+
+def parse(content: bytes, source: Path) -> list[RawLog]:
+    """Return the rows in the content of a file, by run."""
     if not content.strip():
-        raise ToposcopeError(f"{path}: the file is empty")
+        raise ToposcopeError("the file is empty")
     # a character cut in two at the end of a growing log is on a line that is cut anyway
     text = content.decode("utf-8-sig", errors="replace")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except json.JSONDecodeError as error:
         rows, remarks = _lines(text)
         if not rows:
-            raise ToposcopeError(f"{path}: neither JSON nor a JSON object a line ({error})") from error
-        return [Raw(path, "", table_of(rows), remarks=remarks)]
-    if isinstance(found, dict) and found and all(_is_rows(value) for value in found.values()):
-        return [Raw(path, str(name), table_of(rows)) for name, rows in found.items()]
-    if isinstance(found, dict):
-        of_runs = {name: _columns(value) if isinstance(value, dict) else None for name, value in found.items()}
-        if found and all(of_runs.values()):
-            return [Raw(path, str(name), table_of(rows)) for name, rows in of_runs.items() if rows]
-        lists = [name for name, value in found.items() if _is_rows(value)]
-        if len(lists) == 1:
-            rows = found.pop(lists[0])
-            return [Raw(path, "", table_of(rows), facts=dict(_flat(found)))]
-        columns = _columns(found)
-        found = columns if columns is not None else [found]
-    if not _is_rows(found):
-        raise ToposcopeError(f"{path}: no rows of a log in it; a list of objects is needed, one a step")
-    return [Raw(path, "", table_of(found))]
+            raise ToposcopeError(f"neither JSON nor a JSON object a line ({error})") from error
+        return [RawLog(source, "", table_of(rows), remarks=remarks)]
+    if isinstance(document, dict):
+        return _of_object(document, source)
+    if document != [] and not _is_rows(document):
+        raise ToposcopeError("no rows of a log in it; a list of objects is needed, one a step")
+    return [RawLog(source, "", table_of(document))]
+
+
+def _of_object(document: dict[str, Any], source: Path) -> list[RawLog]:
+    """Return the rows in an object: lists of rows or columns by run, rows with facts, columns, or a single row."""
+    if document and all(_is_rows(value) for value in document.values()):
+        return [RawLog(source, str(name), table_of(rows)) for name, rows in document.items()]
+    by_run = {name: _columns(value) if isinstance(value, dict) else None for name, value in document.items()}
+    if document and all(by_run.values()):
+        return [RawLog(source, str(name), table_of(rows)) for name, rows in by_run.items() if rows]
+    lists = [name for name, value in document.items() if _is_rows(value)]
+    if len(lists) == 1:
+        rows = document.pop(lists[0])
+        return [RawLog(source, "", table_of(rows), facts=dict(_flat(document)))]
+    columns = _columns(document)
+    return [RawLog(source, "", table_of(columns if columns is not None else [document]))]
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """Return rows as a table; ``{"train": {"loss": 3}}`` has a column ``train/loss``, and lists are left out."""
     flat = [dict(_flat(row)) if any(isinstance(v, dict | list) for v in row.values()) else row for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
+    if flat and not names:
+        raise ToposcopeError("its rows are empty")
     return pl.DataFrame([_series(name, [row.get(name) for row in flat]) for name in names])
 
 
@@ -71,13 +82,13 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]
             yield f"{prefix}{name}", value
 
 
-def _is_rows(found: object) -> bool:
-    return isinstance(found, list) and bool(found) and all(isinstance(row, dict) for row in found)
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
-def _columns(found: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the rows of columns by name, be they lists or, as pandas writes them, objects; None if it has none."""
-    lists = {n: list(v.values()) if isinstance(v, dict) else v for n, v in found.items() if isinstance(v, dict | list)}
+def _columns(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of columns by name, lists or, as pandas writes them, objects; None if these are no columns."""
+    lists = {n: list(v.values()) if isinstance(v, dict) else v for n, v in value.items() if isinstance(v, dict | list)}
     lists = {n: v for n, v in lists.items() if v and not any(isinstance(x, dict | list) for x in v)}
     if len({len(v) for v in lists.values()}) != 1 or len(lists) < 2:
         return None
@@ -88,11 +99,11 @@ def _lines(text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return the rows that are whole, and a remark on the lines that are not; no rows if those are most."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
-        found: list[Any] = json.loads(f"[{','.join(lines)}]")  # several times as fast as line by line
+        whole: list[Any] = json.loads(f"[{','.join(lines)}]")  # several times as fast as line by line
     except json.JSONDecodeError:
-        found = []
-    if _is_rows(found):
-        return found, ()
+        whole = []
+    if _is_rows(whole):
+        return whole, ()
     rows: list[dict[str, Any]] = []
     bad: list[int] = []
     for number, line in enumerate(lines):
@@ -108,4 +119,4 @@ def _lines(text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         return [], ()
     if bad == [len(lines) - 1]:
         return rows, ("the last line was cut in the middle: ignored",)
-    return rows, (f"{counted(len(bad), 'line is', 'lines are')} no JSON object: ignored",) if bad else ()
+    return rows, (f"{plural(len(bad), 'line is', 'lines are')} no JSON object: ignored",) if bad else ()

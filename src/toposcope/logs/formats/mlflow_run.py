@@ -5,30 +5,30 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Raw, counted
-from toposcope.logs.shapes import widened
+from toposcope.logs.raw import RawLog, plural
+from toposcope.logs.splitting import pivot_long
 
 
 def claims(path: Path) -> bool:
-    """Tell whether it is the folder of one run."""
+    """Return whether the path is the folder of one run."""
     return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the metrics of a run, with its parameters as facts."""
     if "lifecycle_stage: deleted" in _text(path / "meta.yaml"):
-        raise ToposcopeError(f"{path}: a run that was deleted in MLflow")
+        raise ToposcopeError("the run was deleted in MLflow")
     metrics = path / "metrics"
     files = sorted(file for file in metrics.rglob("*") if file.is_file())
     remarks: list[str] = []
     tables = [_metric(file, file.relative_to(metrics).as_posix(), remarks) for file in files]
     if not tables:
-        raise ToposcopeError(f"{path}: no metric was logged")
+        raise ToposcopeError("no metric was logged")
     parameters = path / "params"
     facts: dict[str, object] = {f.name: _text(f) for f in sorted(parameters.glob("*")) if f.is_file()}
     name = path / "tags" / "mlflow.runName"
-    called = _text(name) if name.is_file() else path.name
-    return [Raw(path, called, widened(pl.concat(tables), "key"), facts=facts, remarks=tuple(remarks))]
+    run = _text(name) if name.is_file() else path.name
+    return [RawLog(path, run, pivot_long(pl.concat(tables), "key"), facts=facts, remarks=tuple(remarks))]
 
 
 def _text(file: Path) -> str:
@@ -48,6 +48,6 @@ def _metric(file: Path, name: str, remarks: list[str]) -> pl.DataFrame:
     rows = [(name, line[1], line[2]) for line in lines if len(line) == 3]
     if len(rows) < len(lines):
         remarks.append(
-            f"metric {name}: {counted(len(lines) - len(rows), 'line has', 'lines have')} not 3 parts: ignored"
+            f"metric {name}: {plural(len(lines) - len(rows), 'line has', 'lines have')} not 3 parts: ignored"
         )
     return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String, "step": pl.String}, orient="row")

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.logs.formats import delimited, json_rows
-from toposcope.logs.raw import Raw, numbers
+from toposcope.logs.raw import RawLog, numbers
 
 NAMES = ("log.csv", "training_log.json")
 DECLARATION = "run.json"
@@ -19,7 +19,7 @@ def claims(path: Path) -> bool:
     return path.name in NAMES if path.is_file() else any((path / name).is_file() for name in NAMES)
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the log, with what ``run.json`` beside it says of the run."""
     file = path if path.is_file() else next(path / name for name in NAMES if (path / name).is_file())
     found = delimited.runs(file) if file.suffix == ".csv" else json_rows.runs(file)

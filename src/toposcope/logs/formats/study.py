@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.logs.raw import Raw
+from toposcope.logs.raw import RawLog
 
 FILES = ("study.toml", "study.db")
 
@@ -20,7 +20,7 @@ def claims(path: Path) -> bool:
     return (path.is_dir() or path.name in FILES) and all((folder / name).is_file() for name in FILES)
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the logs of the runs that the study declares; runs trained in it are one family."""
     folder = path.parent if path.is_file() else path
     declaration = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
@@ -29,7 +29,7 @@ def runs(path: Path) -> list[Raw]:
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
         return [
-            Raw(
+            RawLog(
                 folder,
                 run,
                 _log(store, run),

@@ -9,22 +9,22 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import Raw
-from toposcope.logs.shapes import widened
+from toposcope.logs.raw import RawLog
+from toposcope.logs.splitting import pivot_long
 
 MARK = "tfevents"
 LENGTH = struct.Struct("<Q")
 BEFORE, AFTER = 12, 4
 """Bytes around each event: its length and a check sum, and a check sum of the event.
 
-The sums are not computed: in Python that takes most of the time, and a cut file is known by its lengths.
+The sums are not checked: in Python that takes most of the time, and the lengths show where a file is cut.
 """
 DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64}
 """Of tensors that may be scalars, by number in TensorFlow's types.proto."""
 
 
 def claims(path: Path) -> bool:
-    """Tell whether it is an event file, or a folder with some right in it: those of one run, resumed or not."""
+    """Return whether the path is an event file, or a folder that holds some: those of one run, resumed or not."""
     return MARK in path.name if path.is_file() else bool(_files(path))
 
 
@@ -34,16 +34,16 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if MARK in file.name and file.is_file()) if path.is_dir() else []
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the scalars of a run, and of those in folders below."""
     below = sorted(folder for folder in path.rglob("*") if folder.is_dir() and _files(folder)) if path.is_dir() else []
     found = [raw for folder in (path, *below) if (raw := _run(folder)) is not None]
     if not found:
-        raise ToposcopeError(f"{path}: no scalars in it; nothing was logged yet, or it is damaged")
+        raise ToposcopeError("no scalars in it; nothing was logged yet, or it is damaged")
     return found
 
 
-def _run(path: Path) -> Raw | None:
+def _run(path: Path) -> RawLog | None:
     """Return the scalars of event files, in the order of their names, which hold the time; None if there are none."""
     keys: list[str] = []
     steps: list[int] = []
@@ -58,7 +58,7 @@ def _run(path: Path) -> Raw | None:
         return None
     table = pl.DataFrame({"key": keys, "step": steps, "value": values}, schema_overrides={"value": pl.Float64})
     name = "" if path.is_dir() else path.resolve().parent.name
-    return Raw(path, name, widened(table, "key"), remarks=tuple(remarks))
+    return RawLog(path, name, pivot_long(table, "key"), remarks=tuple(remarks))
 
 
 def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]:
@@ -67,7 +67,7 @@ def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]
         from tensorboard.compat.proto.event_pb2 import Event
     except ImportError as error:
         raise ToposcopeError(
-            f"{file}: TensorBoard event files are read with TensorBoard: pip install 'toposcope[tensorboard]'"
+            "TensorBoard event files are read with TensorBoard: pip install 'toposcope[tensorboard]'"
         ) from error
     from google.protobuf.message import DecodeError
 

@@ -2,47 +2,60 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.formats.json_rows import table_of
-from toposcope.logs.raw import Raw
+from toposcope.logs.raw import RawLog
 
 NAME = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
+_IN_CHECKPOINT = re.compile(rf"(checkpoint-[^/]*)/{re.escape(NAME)}")
 
 
 def claims(path: Path) -> bool:
-    """Tell whether it is such a file, or a folder with one in it or in a checkpoint in it."""
+    """Return whether the path is such a file, or a folder with one in it or in a checkpoint in it."""
     return _file(path) is not None
 
 
 def _file(path: Path) -> Path | None:
     if path.is_file():
         return path if path.name == NAME else None
-    if (path / NAME).is_file():
-        return path / NAME
+    states = [path / NAME, *path.glob(f"checkpoint-*/{NAME}")]
+    newest = newest_state(state.relative_to(path).as_posix() for state in states if state.is_file())
+    return path / newest if newest else None
+
+
+def newest_state(names: Iterable[str]) -> str | None:
+    """Return the state of a run among the files of its folder: its own, else that of the newest checkpoint."""
+    names = sorted(names)
+    in_checkpoints = [match for name in names if (match := _IN_CHECKPOINT.fullmatch(name))]
+    if NAME in names or not in_checkpoints:
+        return NAME if NAME in names else None
     from toposcope.checkpoints.steps import step_of  # what it imports takes long
 
-    states = {step_of(place.name) or 0: place / NAME for place in path.glob("checkpoint-*") if (place / NAME).is_file()}
-    return states[max(states)] if states else None
+    return max(in_checkpoints, key=lambda match: step_of(match[1]) or 0)[0]
 
 
-def runs(path: Path) -> list[Raw]:
+def runs(path: Path) -> list[RawLog]:
     """Return the rows that were logged; the state of the newest checkpoint has all of them."""
     file = _file(path)
     if file is None:
-        raise ToposcopeError(f"{path}: no {NAME} in it any more")
-    try:
-        state = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{file}: not JSON ({error}); it may have been cut in the middle") from error
-    rows = state.get("log_history") if isinstance(state, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ToposcopeError(f"{file}: no log_history in it, the list of what the Trainer logged")
-    if not rows:
-        raise ToposcopeError(f"{file}: nothing was logged yet (log_history is empty)")
+        raise ToposcopeError(f"no {NAME} in it any more")
     folder = file.resolve().parent
     if _CHECKPOINT.fullmatch(folder.name):
         folder = folder.parent
-    return [Raw(file, folder.name, table_of(rows), facts={"max_steps": state.get("max_steps")})]
+    return parse(file.read_bytes(), file, folder.name)
+
+
+def parse(content: bytes, source: Path, name: str = "") -> list[RawLog]:
+    """Return the rows in the content of a state."""
+    try:
+        state = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ToposcopeError(f"not JSON ({error}); the file may have been cut in the middle") from error
+    rows = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ToposcopeError("no log_history in it, the list of what the Trainer logged")
+    return [RawLog(source, name, table_of(rows), facts={"max_steps": state.get("max_steps")})]

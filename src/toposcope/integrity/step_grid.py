@@ -1,27 +1,27 @@
-"""Steps that are missing from the grid a series itself lays down, or that stand between its points.
+"""Steps that are missing from a series' own grid, or lie between its points.
 
-A grid is a few *pieces*, one after another: multiples of a spacing, from some point on, and powers of two. Pythia's is
-0, 1, 2, 4 ... 512, then 1000, 2000 ... 143000. The pieces are found as the cheapest description of the steps: a piece
-costs `PIECE`, each point of it that is missing or superfluous 1, each step on no piece `LONE`; step 0 is free.
+A grid is a sequence of *pieces*: multiples of a spacing from some point on, or powers of two. Pythia's is 0, 1, 2, 4
+... 512, then 1000, 2000 ... 143000. The pieces are the cheapest description of the steps: a piece costs `PIECE_COST`,
+each of its points that is missing or extra 1, each step on no piece `LONE_STEP_COST`; step 0 is free.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from toposcope.integrity.finding import Finding, told_steps
+from toposcope.integrity.finding import Finding, steps_text
 
-PIECE = 2.5
-"""Two exceptions are told as exceptions; three could as well be a grid of their own."""
-LONE = 2.25
-"""A step beyond a gap of two still belongs to the piece before it."""
-FEWEST = 5
-"""Points from which on a piece is believed: four equal distances, or four doublings, are no chance."""
-EXPLAINED = 0.85
-"""Share of the steps that must lie on pieces; a series with less of a grid is not judged by one."""
-ROUNDED = 2
-"""Spacings that rounding alone may bring about."""
-MOST_RUNS = 200
+PIECE_COST = 2.5
+"""Two exceptions are exceptions; three could as well be a piece of their own."""
+LONE_STEP_COST = 2.25
+"""So that a step beyond a gap of two still belongs to the piece before it."""
+MIN_POINTS = 5
+"""Points of a piece: four equal distances, or four doublings, are no coincidence."""
+MIN_COVERAGE = 0.85
+"""Share of the steps that must lie on pieces for a series to be judged by its grid."""
+MAX_ROUNDED_SPACING = 2
+"""Largest spacing that the rounding of a logarithmic grid can produce."""
+MAX_SPACING_CHANGES = 200
 """A series whose spacing changes more often has no grid."""
 
 
@@ -42,8 +42,8 @@ class _Piece:
         return found
 
 
-def off_grid(steps: Sequence[int]) -> list[Finding]:
-    """Find missing and extra steps; of a short or irregular series nothing is said.
+def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
+    """Find missing and extra steps; a short or irregular series has neither.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def off_grid(steps: Sequence[int]) -> list[Finding]:
     pieces = _pieces(list(steps))
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]
-    # Rounded logarithmic grids begin with whole numbers in a row: such are a grid only if they are all of it.
-    needed = 1 if any(0 < p.spacing <= ROUNDED for p in pieces) else EXPLAINED
+    # Rounded logarithmic grids begin with consecutive numbers, which are a grid only if every step lies on it.
+    needed = 1 if any(0 < p.spacing <= MAX_ROUNDED_SPACING for p in pieces) else MIN_COVERAGE
     if not pieces or len(covered) < needed * len(judged):
         return []
     expected = {point for piece in pieces for point in piece.points()} | _between(pieces)
@@ -62,81 +62,81 @@ def off_grid(steps: Sequence[int]) -> list[Finding]:
     # A step soon after the beginning is often saved for its own sake.
     first = min((p.start + p.spacing for p in pieces if p.start <= 0), default=0)
     extra = [s for s in covered if s not in expected and s > first]
-    if len(missing) + len(extra) > (1 - EXPLAINED) * len(steps) + 1 and not _is_one_gap(missing, steps):
+    if len(missing) + len(extra) > (1 - MIN_COVERAGE) * len(steps) + 1 and not _is_one_gap(missing, steps):
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
-    grid = ", then ".join(_told(piece) for piece in pieces)
+    grid = ", then ".join(_text(piece) for piece in pieces)
     found = []
     if missing:
-        message = f"{told_steps(missing)}: missing from the series' own grid ({grid})"
+        message = f"{steps_text(missing)}: missing from the series' own grid ({grid})"
         found.append(Finding("missing steps", "fault", tuple(missing), "", message))
     if extra:
-        message = f"{told_steps(extra)}: between the points of the series' own grid ({grid})"
+        message = f"{steps_text(extra)}: between the points of the series' own grid ({grid})"
         found.append(Finding("extra steps", "fault", tuple(extra), "", message))
     return found
 
 
-def _told(piece: _Piece) -> str:
+def _text(piece: _Piece) -> str:
     return f"every {piece.spacing} from {piece.start}" if piece.spacing else f"powers of two from {piece.start}"
 
 
 def _is_one_gap(missing: Sequence[int], steps: Sequence[int]) -> bool:
-    """Tell whether all that is missing is missing in one place."""
+    """Return whether all missing steps lie in one gap."""
     return bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
 
 
-_Told = tuple[float, tuple[_Piece, ...]]
-_NEVER: _Told = (float("inf"), ())
+_Description = tuple[float, tuple[_Piece, ...]]
+_NEVER: _Description = (float("inf"), ())
 
 
 def _pieces(steps: list[int]) -> list[_Piece]:
     """Return the cheapest description, by dynamic programming over the points where the distance changes."""
     distances = [b - a for a, b in pairwise(steps)]
-    turns = [0, *(k for k in range(1, len(distances)) if distances[k] != distances[k - 1]), len(steps) - 1]
+    changes = [0, *(k for k in range(1, len(distances)) if distances[k] != distances[k - 1]), len(steps) - 1]
     spacings = sorted({d for d, run in groupby(distances) if len(list(run)) >= 2})
-    if len(steps) <= FEWEST or len(turns) > MOST_RUNS:
+    if len(steps) <= MIN_POINTS or len(changes) > MAX_SPACING_CHANGES:
         return []
-    # The cheapest ways to a turn with all before it told: the turn itself told as well, or not yet.
-    through, to = [_NEVER] * len(turns), [(0.0, ()), *[_NEVER] * (len(turns) - 1)]
-    for i, turn in enumerate(turns):
-        lone = LONE if steps[turn] > 0 else 0.0
+    # The cheapest descriptions of all steps up to a change: with the change itself, or without.
+    through, to = [_NEVER] * len(changes), [(0.0, ()), *[_NEVER] * (len(changes) - 1)]
+    for i, change in enumerate(changes):
+        lone = LONE_STEP_COST if steps[change] > 0 else 0.0
         through[i] = min(through[i], (to[i][0] + lone, to[i][1]), key=_cost)
-        cost, told = min(through[i], to[i], key=_cost)
-        for spacing in (0, *spacings) if steps[turn] > 0 else spacings:
-            for j, piece, exceptions in _runs_on(steps, turns, i, spacing):
-                through[j] = min(through[j], (cost + PIECE + exceptions, (*told, piece)), key=_cost)
-        if i + 1 < len(turns):
-            inside = turns[i + 1] - turn - 1
-            to[i + 1] = (through[i][0] + LONE * inside, through[i][1])
+        cost, described = min(through[i], to[i], key=_cost)
+        for spacing in (0, *spacings) if steps[change] > 0 else spacings:
+            for j, piece, exceptions in _extensions(steps, changes, i, spacing):
+                through[j] = min(through[j], (cost + PIECE_COST + exceptions, (*described, piece)), key=_cost)
+        if i + 1 < len(changes):
+            inside = changes[i + 1] - change - 1
+            to[i + 1] = (through[i][0] + LONE_STEP_COST * inside, through[i][1])
     return _joined([_from_the_first(piece, steps) for piece in through[-1][1]])
 
 
-def _cost(told: _Told) -> float:
-    return told[0]
+def _cost(described: _Description) -> float:
+    return described[0]
 
 
 def _from_the_first(piece: _Piece, steps: list[int]) -> _Piece:
-    """Let powers of two begin with the first step there is: 0, 1, 2, 4 begins with equal distances, which hid it."""
+    """Start powers of two at the first positive step: the equal distances of 0, 1, 2 hide it."""
     before = [s for s in steps if 0 < s < piece.start]
     if piece.spacing == 0 and before and all(_index(s, before[0], 0) is not None for s in [*before, piece.start]):
         return _Piece(before[0], piece.stop, 0)
     return piece
 
 
-def _runs_on(steps: list[int], turns: list[int], i: int, spacing: int) -> list[tuple[int, _Piece, float]]:
-    """Return how far a piece may go that begins at the i-th turn: the turn where it ends, it, and its exceptions."""
-    start = steps[turns[i]]
-    on, at, found = 1, turns[i], []
-    for j in range(i + 1, len(turns)):
-        for k in range(at + 1, turns[j] + 1):
+def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> list[tuple[int, _Piece, float]]:
+    """Return the pieces that begin at the i-th change: the change where each ends, it, and its exceptions."""
+    start = steps[changes[i]]
+    on, at, found = 1, changes[i], []
+    for j in range(i + 1, len(changes)):
+        for k in range(at + 1, changes[j] + 1):
             on += _index(steps[k], start, spacing) is not None
-        at = turns[j]
+        at = changes[j]
         last = _index(steps[at], start, spacing)
-        extra = at - turns[i] + 1 - on
-        if extra > len(steps) * (1 - EXPLAINED) + 1:
+        extra = at - changes[i] + 1 - on
+        if extra > len(steps) * (1 - MIN_COVERAGE) + 1:
             break
-        if last is not None and on >= FEWEST:
+        if last is not None and on >= MIN_POINTS:
             missing = last + 1 - on
             if missing + extra <= on / 2:
                 found.append((j, _Piece(start, steps[at], spacing), float(missing + extra)))
@@ -144,7 +144,7 @@ def _runs_on(steps: list[int], turns: list[int], i: int, spacing: int) -> list[t
 
 
 def _index(step: int, start: int, spacing: int) -> int | None:
-    """Return which point of a piece a step is."""
+    """Return the index of a step among the points of a piece, or None."""
     if spacing:
         return (step - start) // spacing if (step - start) % spacing == 0 else None
     ratio, rest = divmod(step, start)
@@ -152,7 +152,7 @@ def _index(step: int, start: int, spacing: int) -> int | None:
 
 
 def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Join neighbours of one spacing that lie on one line: what parts them is a gap."""
+    """Join neighbours of one spacing whose points are in phase: only a gap separates them."""
     joined: list[_Piece] = []
     for piece in pieces:
         before = joined[-1] if joined else None
@@ -164,17 +164,17 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _between(pieces: Sequence[_Piece]) -> set[int]:
-    """Return points where one piece hands over to the next that belong to either and are easily lost.
+    """Return the points expected between one piece and the next.
 
-    Multiples of a spacing begin with the first multiple after the piece before; powers of two go on as long as one more
-    fits, where only one does.
+    Multiples of a spacing begin with the first multiple after the piece before; powers of two go on for one more where
+    exactly one fits.
     """
     found = set()
     for before, after in pairwise(pieces):
         if after.spacing > before.spacing and after.start % after.spacing == 0:
             begin = (before.stop // after.spacing + 1) * after.spacing
             lost = range(begin, after.start, after.spacing)
-            if len(lost) > PIECE and not before.spacing and after.start <= 2 * before.stop:
+            if len(lost) > PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
                 # Powers of two up to 512, then every 100 from 1000: a round number where the next power would be.
                 lost = range(after.start, after.start)
             found |= set(lost)

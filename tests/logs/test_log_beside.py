@@ -11,20 +11,21 @@ import pytest
 from numpy.testing import assert_array_equal
 from small_checkpoints import refused
 
-from toposcope.checkpoints.logs import COLUMNS, TrainingLog, read_log
+from toposcope.logs import COLUMNS, LogTable, log_beside, read_log
+from toposcope.logs.columns import target_of
 
 
-def read(folder: Path) -> TrainingLog:
-    log = read_log(folder)
+def read(folder: Path) -> LogTable:
+    log = log_beside(folder)
     assert log is not None
     return log
 
 
-def assert_logged(log: TrainingLog, steps: list[int], columns: Mapping[str, list[float]]) -> None:
+def assert_logged(log: LogTable, steps: list[int], columns: Mapping[str, list[float]]) -> None:
     """These columns, and nothing in the others."""
     assert log.steps.dtype == np.int64
     assert log.steps.tolist() == steps
-    assert tuple(log.values) == COLUMNS
+    assert tuple(log.values) == (*COLUMNS, *(name for name in columns if name not in COLUMNS))
     for column, values in log.values.items():
         assert values.dtype == np.float64
         assert_array_equal(values, columns.get(column, [np.nan] * len(steps)), err_msg=column)
@@ -34,7 +35,7 @@ def trainer_state(*history: dict[str, float]) -> str:
     return json.dumps({"global_step": 4, "log_history": history})
 
 
-def test_our_log(tmp_path: Path) -> None:
+def test_the_log_of_a_run_trained_here(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(
         "step,loss,learning_rate,grad_norm,tokens,flops,validation_loss\n"
         "0,4.5,0.0,1.25,0,0,4.75\n"
@@ -73,12 +74,39 @@ def test_the_norm_of_the_weights(name: str, tmp_path: Path) -> None:
     assert_logged(read(tmp_path), [0], {"loss": [4.5], "weight_norm": [10.5]})
 
 
-def test_what_a_log_lacks_is_filled_from_another() -> None:
-    log = TrainingLog.of({0: {"loss": 4.0}, 10: {"grad_norm": 1.0}, 20: {"loss": 3.0}})
-    more = TrainingLog.of({10: {"loss": 3.5, "grad_norm": 9.0}, 20: {"loss": 9.0}, 30: {"validation_loss": 2.5}})
+def test_losses_of_any_sign_and_accuracies(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "step,loss,eval_loss,eval/c4/loss,train/bpb,eval_accuracy,epoch\n"
+        "10,-0.5,3.5,3.75,1.25,,0\n"
+        "20,-1.5,,,1.0,0.25,1\n"
+    )
+    nan = np.nan
+    columns = {
+        "loss": [-0.5, -1.5],
+        "validation_loss": [3.5, nan],
+        "train/bpb": [1.25, 1.0],
+        "eval/c4/loss": [3.75, nan],
+        "eval_accuracy": [nan, 0.25],
+    }
+    assert_logged(read(tmp_path), [10, 20], columns)
+    log = read_log(tmp_path, columns={"loss": "train/bpb"})
+    assert log.table is not None
+    assert log.table.values["eval_accuracy"][1] == 0.25
+    seen = log.until(10)
+    assert seen is not None
+    assert seen.table is not None
+    assert seen.table.steps.tolist() == [10]
+    described = {name: target_of(name) for name in log.table.further_targets}
+    assert not described["eval_accuracy"].lower_is_better
+    assert (described["train/bpb"].lower_is_better, described["train/bpb"].unit) == (True, "bits per byte")
+
+
+def test_missing_values_are_filled_from_another_log() -> None:
+    log = LogTable.from_rows({0: {"loss": 4.0}, 10: {"grad_norm": 1.0}, 20: {"loss": 3.0}})
+    more = LogTable.from_rows({10: {"loss": 3.5, "grad_norm": 9.0}, 20: {"loss": 9.0}, 30: {"validation_loss": 2.5}})
     nan = np.nan
     assert_logged(
-        log.filled(more),
+        log.filled_from(more),
         [0, 10, 20, 30],
         {
             "loss": [4.0, 3.5, 3.0, nan],
@@ -86,8 +114,12 @@ def test_what_a_log_lacks_is_filled_from_another() -> None:
             "validation_loss": [nan, nan, nan, 2.5],
         },
     )
-    assert_logged(log.filled(TrainingLog.of({})), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]})
-    assert_logged(TrainingLog.of({}).filled(log), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]})
+    assert_logged(
+        log.filled_from(LogTable.from_rows({})), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]}
+    )
+    assert_logged(
+        LogTable.from_rows({}).filled_from(log), [0, 10, 20], {"loss": [4, nan, 3], "grad_norm": [nan, 1, nan]}
+    )
 
 
 @pytest.mark.parametrize("place", [".", "checkpoint-4"])
@@ -107,11 +139,12 @@ def test_rows_of_a_trainer_are_merged_by_step(place: str, tmp_path: Path) -> Non
         "learning_rate": [2e-3, 1e-3],
         "grad_norm": [1.5, 1.25],
         "validation_loss": [3.75, 3.25],
+        "train_loss": [np.nan, 3.3],
     }
     assert_logged(read(tmp_path), [2, 4], columns)
 
 
-def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
+def test_the_newest_state_of_a_trainer_counts(tmp_path: Path) -> None:
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -120,7 +153,7 @@ def test_the_newest_checkpoint_of_a_trainer_knows_most(tmp_path: Path) -> None:
     assert read(tmp_path).steps.tolist() == list(range(10))
 
 
-def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+def test_the_newest_state_is_that_of_the_highest_step(tmp_path: Path) -> None:
     for age, step in enumerate((10, 9)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
@@ -148,7 +181,7 @@ def test_the_log_beside_one_file(tmp_path: Path) -> None:
 
 def test_no_log(tmp_path: Path) -> None:
     (tmp_path / "log.txt").touch()
-    assert read_log(tmp_path) is None
+    assert log_beside(tmp_path) is None
 
 
 @pytest.mark.parametrize(("name", "content"), [("log.csv", "step,loss\n"), ("training_log.json", "[]")])
@@ -186,15 +219,15 @@ BROKEN = {
 @pytest.mark.parametrize(("name", "content"), [(name, content) for name, all_ in BROKEN.items() for content in all_])
 def test_a_broken_log_is_named(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
-    with refused(tmp_path / name, "not a training log"):
-        read_log(tmp_path)
+    with refused(tmp_path / name, "cannot be read as a training log"):
+        log_beside(tmp_path)
 
 
 def test_a_broken_log_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("loss\n1.0\n")
     (tmp_path / "training_log.json").write_text('[{"step": 1, "loss": 1.0}]')
     with refused(tmp_path / "log.csv"):
-        read_log(tmp_path)
+        log_beside(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +241,7 @@ def test_a_broken_log_is_not_passed_over(tmp_path: Path) -> None:
     ],
     ids=["infinite step", "huge step", "deep", "binary", "one field"],
 )
-def test_a_strangely_broken_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_log_is_named(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with refused(tmp_path / name, "not a training log"):
-        read_log(tmp_path)
+    with refused(tmp_path / name, "cannot be read as a training log"):
+        log_beside(tmp_path)

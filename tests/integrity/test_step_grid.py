@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from sick_series import PYTHIA
 
-from toposcope.integrity.grid import off_grid
+from toposcope.integrity.step_grid import missing_and_extra
 
 
 def found(steps: list[int]) -> dict[str, tuple[int, ...]]:
-    return {finding.check: finding.steps for finding in off_grid(steps)}
+    return {finding.check: finding.steps for finding in missing_and_extra(steps)}
 
 
 REGULAR = {

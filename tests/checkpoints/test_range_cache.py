@@ -13,8 +13,8 @@ from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import Bytes, StoredFile, fetching, roots
-from toposcope.checkpoints.sources.kept import CHECK, Kept, keep_from_text
+from toposcope.checkpoints.sources import Bytes, StoredFile, cached_reads, roots
+from toposcope.checkpoints.sources.range_cache import CHECKSUM_BYTES, RangeCache, parse_keep
 from toposcope.errors import ToposcopeError
 
 MB = 1_000_000
@@ -24,8 +24,8 @@ CONTENT = np.random.default_rng(0).bytes(SIZE)
 
 @pytest.fixture
 def server(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(fetching, "SMALL", 0)
-    monkeypatch.setattr(fetching, "PAGE", 1)
+    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 0)
+    monkeypatch.setattr(cached_reads, "PAGE_BYTES", 1)
     (served / "a.bin").write_bytes(CONTENT)
     with running(RangeServer(served)) as server:
         yield server
@@ -58,7 +58,7 @@ def total(folder: Path) -> int:
     ],
 )
 def test_the_text_of_the_option(text: str, keep: int | None) -> None:
-    assert keep_from_text(text) == keep
+    assert parse_keep(text) == keep
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_text_of_the_option(text: str, keep: int | None) -> None:
 )
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ToposcopeError, match="write none, all, or lru: and a size, such as lru:10GB"):
-        keep_from_text(text)
+        parse_keep(text)
 
 
 def test_what_was_read_is_not_fetched_again(server: RangeServer, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_what_was_read_is_not_fetched_again(server: RangeServer, tmp_path: Path)
 def test_small_ranges_are_not_fetched_again_even_if_nothing_is_kept(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "SMALL", 1 << 16)
-    monkeypatch.setattr(fetching, "SMALL_TOTAL", 3 << 16)
+    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr(cached_reads, "MAX_MEMORY_BYTES", 3 << 16)
     access = Access(keep=0, folder=tmp_path / "kept")
     file = opened(server, access)
     first = file.read(0, 1 << 16)
@@ -108,7 +108,7 @@ def test_nothing_is_written_if_nothing_is_to_be_kept(
     assert file.read(0, SIZE).tobytes() == CONTENT
     assert sorted(p.name for p in tmp_path.iterdir()) == ["served"]
     assert opened(server, Access()).read(0, 10).tobytes() == CONTENT[:10]
-    assert total(tmp_path / "kept") == 10 + CHECK
+    assert total(tmp_path / "kept") == 10 + CHECKSUM_BYTES
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "other", "empty"])
@@ -134,7 +134,7 @@ def test_a_replaced_file_is_not_mixed_with_what_was_kept(server: RangeServer, tm
 
 
 def test_the_least_lately_used_leaves_first(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limit=10 * (1000 + CHECK))
+    kept = RangeCache(tmp_path, limit=10 * (1000 + CHECKSUM_BYTES))
     content = np.arange(1000, dtype=np.uint8)
     for k in range(10):
         kept.save(f"file {k}", 0, content)
@@ -145,20 +145,20 @@ def test_the_least_lately_used_leaves_first(tmp_path: Path) -> None:
     assert there[0] == 0
     assert there[-1] == 10
     assert 1 not in there
-    assert total(tmp_path) <= 10 * (1000 + CHECK)
+    assert total(tmp_path) <= 10 * (1000 + CHECKSUM_BYTES)
     kept.save("too large", 0, np.zeros(20_000, np.uint8))
-    assert kept.held("too large") == []
+    assert kept.ranges("too large") == []
     assert there == [k for k in range(11) if kept.load(f"file {k}", 0, 1000) is not None]
 
 
-def test_a_lower_limit_and_a_lost_tally(tmp_path: Path) -> None:
+def test_a_lower_limit_and_a_lost_count(tmp_path: Path) -> None:
     content = np.arange(1000, dtype=np.uint8)
-    everything = Kept(tmp_path, None)
+    everything = RangeCache(tmp_path, None)
     for k in range(20):
         everything.save("a", 1000 * k, content)
     assert len(stored(tmp_path)) == 20
-    (tmp_path / "tally").write_text("half")
-    limited = Kept(tmp_path, 5000)
+    (tmp_path / "reserved").write_text("half")
+    limited = RangeCache(tmp_path, 5000)
     limited.save("b", 0, content)
     assert total(tmp_path) <= 5000
     assert limited.load("b", 0, 1000) is not None
@@ -200,12 +200,12 @@ def test_any_ranges_in_any_order_with_any_limit(
     source = Source(CONTENT[:300])
     access = Access(keep, folder=tmp_path_factory.mktemp("kept"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetching, "PART", part)
-        patch.setattr(fetching, "PAGE", page)
+        patch.setattr(cached_reads, "CHUNK_BYTES", part)
+        patch.setattr(cached_reads, "PAGE_BYTES", page)
         for a, b in ranges:
             start, stop = sorted((a, b))
-            fetching.small.clear()
-            found = fetching.read_through(source, start, stop, "key", access, source.fill)
+            cached_reads.memory_cache.clear()
+            found = cached_reads.read_cached(source, start, stop, "key", access, source.fill)
             assert found.tobytes() == CONTENT[start:stop]
             assert keep is None or total(access.folder or Path()) <= keep
     if keep is None and page == 1:
@@ -213,23 +213,23 @@ def test_any_ranges_in_any_order_with_any_limit(
 
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PART", 70)
-    fetching.small.clear()
+    monkeypatch.setattr(cached_reads, "CHUNK_BYTES", 70)
+    cached_reads.memory_cache.clear()
     source = Source(CONTENT[:300])
     source.fails_after = 200
     access = Access(folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        fetching.read_through(source, 0, 300, "key", access, source.fill)
+        cached_reads.read_cached(source, 0, 300, "key", access, source.fill)
     source.fails_after = 10**9
     before = source.fetched
-    assert fetching.read_through(source, 0, 300, "key", access, source.fill).tobytes() == CONTENT[:300]
+    assert cached_reads.read_cached(source, 0, 300, "key", access, source.fill).tobytes() == CONTENT[:300]
     assert source.fetched - before == 300 - 140
     assert not list(tmp_path.rglob("*.partial"))
 
 
 def _reads(folder: Path, limit: int, seed: int) -> int:
     rng = np.random.default_rng(seed)
-    kept = Kept(folder, limit)
+    kept = RangeCache(folder, limit)
     wrong = 0
     for _ in range(150):
         k = int(rng.integers(12))
@@ -242,8 +242,8 @@ def _reads(folder: Path, limit: int, seed: int) -> int:
 
 
 def test_small_reads_near_each_other_are_one_request(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PAGE", 1 << 15)
-    monkeypatch.setattr(fetching, "SMALL", 1 << 20)
+    monkeypatch.setattr(cached_reads, "PAGE_BYTES", 1 << 15)
+    monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 1 << 20)
     file = opened(server, Access(keep=0))
     for start, stop in ((SIZE - 22, SIZE), (SIZE - 1000, SIZE - 22), (SIZE - 98, SIZE), (0, 4), (26, 30), (4, 20_000)):
         assert file.read(start, stop).tobytes() == CONTENT[start:stop]
@@ -287,9 +287,7 @@ def test_offline_after_online(server: RangeServer, tmp_path: Path) -> None:
     ranges = next(p for p in (tmp_path / "kept" / "ranges").iterdir())
     for path in ranges.iterdir():
         path.unlink()
-    with pytest.raises(
-        ToposcopeError, match=r"step0/model\.safetensors: bytes 0 to \d+ were not fetched before, or not"
-    ):
+    with pytest.raises(ToposcopeError, match=r"step0/model\.safetensors: bytes 0 to \d+ are not in the cache"):
         file.read(0, file.size)
 
 
@@ -306,5 +304,5 @@ def test_a_damaged_listing_is_asked_for_again(server: RangeServer, tmp_path: Pat
 
 def test_a_folder_that_cannot_be_written_is_told(server: RangeServer, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file")
-    with pytest.raises(ToposcopeError, match=r"kept: what is fetched cannot be kept: .*--keep none"):
+    with pytest.raises(ToposcopeError, match=r"kept: the cache cannot be written: .*--keep none"):
         opened(server, Access(folder=tmp_path / "kept"))

@@ -1,4 +1,4 @@
-"""What was fetched, kept on this disk: ranges of files, the least lately used leaving first, and listings."""
+"""The cache on disk: ranges of files, the least recently used dropped first, and listings."""
 
 import hashlib
 import os
@@ -17,20 +17,20 @@ import numpy as np
 from toposcope.checkpoints.sources.source import Access, Bytes
 from toposcope.errors import ToposcopeError
 
-CHECK = 4
-"""Bytes of the checksum behind a kept range."""
-SLACK = 0.9
-"""Share of the limit that is filled again once it was reached, so that room is not made for every range anew."""
-ABANDONED = 3600.0
-"""Seconds after which half a file is what a killed process left."""
-POLL = 0.002
-"""Seconds between two looks whether another process has let go of the tally, which takes it less than that."""
+CHECKSUM_BYTES = 4
+"""Of the checksum after a cached range."""
+TARGET_FILL = 0.9
+"""Share of the limit down to which ranges are dropped once it is reached, so that not every write has to."""
+STALE_SECONDS = 3600.0
+"""Age after which a partial file belongs to a process that was killed."""
+LOCK_POLL_SECONDS = 0.002
+"""Interval at which a lock is tried again; it is held for less than that."""
 _PARTIAL = ".partial"
 _SETTING = re.compile(r"lru:(\d+(?:\.\d+)?)([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def keep_from_text(text: str) -> int | None:
+def parse_keep(text: str) -> int | None:
     """Return `Access.keep` from the text of an option.
 
     Raises
@@ -40,7 +40,7 @@ def keep_from_text(text: str) -> int | None:
 
     Examples
     --------
-    >>> keep_from_text("none"), keep_from_text("all"), keep_from_text("lru:10GB"), keep_from_text("lru:1.5M")
+    >>> parse_keep("none"), parse_keep("all"), parse_keep("lru:10GB"), parse_keep("lru:1.5M")
     (0, None, 10000000000, 1500000)
     """
     plain = text.strip().lower()
@@ -53,40 +53,40 @@ def keep_from_text(text: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A folder of what was fetched; any number of processes may use it at once.
+class RangeCache:
+    """A folder of cached ranges and listings; any number of processes may use it at once.
 
     Attributes
     ----------
     folder : Path
     limit : int or None
-        Bytes of ranges; 0 writes nothing, None everything.
+        Of the ranges, in bytes; 0 writes nothing, None everything.
     """
 
     folder: Path
     limit: int | None
 
     @classmethod
-    def of(cls, access: Access) -> "Kept":
-        """Return where, and how much, an `Access` wants kept."""
+    def of(cls, access: Access) -> "RangeCache":
+        """Return the cache that an `Access` names."""
         named = access.folder or os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope"
         return cls(Path(named).expanduser(), access.keep)
 
     def listing(self, key: str) -> bytes | None:
-        """Return a listing, if it was kept."""
+        """Return a listing, if it is cached."""
         try:
             return self._listing(key).read_bytes()
         except OSError:
             return None
 
     def save_listing(self, key: str, content: bytes) -> None:
-        """Keep a listing; listings are small, and do not count."""
+        """Cache a listing; listings are small and do not count towards the limit."""
         if self.limit != 0:
             with self._writing():
                 _write(self._listing(key), content)
 
-    def held(self, file: str) -> list[tuple[int, int]]:
-        """Return the kept ranges of a file, first and last byte but one, in order."""
+    def ranges(self, file: str) -> list[tuple[int, int]]:
+        """Return the cached ranges of a file, as (start, stop), in order."""
         try:
             names = [path.name for path in self._folder(file).iterdir()]
         except OSError:
@@ -95,74 +95,74 @@ class Kept:
         return sorted((int(m[1]), int(m[2])) for m in found if m)
 
     def load(self, file: str, start: int, stop: int) -> Bytes | None:
-        """Return a kept range, or None if it has gone meanwhile; one that was damaged is dropped."""
+        """Return a cached range, or None if it is gone; a damaged one is dropped."""
         path = self._range(file, start, stop)
         try:
             stored = np.fromfile(path, np.uint8)
         except OSError:
             return None
-        content, check = stored[:-CHECK], stored[-CHECK:].tobytes()
-        if len(stored) != stop - start + CHECK or _checksum(content) != check:
+        content, check = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:].tobytes()
+        if len(stored) != stop - start + CHECKSUM_BYTES or _checksum(content) != check:
             with suppress(OSError):
                 path.unlink()
             return None
         if self.limit != 0:
-            # Used now. Another process may have dropped it, or the folder may be one that is only read.
+            # Mark it as used; another process may have dropped it, or the folder may be read-only.
             with suppress(OSError):
                 os.utime(path)
         return content
 
     def save(self, file: str, start: int, content: Bytes) -> None:
-        """Keep a range, where there is room for it.
+        """Cache a range, if the limit allows.
 
         Raises
         ------
         ToposcopeError
             If the folder cannot be written.
         """
-        size = len(content) + CHECK
+        size = len(content) + CHECKSUM_BYTES
         if self.limit is not None and size > self.limit:
             return
         from filelock import FileLock
 
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Until it is written nobody else may count what there is, and take the same room.
-            with FileLock(self.folder / "lock").acquire(poll_interval=POLL):
+            # Until it is written, no other process may count the total and take the same room.
+            with FileLock(self.folder / "lock").acquire(poll_interval=LOCK_POLL_SECONDS):
                 self._reserve(size)
                 _write(self._range(file, start, start + len(content)), content.data, _checksum(content))
 
     def forget(self, file: str) -> None:
         """Drop the ranges of a file."""
-        for start, stop in self.held(file):
+        for start, stop in self.ranges(file):
             with suppress(OSError):
                 self._range(file, start, stop).unlink()
 
     def _reserve(self, size: int) -> None:
-        """Count bytes that will be written, after making room for them."""
-        total = self._tally()
+        """Add to the total the bytes that will be written, after making room for them."""
+        total = self._reserved()
         if self.limit is not None and total + size > self.limit:
             total = self._make_room(size)
-        (self.folder / "tally").write_text(f"{total + size:020d}")
+        (self.folder / "reserved").write_text(f"{total + size:020d}")
 
-    def _tally(self) -> int:
-        """Return the bytes that were reserved; never less than there are, as a process may die before it writes."""
+    def _reserved(self) -> int:
+        """Return the total of reserved bytes; never less than is stored, as a process may die before it writes."""
         try:
-            text = (self.folder / "tally").read_text()
+            text = (self.folder / "reserved").read_text()
         except FileNotFoundError:
             text = ""
-        # Half of it was written when the machine went down.
+        # It may be half written after a crash of the machine.
         return int(text) if re.fullmatch(r"\d{20}", text) else sum(size for _, size, _ in self._all())
 
     def _make_room(self, size: int) -> int:
-        """Drop what was not used for longest, and return the bytes that stay."""
+        """Drop the least recently used ranges, and return the total of the rest."""
         assert self.limit is not None
         found = sorted(self._all())
         total = sum(stored for _, stored, _ in found)
         for used, stored, path in found:
-            if total + size <= self.limit * SLACK:
+            if total + size <= self.limit * TARGET_FILL:
                 break
-            if path.name.endswith(_PARTIAL) and time.time() - used < ABANDONED:
+            if path.name.endswith(_PARTIAL) and time.time() - used < STALE_SECONDS:
                 continue
             path.unlink(missing_ok=True)
             total -= stored
@@ -189,15 +189,15 @@ class Kept:
             yield
         except OSError as error:
             raise ToposcopeError(
-                f"{self.folder}: what is fetched cannot be kept: {(error.strerror or str(error)).lower()}; make room, "
-                "name another folder with TOPOSCOPE_CACHE, or keep nothing (--keep none)"
+                f"{self.folder}: the cache cannot be written: {(error.strerror or str(error)).lower()}; make room, "
+                "name another folder with TOPOSCOPE_CACHE, or cache nothing (--keep none)"
             ) from error
 
 
 def _write(path: Path, *parts: "bytes | memoryview") -> None:
-    """Write a file that is whole or absent, under a name of its own, as other processes may write the same.
+    """Write a file that is whole or absent, through a unique temporary name, as other processes may write the same.
 
-    It is not synced, as `toposcope.files.write_whole` does: what a power cut damages is fetched again.
+    Unlike `toposcope.files.write_whole` it is not synced: what a power cut damages is fetched again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=".", suffix=_PARTIAL, dir=path.parent)
@@ -212,7 +212,7 @@ def _write(path: Path, *parts: "bytes | memoryview") -> None:
 
 
 def _checksum(content: Bytes) -> bytes:
-    return zlib.crc32(content.data).to_bytes(CHECK, "little")
+    return zlib.crc32(content.data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def _digest(text: str) -> str:

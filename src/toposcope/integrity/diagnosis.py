@@ -1,0 +1,175 @@
+"""The doctor, which finds out whether a series of checkpoints is what it claims to be."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from toposcope import checkpoints
+from toposcope.checkpoints import Series
+from toposcope.errors import ToposcopeError
+from toposcope.integrity import discontinuity, duplicates, initialisation, step_grid, values
+from toposcope.integrity.finding import Finding
+from toposcope.integrity.series_summaries import summarise_series
+from toposcope.integrity.summary import CheckpointSummary
+from toposcope.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from toposcope.logs import LogTable
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What the doctor found in a series.
+
+    Attributes
+    ----------
+    series : str
+        The text that names the series.
+    deep : bool
+        Whether every tensor was read.
+    checkpoints, tensors : int
+        How many were examined.
+    faults, notes : int
+        How many findings are of either severity.
+    findings : list of Finding
+        Faults first, then by step.
+    """
+
+    series: str
+    deep: bool
+    checkpoints: int
+    tensors: int
+    faults: int
+    notes: int
+    findings: list[Finding]
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.series}: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """How much was examined and how many findings there are, in one line."""
+        numbers = {"checkpoint": self.checkpoints, "tensor": self.tensors, "fault": self.faults, "note": self.notes}
+        checkpoints, tensors, faults, notes = (f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in numbers.items())
+        return f"{checkpoints}, {tensors}: {faults}, {notes}" + ("" if self.deep else " (names, headers, hashes)")
+
+
+def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progress = silent) -> Diagnosis:
+    """Find out whether a series of checkpoints is what it claims to be.
+
+    Looks for checkpoints and tensors that are the same under two steps, final weights under early steps, missing and
+    extra steps, files that are missing, truncated, unsafe or disagree with their index, and tensors that change shape
+    or dtype. A deep look also finds values that are not finite, dead layers, checkpoints that are off the path of
+    training, and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
+
+    Parameters
+    ----------
+    series : Series, str or Path
+        A series, or the text that names one (see `toposcope.series`).
+    deep : bool
+        Read every tensor. Otherwise only names, headers, published hashes and, of local files, four windows of 64
+        values of each tensor; tensors whose windows agree at two steps are read whole.
+    progress : callable, optional
+        Called with the bytes of the checkpoints examined so far.
+
+    Returns
+    -------
+    Diagnosis
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such series. What is wrong with a checkpoint of the series is a finding.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (100, 200, 300):
+    ...         torch.save({"weight": torch.full((8, 16), float(min(step, 200)))}, f"{folder}/step_{step}.pt")
+    ...     diagnosis = doctor(folder)
+    >>> diagnosis.faults, diagnosis.findings[0].check, diagnosis.findings[0].steps
+    (1, 'duplicate', (200, 300))
+    """
+    from toposcope.logs import log_beside
+
+    opened = series if isinstance(series, Series) else checkpoints.series(series)
+    summaries = summarise_series(opened, deep=deep, progress=progress)
+    try:
+        findings = diagnose(summaries, log_beside(opened.source) if opened.source is not None else None)
+    except ToposcopeError as error:
+        findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
+    n_tensors = sum(len(summary.tensors) for summary in summaries)
+    n_faults = sum(finding.severity == "fault" for finding in findings)
+    return Diagnosis(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings)
+
+
+def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None) -> list[Finding]:
+    """Find what is wrong with a series from the summaries of its checkpoints; nothing is read.
+
+    Parameters
+    ----------
+    summaries : sequence of CheckpointSummary
+    log : LogTable, optional
+        Of the run; shows where the learning rate was 0.
+
+    Returns
+    -------
+    list of Finding
+        Faults first, then by step.
+    """
+    summaries = sorted(summaries, key=lambda summary: summary.step)
+    if not summaries:
+        return []
+    whole = list(duplicates.whole_duplicates(summaries, log))
+    excluded = _steps_with_foreign_weights(summaries, whole)
+    unchanged = duplicates.unchanged_tensors(summaries, excluded)
+    suspicious = {0} if initialisation.by_values(summaries) else set()
+    misplaced = list(discontinuity.discontinuities(summaries, excluded, unchanged.final, suspicious))
+    whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
+    final = {step for f in whole if f.check == "final weights" for step in f.steps}
+    findings = [
+        *values.unreadable(summaries),
+        *values.doubtful(summaries),
+        *step_grid.missing_and_extra([summary.step for summary in summaries]),
+        *values.layouts(summaries),
+        *values.not_finite(summaries),
+        *values.dead(summaries),
+        *whole,
+        *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
+        *misplaced,
+    ]
+    if 0 not in final:
+        wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
+        findings += initialisation.initialisation(summaries, excluded | final | wrong)
+    return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
+
+
+def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:
+    """Return the steps that hold another step's weights; of a group of equals, one is taken to be right."""
+    foreign: set[int] = set()
+    for finding in whole:
+        foreign |= set(finding.steps if finding.severity == "fault" else finding.steps[1:])
+    for group in duplicates.identical_groups(summaries):
+        if set(group) <= foreign:
+            foreign.discard(group[-1] if group[-1] == summaries[-1].step else group[0])
+    return foreign
+
+
+def _with_final_weights_merged(
+    summaries: Sequence[CheckpointSummary], whole: Sequence[Finding], misplaced: Sequence[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """Merge the findings of final weights under early steps: exact ones, nearly exact ones, and equals of these."""
+    exactly = {step for f in whole if f.check == "final weights" for step in f.steps}
+    nearly = {step for f in misplaced if f.check == "final weights" for step in f.steps}
+    for group in duplicates.identical_groups(summaries):
+        if nearly.intersection(group):
+            nearly |= set(group)
+    steps = sorted(exactly | nearly)
+    rest = [f for f in whole if f.check != "final weights" and not nearly.issuperset(f.steps)]
+    if steps:
+        last = max(summary.step for summary in summaries if not summary.error)
+        how = "byte for byte those" if not nearly else "byte for byte, or nearly, those" if exactly else "nearly those"
+        rest.append(duplicates.final_weights(steps, last, how))
+    return rest, [f for f in misplaced if f.check != "final weights"]

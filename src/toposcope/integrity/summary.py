@@ -1,0 +1,251 @@
+"""Summary of a checkpoint from one pass over it, so that a series is judged without reading anything twice."""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from toposcope.checkpoints import roles
+from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.formats import Entry, model_folder
+from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.formats.weight_names import of_weights
+from toposcope.checkpoints.sources import CheckpointError, LocalSource
+from toposcope.errors import ToposcopeError
+from toposcope.integrity.spread import Spread, SpreadSums
+
+SKETCH_SIZE = 256
+"""Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
+N_WINDOWS = 4
+"""Windows of a tensor that a shallow look reads."""
+WINDOW_SIZE = 64
+"""Values in each window."""
+MIN_SQUARES = 1e-30
+"""Sum of squares below which float32 may have underflowed."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_DIGEST = re.compile(r'(?:W/)?"?[0-9a-f]{32,}(?:-\d+)?"?')
+"""A version that is a digest of the content, an MD5 or longer, and not a time."""
+
+
+class FileSummary(msgspec.Struct, frozen=True):
+    """A file of weights.
+
+    Attributes
+    ----------
+    size : int
+    version : str
+    sha256 : str
+        As the source publishes it, or empty.
+    """
+
+    size: int
+    version: str
+    sha256: str
+
+    @property
+    def identity(self) -> str:
+        """Equal only for files of the same content; empty if the source publishes no digest."""
+        return self.sha256 or (f"{self.size}:{self.version}" if _DIGEST.fullmatch(self.version) else "")
+
+
+class TensorSummary(msgspec.Struct):
+    """A floating-point tensor, as stored.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype, role : str
+    n_bytes : int
+    spot : str
+        Hashes of the windows, joined by dots; only from a shallow look at local files.
+    content_hash : str
+        As `Entry.content_hash`; like the attributes below, only known if the whole tensor was read.
+    norm : float
+        Euclidean; NaN if unknown or not finite.
+    n_not_finite : int
+    is_zero : bool
+    sketch : bytes
+        At most `SKETCH_SIZE` values at fixed positions, float32.
+    spread : Spread or None
+        Only at step 0.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    n_bytes: int
+    spot: str = ""
+    content_hash: str = ""
+    norm: float = math.nan
+    n_not_finite: int = 0
+    is_zero: bool = False
+    sketch: bytes = b""
+    spread: Spread | None = None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has two dimensions or more."""
+        return len(self.shape) >= 2
+
+    def values(self) -> NDArray[np.float32]:
+        """Return the sketch."""
+        return np.frombuffer(self.sketch, np.float32)
+
+
+class CheckpointSummary(msgspec.Struct):
+    """What the doctor knows of one checkpoint.
+
+    Attributes
+    ----------
+    step : int
+    location : str
+    files : dict of FileSummary
+        Of weights, by name.
+    tensors : dict of TensorSummary
+        By name; floating-point tensors except causal masks and rotary tables.
+    error, kind : str
+        Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
+    doubt : str
+        A disagreement of the index that does not keep the checkpoint from being read, or empty.
+    """
+
+    step: int
+    location: str
+    files: dict[str, FileSummary] = {}
+    tensors: dict[str, TensorSummary] = {}
+    error: str = ""
+    kind: str = ""
+    doubt: str = ""
+
+    @property
+    def matrices(self) -> dict[str, TensorSummary]:
+        """Tensors of two dimensions or more."""
+        return {name: tensor for name, tensor in self.tensors.items() if tensor.is_matrix}
+
+
+def summarise(
+    checkpoint: Checkpoint, *, deep: bool, progress: Callable[[int], None] | None = None
+) -> CheckpointSummary:
+    """Summarise a checkpoint; errors become part of the summary.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    deep : bool
+        Read every tensor, in blocks of rows, once. Otherwise names and headers, and of local files a few small windows
+        of each tensor.
+    progress : callable, optional
+        Called with the number of bytes of each block read.
+    """
+    summary = CheckpointSummary(checkpoint.step, checkpoint.location)
+    with recording_errors(summary):
+        files = of_weights(checkpoint.files)
+        summary.files = {name: FileSummary(f.size, f.version, f.sha256) for name, f in files.items()}
+        summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
+        for entry in weights_of(checkpoint):
+            role = roles.role_of(entry.name, checkpoint.roles)
+            tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
+            if deep:
+                _summarise_values(entry, tensor, at_start=checkpoint.step == 0, progress=progress)
+            elif isinstance(checkpoint.source, LocalSource):
+                tensor.spot = _window_hashes(entry)
+            summary.tensors[entry.name] = tensor
+    return summary
+
+
+@contextmanager
+def recording_errors(summary: CheckpointSummary) -> Iterator[None]:
+    """Record an error of a damaged checkpoint, torch's and NumPy's included, in its summary."""
+    try:
+        yield
+    except (ToposcopeError, OSError, RuntimeError, ValueError) as error:
+        summary.error = " ".join(str(error).split())
+        summary.kind = error.kind if isinstance(error, CheckpointError) else "damaged"
+
+
+def n_parameters(summaries: CheckpointSummary) -> int:
+    """Count the parameters of a checkpoint that was read whole; a tied embedding counts once."""
+    count = sum(math.prod(tensor.shape) for tensor in summaries.tensors.values())
+    by_role = {t.role: t for t in summaries.tensors.values() if t.role in ("head", "embed") and t.is_matrix}
+    head, embedding = by_role.get("head"), by_role.get("embed")
+    tied = head and embedding and head.content_hash and head.content_hash == embedding.content_hash
+    return count - (math.prod(head.shape) if head and tied else 0)
+
+
+def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
+    """Return the stored tensors that the doctor examines."""
+    return (e for e in checkpoint.entries if e.is_float and not roles.is_buffer(e.name) and 0 not in e.shape)
+
+
+def _summarise_values(
+    entry: Entry, tensor: TensorSummary, *, at_start: bool, progress: Callable[[int], None] | None
+) -> None:
+    """Read a tensor once, and fill in all of its summary."""
+    digest = entry.new_digest()
+    positions = sketch_positions(math.prod(entry.shape))
+    sums = SpreadSums(entry.shape) if at_start else None
+    squares, seen, sketch = 0.0, 0, []
+    for block in entry.blocks():
+        numbers = flattened(block)
+        stored = numbers.view(torch.uint8).numpy()
+        digest.update(stored.data)
+        values = _widened(numbers)
+        norm = _norm(values)
+        squares += norm * norm
+        if not math.isfinite(norm):
+            tensor.n_not_finite += int((~torch.isfinite(values)).sum())
+        first, last = np.searchsorted(positions, [seen, seen + len(values)])
+        sketch.append(values[torch.from_numpy(positions[first:last] - seen)].to(torch.float32))
+        seen += len(values)
+        if sums is not None and not tensor.n_not_finite:
+            sums.add(values.to(torch.float32).numpy())
+        if progress is not None:
+            progress(stored.nbytes)
+    tensor.content_hash = digest.hexdigest()
+    tensor.sketch = torch.cat(sketch).numpy().tobytes()
+    tensor.norm = math.nan if tensor.n_not_finite else math.sqrt(squares)
+    tensor.is_zero = tensor.norm == 0
+    tensor.spread = sums.spread() if sums is not None and not tensor.n_not_finite else None
+
+
+def sketch_positions(count: int) -> NDArray[np.int64]:
+    """Return at most `SKETCH_SIZE` of `count` positions: ascending, even, and out of phase with any width of a matrix.
+
+    Multiples of the golden ratio, rounded down: the points of every stretch of them lie evenly (Weyl).
+    """
+    if count <= SKETCH_SIZE:
+        return np.arange(count, dtype=np.int64)
+    parts = np.modf(np.arange(1, SKETCH_SIZE + 1) * _GOLDEN)[0]
+    return np.unique((parts * count).astype(np.int64))
+
+
+def _window_hashes(entry: Entry) -> str:
+    """Hash a few small windows, each in one row of a matrix or of consecutive values of a vector."""
+    count = entry.shape[0] if entry.shape else 1
+    length = 1 if len(entry.shape) > 1 else min(count, WINDOW_SIZE)
+    starts = sorted({int((count - length) * (2 * k + 1) / (2 * N_WINDOWS)) for k in range(N_WINDOWS)})
+    hashes = []
+    for start in starts:
+        values = entry.read(start, start + length).contiguous().flatten()[:WINDOW_SIZE]
+        hashes.append(hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()[:16])
+    return ".".join(hashes)
+
+
+def _norm(values: Tensor) -> float:
+    """Return the Euclidean norm, to the six digits of float32; NaN or infinite if a value is."""
+    single = values if values.dtype == torch.float64 else values.to(torch.float32)
+    squares = float(torch.dot(single, single))
+    if MIN_SQUARES < squares < math.inf:
+        return math.sqrt(squares)
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+
+def _widened(values: Tensor) -> Tensor:
+    return values.to(torch.float32) if "float8" in str(values.dtype) else values

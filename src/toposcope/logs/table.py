@@ -1,0 +1,131 @@
+"""What a run logged, a row a step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.logs.columns import Columns
+from toposcope.logs.raw import Numbers, numbers
+from toposcope.typing import Steps, Vector
+
+COLUMNS = ("loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm")
+"""What every table has, logged or not; the two losses are in nats a token."""
+MAX_STEP = 2**53
+"""Beyond it, floats hold no single steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogTable:
+    """What was logged, step by step.
+
+    Attributes
+    ----------
+    steps : ndarray, shape (n,), int64
+        Ascending, each once.
+    values : dict of ndarray, shape (n,), float64
+        Each of `COLUMNS`, then any further losses (of any unit and sign) and accuracies under the log's own names;
+        `toposcope.logs.columns.target_of` describes them. As logged, infinities included; NaN where nothing was logged.
+    """
+
+    steps: Steps
+    values: dict[str, Vector]
+
+    @classmethod
+    def from_rows(cls, rows: Mapping[int, Mapping[str, float]]) -> "LogTable":
+        """Return the table of rows by step; a column that a row lacks was not logged."""
+        steps = sorted(rows)
+        return cls(
+            np.array(steps, dtype=np.int64),
+            {c: np.array([rows[s].get(c, np.nan) for s in steps], dtype=np.float64) for c in COLUMNS},
+        )
+
+    @property
+    def further_targets(self) -> list[str]:
+        """Names of the losses and accuracies beside ``loss`` and ``validation_loss``."""
+        return [name for name in self.values if name not in COLUMNS]
+
+    def filled_from(self, other: "LogTable") -> "LogTable":
+        """Return the table with the steps and values it lacks taken from another."""
+        steps = np.union1d(self.steps, other.steps)
+        values = {name: np.full(len(steps), np.nan) for name in (*self.values, *other.further_targets)}
+        for table in (other, self):
+            for name, column in table.values.items():
+                logged = ~np.isnan(column)
+                values[name][np.searchsorted(steps, table.steps[logged])] = column[logged]
+        return LogTable(steps, values)
+
+    def until(self, step: float) -> "LogTable":
+        """Return the rows up to a step, that included."""
+        n = int(np.searchsorted(self.steps, step, side="right"))
+        return LogTable(self.steps[:n], {name: column[:n] for name, column in self.values.items()})
+
+
+class ByStep(NamedTuple):
+    """The values of one column: steps ascend, each once."""
+
+    steps: Steps
+    values: Vector
+
+    def at(self, steps: Steps) -> Vector:
+        """Return the values at given steps, NaN where there is none."""
+        if not len(self.steps):
+            return np.full(len(steps), np.nan)
+        place = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
+        return np.where(self.steps[place] == steps, self.values[place], np.nan)
+
+
+def last_of_step(steps: Steps, values: Vector) -> ByStep:
+    """Return values by step; the later row of a step counts."""
+    order = np.argsort(steps, kind="stable")
+    steps, values = steps[order], values[order]
+    last = np.append(steps[1:] != steps[:-1], True) if len(steps) else np.empty(0, bool)
+    return ByStep(steps[last], values[last])
+
+
+def is_step(steps: Vector) -> NDArray[np.bool_]:
+    """Return which numbers are steps: whole, and 0 or more."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray((steps >= 0) & (steps <= MAX_STEP) & (steps == np.floor(steps)))
+
+
+def log_table(table: pl.DataFrame, columns: Columns, steps: Vector) -> LogTable:
+    """Return the columns of `COLUMNS` and the further targets of a table; rows without a step are left out.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        In the order in which it was written; of several rows of a step, the last that has a column counts.
+    columns : Columns
+    steps : ndarray, shape (n,), float64
+        Of every row; NaN where it has none.
+    """
+    valid = is_step(steps)
+    row_steps = np.where(valid, steps, 0).astype(np.int64)
+    kept = np.unique(row_steps[valid])
+    values = {name: np.full(len(kept), np.nan) for name in COLUMNS}
+    for name, source in sources(columns).items():
+        column: Numbers = numbers(table[source])
+        logged = column.logged & valid
+        values[name] = last_of_step(row_steps[logged], column.values[logged]).at(kept)
+    return LogTable(kept, values)
+
+
+def sources(columns: Columns) -> dict[str, str]:
+    """Return which column of a log each column of its table is read from; a column of the very name comes first."""
+    found = {
+        name: name if name in columns.named[name] else columns.named[name][0]
+        for name in COLUMNS
+        if columns.named.get(name)
+    }
+    for name, validation in (("loss", False), ("validation_loss", True)):
+        in_nats = [t.name for t in columns.losses if t.validation == validation and t.unit == "nats"]
+        if in_nats:
+            # eval/c4/loss is of one of several texts, eval_loss of the run's own
+            found[name] = min(in_nats, key=lambda n: (n != name, validation and n.count("/")))
+    taken = set(found.values())
+    further = [t.name for t in (*columns.losses, *columns.accuracies) if t.name not in taken]
+    return found | {name: name for name in further}

@@ -1,0 +1,51 @@
+"""Charts and sections of a report by name, for tests."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import polars as pl
+
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.document import Picture, Section, section
+from toposcope.report.figures.drawn import STYLE, Drawn
+from toposcope.report.material import Material
+from toposcope.report.sections import report_sections
+
+CHARTS: dict[str, Callable[[Material], Drawn | None]] = {
+    chart.__name__: chart for part in report_sections() for chart in part.charts
+}
+"""Every chart of a study's report, by the name of its function."""
+
+
+def draw_chart(name: str, material: Material) -> Drawn | None:
+    """Draw one figure."""
+    with mpl.rc_context(STYLE):
+        return CHARTS[name](material)
+
+
+def draw_all(material: Material) -> list[Drawn]:
+    """Draw every figure that there are data for."""
+    return [drawn for _, drawn in Page(report_sections(), material).drawn()]
+
+
+def section_of(anchor: str, material: Material, pictures: Sequence[Any] = ()) -> Section | None:
+    """Return one section as it stands on the page; None if it is left out."""
+    (part,) = (part for part in report_sections() if part.anchor == anchor)
+    return section(anchor, part.title_of(material), *part.blocks(material, list[Picture](pictures)))
+
+
+def summary(material: Material) -> list[str]:
+    """Return the sentences at the top of the page."""
+    return Page(report_sections(), material).summary()
+
+
+def all_tables(**tables: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return a table for every name a report has; those that are not given are empty."""
+    return {name: tables.get(name, pl.DataFrame()) for name in makers_of(report_sections())}
+
+
+def with_tables(material: Material, tables: Mapping[str, pl.DataFrame]) -> Material:
+    """Return the material with some tables exchanged."""
+    return dataclasses.replace(material, tables={**material.tables, **tables})
