@@ -14,8 +14,11 @@ from section_tools import summary, with_tables
 from small_studies import NEURAL_PERSISTENCE, frame, series_study, write_series
 
 from toposcope.analysis import association_table, trajectories
+from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
+from toposcope.models import Origin
 from toposcope.probes import probe_types
+from toposcope.probes.needs import RunContext, needs
 from toposcope.report.association import full_table
 from toposcope.report.material import Material
 from toposcope.study import run_study
@@ -23,15 +26,17 @@ from toposcope.study import run_study
 
 @pytest.fixture(autouse=True)
 def fresh_registry() -> Iterator[None]:
-    """Probes that a test installs are known while it runs."""
-    probe_types.cache_clear()
+    """What a test installs is known while it runs."""
+    for registry in (probe_types, needs):
+        registry.cache_clear()
     yield
-    probe_types.cache_clear()
+    for registry in (probe_types, needs):
+        registry.cache_clear()
 
 
-def sample_probe() -> str:
+def sample(named: str) -> str:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "SmallWeightsProbe" in c)
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if named in c)
     return str(code)
 
 
@@ -87,7 +92,7 @@ def test_the_same_numbers_declared_as_topology_are_announced() -> None:
 
 
 def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "small_weights", sample_probe())
+    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "small_weights", sample("SmallWeightsProbe"))
     found = write_series(tmp_path / "found", [0, 5])
     declaration = series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}])
     assert not run_study(declaration, tmp_path / "study", workers=1)
@@ -125,3 +130,15 @@ def test_a_probe_that_does_not_declare_itself_is_refused_in_one_line(
     assert message.startswith("outsider, entry point silent = ")
     assert reason in message
     assert "\n" not in message
+
+
+def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "outside", monkeypatch, "toposcope.needs", "activations", sample("NEED = "))
+    found = series(write_series(tmp_path / "found", [0, 5]))
+    (tmp_path / "found" / "activations_5.json").write_text('{"a": 1.5}')
+    run = RunContext(Origin(found.source), tmp_path / "text.txt", "")
+    assert needs()["activations"].provide(found[1], run) == {"a": 1.5}
+    assert needs()["activations"].key(found[1], run) == '{"a": 1.5}'
+    with pytest.raises(ToposcopeError, match=r"no activations_0.json beside it; save one"):
+        needs()["activations"].provide(found[0], run)
+    assert list(needs()) == ["embeddings", "gradients", "model", "activations"]

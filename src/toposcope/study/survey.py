@@ -78,7 +78,7 @@ class Survey:
         return self.errors
 
     def _places(self) -> list[Place]:
-        return [(run, step) for run, found in self.checkpoints.items() for step in sorted(found)]
+        return [(run, step) for run, checkpoints in self.checkpoints.items() for step in sorted(checkpoints)]
 
     def _is_remote(self, place: Place) -> bool:
         run, step = place
@@ -87,13 +87,13 @@ class Survey:
     def _stale(self) -> set[Place]:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
-        for run, found in self.checkpoints.items():
-            known, told = self.store.checkpoints(run), set(self.store.evidence(run))
-            self.store.drop_checkpoints(run, sorted((set(known) | told) - set(found)))
-            self.rows[run] = {step: row for step, row in known.items() if step in found}
-            for step, checkpoint in found.items():
+        for run, checkpoints in self.checkpoints.items():
+            known, summarised = self.store.checkpoints(run), set(self.store.evidence(run))
+            self.store.drop_checkpoints(run, sorted((set(known) | summarised) - set(checkpoints)))
+            self.rows[run] = {step: row for step, row in known.items() if step in checkpoints}
+            for step, checkpoint in checkpoints.items():
                 row = known.get(step)
-                if row is None or step not in told or _is_changed(checkpoint, row) or self._lacks_hash(row):
+                if row is None or step not in summarised or _is_changed(checkpoint, row) or self._lacks_hash(row):
                     stale.add((run, step))
         return stale
 
@@ -101,14 +101,14 @@ class Survey:
         return not row.weights_hash and any(need.whole_model for need in needs_of(*self.sources))
 
     def _sizes(self) -> dict[Place, Size]:
-        """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
+        """Open every checkpoint's header; what cannot be opened has no size, and is reported when it is read."""
         places = self._places()
-        found = [self.checkpoints[run][step] for run, step in places]
-        if not any(is_remote(checkpoint.location) for checkpoint in found):
-            return dict(zip(places, map(size_of, found), strict=True))
+        checkpoints = [self.checkpoints[run][step] for run, step in places]
+        if not any(is_remote(checkpoint.location) for checkpoint in checkpoints):
+            return dict(zip(places, map(size_of, checkpoints), strict=True))
         sizes: dict[Place, Size] = {}
         with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(size_of, found), strict=True):
+            for place, size in zip(places, threads.map(size_of, checkpoints), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
@@ -169,13 +169,13 @@ class Survey:
         planned = list(self._planned(portion, compared))
 
         def tasks() -> Iterator[MeasureTask]:
-            for run, found in planned:
-                source = compared[found.probe]
+            for run, missing in planned:
+                source = compared[missing.probe]
                 assert source is not None
-                (task,) = self._tasks(run, found)
-                yield self._with_findings(task, run, found, source)
+                (task,) = self._tasks(run, missing)
+                yield self._with_findings(task, run, missing, source)
 
-        pending = {(run, found.step, found.probe): _Pending(found, 1) for run, found in planned}
+        pending = {(run, missing.step, missing.probe): _Pending(missing, 1) for run, missing in planned}
         with Group(self._store) as group:
             for done, (task, result) in enumerate(self.here.run(measure_task, tasks(), idle=group.flush), 1):
                 self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe], group)
@@ -189,14 +189,14 @@ class Survey:
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)
             steps, inputs = sorted(self.checkpoints[run]), self._input_keys(run, probes, only)
-            found = [
+            missing = [
                 planned
                 for probe, source in probes.items()
                 for planned in plan(rows, steps, only, probe, source, measured, self.directory, inputs)
             ]
-            self.store.drop_measurements(unit for planned in found for unit in planned.stale)
+            self.store.drop_measurements(unit for planned in missing for unit in planned.stale)
             # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
-            yield from ((run, planned) for planned in sorted(found, key=lambda p: p.step) if planned.wanted)
+            yield from ((run, planned) for planned in sorted(missing, key=lambda p: p.step) if planned.wanted)
 
     def _input_keys(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> InputKeys:
         """Return what the inputs of probes depend on; only the inputs that a probe needs are looked at."""
@@ -219,7 +219,7 @@ class Survey:
         return keys
 
     def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
-        """Give a task what another probe found: diagrams, or kept states."""
+        """Return a task with what another probe measured: diagrams, or states."""
         if "diagrams" in task.probe.NEEDS:
             now, before = (self._diagrams(run, step, source) for step in (planned.step, planned.previous))
             return replace(task, diagrams=now, previous_diagrams=before)
@@ -255,12 +255,12 @@ class Survey:
         layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
         parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
-            mine = {name: layers[name] for name in names if name in layers}
+            part = {name: layers[name] for name in names if name in layers}
             yield replace(
                 whole,
                 wanted={name: planned.wanted[name] for name in names},
-                milliseconds=milliseconds(probe, mine),
-                n_bytes=probe.expected_bytes(mine),
+                milliseconds=milliseconds(probe, part),
+                n_bytes=probe.expected_bytes(part),
             )
 
     def _hashed(self, run: str, step: int | None) -> Hashed | None:
@@ -271,7 +271,7 @@ class Survey:
         return self.store.statistics(run, planned.step, planned.probe.name(), planned.probe.options())
 
     def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
-        """Read the diagrams a probe found; a damaged file has none, and was told where it was found so."""
+        """Read the diagrams of a probe; none where no file can be read."""
         path = self.directory / diagram_file(run, step, source) if step is not None else None
         if path is None or not path.exists():
             return {}
@@ -281,7 +281,7 @@ class Survey:
             return {}
 
     def _states(self, run: str, step: int, source: Probe, only: str) -> States:
-        """Read the states a probe kept; where there are none, what compares them tells so."""
+        """Read the states that a probe stored; the probe that compares them reports those that are missing."""
         try:
             return read_states(self.directory / diagram_file(run, step, source), only)
         except ToposcopeError:
@@ -312,8 +312,8 @@ class Survey:
         contents: dict[Path, bytes] = {}
         for work in finished:
             path = self.directory / work.file
-            diagrams = {r.layer: r.diagrams for r in work.found if r.diagrams}
-            states = {r.layer: r.states for r in work.found if r.states is not None}
+            diagrams = {r.layer: r.diagrams for r in work.measurements if r.diagrams}
+            states = {r.layer: r.states for r in work.measurements if r.states is not None}
             if diagrams or path.exists():
                 # Also without new ones: diagrams of a layer that now fails must go.
                 contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current), states)
@@ -321,9 +321,9 @@ class Survey:
         with self.store.together():
             for work in finished:
                 keys, file = work.task.wanted, work.file
-                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.found)
+                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.measurements)
                 self.store.put_measurements(rows)
-                work.pending.current |= {r.layer for r in work.found}
+                work.pending.current |= {r.layer for r in work.measurements}
                 self._fail({work.unit(r.layer): r.message for r in work.results if isinstance(r, Failure)})
 
     def _fail(self, errors: dict[Unit, str]) -> None:
@@ -332,12 +332,12 @@ class Survey:
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
-    """Tell whether a checkpoint is another than the store knows, or its layers are seen in other roles."""
+    """Return whether a checkpoint differs from the stored one, or its layers have other roles."""
     try:
         roles = [(layer.name, layer.role) for layer in checkpoint.analysed()]
         known = [(layer.layer, layer.role) for layer in row.layers]
         return (row.path, known, row.fingerprint) != (checkpoint.location, roles, checkpoint.fingerprint())
-    except ToposcopeError:  # told when it is read
+    except ToposcopeError:  # reported when it is read
         return True
 
 
@@ -364,7 +364,7 @@ class _Finished:
     pending: _Pending
 
     @property
-    def found(self) -> list[Measurement]:
+    def measurements(self) -> list[Measurement]:
         return [result for result in self.results if isinstance(result, Measurement)]
 
     @property
