@@ -4,11 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SINCE ?= HEAD
 # One process a core; the tests of a module whose fixture is costly stay together.
 PARALLEL := -n auto --dist loadgroup
 
+# What has examples. Pytest imports every module it is given; these need nothing that is optional.
+EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs --include='*.py' --include='*.md')
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench docs clean
+.PHONY: help demo test test-slow coverage doctest wheel check format bench compare docs clean
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,11 +32,25 @@ test: $(READY)  ## set up and run the tests (minutes)
 test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies
 	$(BIN)/pytest $(PARALLEL) -m slow
 
-check: $(READY)  ## format, lint, types, import rules
+coverage: $(READY)  ## the tests of `make test`, with branch coverage; fails below the floor in pyproject.toml
+	$(BIN)/pytest $(PARALLEL) -m 'not slow' --cov
+
+doctest: $(READY) toposcope-demo  ## the examples of docstrings and pages
+	$(BIN)/pytest --doctest-modules --doctest-glob='*.md' $(EXAMPLES)
+
+# Pages read the study of the demo.
+toposcope-demo: | $(READY)
+	$(BIN)/toposcope demo --out $@
+
+wheel: $(READY)  ## build the wheel and try it in an empty environment, without extras
+	.ci/wheel $(BIN)/python
+
+check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/cli/test_surface.py
 
 format: $(READY)  ## format the code in place
 	$(BIN)/ruff format src tests benchmarks
@@ -55,9 +73,12 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/plot.py
 
+compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEAD: what changed by more than its spread
+	$(BIN)/python benchmarks/compare.py $(SINCE) benchmarks/results
+
 docs: $(READY)  ## build the documentation into docs/_build
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:  ## remove what the other verbs made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache docs/_build toposcope-demo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build dist toposcope-demo

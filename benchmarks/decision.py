@@ -25,8 +25,8 @@ from toposcope.forecasting.decision.calibration import (
 )
 from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
 from toposcope.forecasting.decision.equal_flop_pairs import (
-    FOLDS,
-    POINTS_OF_RUN,
+    MAX_POINTS_OF_RUN,
+    N_FOLDS,
     Judged,
     calibration_of,
     equal_flop_pairs,
@@ -37,9 +37,9 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     thinned,
     together,
 )
-from toposcope.forecasting.forecast import RefusedError
-from toposcope.forecasting.scaling.scaling_law import fit_scaling_law
-from toposcope.logs.points import Points, read_points
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points, read_points
+from toposcope.forecasting.scaling.scaling_law import scaling_law
 from toposcope.report.figures.drawn import STYLE
 from toposcope.report.figures.reliability import reliability as draw
 
@@ -69,7 +69,7 @@ def main(quick: bool, points: Path, out: Path) -> None:
     found = read_points(points)
     collections = {"Gemstones": gemstones(found), "Chinchilla": chinchilla(found)}
     deals, resamples = (1, 30) if quick else (5, RESAMPLES)
-    fit = partial(fit_scaling_law, resamples=resamples)
+    fit = partial(scaling_law, resamples=resamples)
     # What is learnt of one collection from itself alone: the blur that the other is shrunk to.
     blurs = {name: own_blur(each, fit, deals) for name, each in collections.items()}
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
@@ -88,10 +88,10 @@ def main(quick: bool, points: Path, out: Path) -> None:
             tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None, None))
     shipped = np.exp(np.mean([np.log(blur.blur) for blur in blurs.values()]))
     facts = {
-        "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {POINTS_OF_RUN} a run from {FIRST:.0e} "
+        "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {MAX_POINTS_OF_RUN} a run from {FIRST:.0e} "
         "tokens on; at constant learning rate, no cool-down on either arm",
         "Chinchilla": f"{len(collections['Chinchilla'])} runs of one point, the five of highest loss left out",
-        "held out": f"by runs: {FOLDS} folds, {deals} deals; law, calibration and the slope's threshold know other "
+        "held out": f"by runs: {N_FOLDS} folds, {deals} deals; law, calibration and the slope's threshold know other "
         "folds only; by sizes: the law knows neither size of the pair, the calibration is that of the other collection",
         "shrunk": "each calibration towards that of the other collection, as a user's is towards the shipped one",
         "weights": "every two runs count as one; intervals: 90% of 1000 resamples of runs",
@@ -118,7 +118,7 @@ def chinchilla(points: Points) -> Points:
 
 def own_blur(points: Points, fit: Callable[..., Any], deals: int) -> Calibration:
     """Learn the blur of a collection from itself."""
-    judged = together([judged_out_of_fold(points, folds_of(points, FOLDS, s), fit, s) for s in range(deals)])
+    judged = together([judged_out_of_fold(points, folds_of(points, N_FOLDS, s), fit, s) for s in range(deals)])
     return calibration_of(judged, None)
 
 
@@ -132,7 +132,7 @@ def judged_by_run(
     sets, probabilities, slopes, offsets = [], [], [], []
     along = len(np.unique(points.run)) < len(points)
     for seed in range(deals):
-        folds = folds_of(points, FOLDS, seed)
+        folds = folds_of(points, N_FOLDS, seed)
         judged, probability = recalibrated_out_of_fold(points, folds, fit, seed, prior)
         sets.append(judged)
         probabilities.append(probability)

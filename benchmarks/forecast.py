@@ -16,12 +16,13 @@ from scipy.optimize import curve_fit
 
 import toposcope.forecasting
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
-from toposcope.forecasting.backtest import FRACTIONS, SPLITS, Collected, backtest, complete_runs
-from toposcope.forecasting.forecasters.window import LATE
+from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest
+from toposcope.forecasting.forecaster_set import run_forecasters
+from toposcope.forecasting.forecasters.window import LATE_SHARE
 from toposcope.forecasting.intervals import TABLE
-from toposcope.forecasting.line_up import line_up
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.scores import scores, skills
+from toposcope.forecasting.siblings import CompleteRuns, complete_runs
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -93,7 +94,7 @@ def main(curves: Path, workers: int, out: Path, ship: bool) -> None:
     tables = {}
     for split in SPLITS:
         began = time.perf_counter()
-        found = backtest(runs.runs, split=split, fractions=FRACTIONS, workers=workers)
+        found = backtest(runs.runs, split=split, fractions=DEFAULT_FRACTIONS, workers=workers)
         facts[f"seconds of the backtest that leaves each {split} out"] = round(time.perf_counter() - began)
         tables[f"Leaving each {split} out: all families"] = (list(errors(found, "all")), ERRORS)
         by_family = [
@@ -155,11 +156,11 @@ def speed() -> Row:
 
     def ours() -> object:
         log = long_log()
-        return line_up(log, planned(log), ())
+        return run_forecasters(log, planned(log), ())
 
     def theirs() -> object:
         log = long_log()
-        late = log.steps > (1 - LATE) * log.steps[-1]
+        late = log.steps > (1 - LATE_SHARE) * log.steps[-1]
         x = log.steps[late] / log.steps[-1]
         return curve_fit(lambda x, E, A, a: E + A * x**-a, x, log.loss[late], p0=(2.0, 1.0, 0.5))
 
@@ -172,16 +173,16 @@ def speed() -> Row:
     }
 
 
-def without_siblings(runs: Collected, workers: int, fractions: tuple[float, ...]) -> pl.DataFrame:
+def without_siblings(runs: CompleteRuns, workers: int, fractions: tuple[float, ...]) -> pl.DataFrame:
     """Backtest every family without any siblings."""
     families = sorted({run.log.family for run in runs.runs})
     each = [[run for run in runs.runs if run.log.family == family] for family in families]
     return pl.concat(backtest(runs, split="family", fractions=fractions, workers=workers) for runs in each)
 
 
-def alone(runs: Collected, workers: int) -> Iterator[Row]:
+def alone(runs: CompleteRuns, workers: int) -> Iterator[Row]:
     """Return the scores of the default without siblings, each family's intervals made from the other families."""
-    found = without_siblings(runs, workers, FRACTIONS).filter(forecaster="default")
+    found = without_siblings(runs, workers, DEFAULT_FRACTIONS).filter(forecaster="default")
     error = (pl.col("foretold") / pl.col("final")).log().abs()
     known = found.filter(pl.col("foretold").is_not_null()).with_columns(error=error)
     for (family,), part in sorted(known.group_by("family")):
@@ -200,7 +201,7 @@ def quantile_of(known: pl.DataFrame) -> float:
     return float(ordered["error"][min(int((share < SHIPPED_LEVEL).sum()), len(ordered) - 1)])
 
 
-def write_table(runs: Collected, workers: int) -> None:
+def write_table(runs: CompleteRuns, workers: int) -> None:
     """Write the quantile of each forecaster's errors without any siblings."""
     found = without_siblings(runs, workers, SHIPPED_FRACTIONS)
     known = found.filter(pl.col("foretold").is_not_null(), pl.col("forecaster") != "default").with_columns(

@@ -15,9 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench import Column, Spread, command, milliseconds, ratio, show, write
-from toposcope.forecasting.forecast import Run
-from toposcope.forecasting.forecasters.falls import summed
-from toposcope.forecasting.forecasters.multi_power import MultiPowerLaw, fit_multi_power
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecasters.multi_power_law import MultiPowerLaw, fit_multi_power, summed_rate
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
@@ -76,7 +75,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     write("multi-power", out, facts, tables, ("toposcope", "numpy", "scipy"))
 
 
-def runs(size: str) -> Iterator[tuple[str, Run]]:
+def runs(size: str) -> Iterator[tuple[str, LoggedRun]]:
     """Read the runs of a model size, by the name of their schedule."""
     frame = pl.read_parquet(CURVES).filter((pl.col("family") == "mpl") & pl.col("run").str.starts_with(f"{size}/"))
     for (name,), rows in frame.sort("step").group_by("run", maintain_order=True):
@@ -84,10 +83,10 @@ def runs(size: str) -> Iterator[tuple[str, Run]]:
         rates = rows["lr"].to_numpy()
         log = Log(str(name), steps, rows["loss"].to_numpy(), rates, last_step=int(steps[-1]))
         peak, last = rates.max(), f"{steps[-1]}:{rates[-1]}"
-        yield str(name).split("/")[1], Run(log, planned(log, f"0:0,{WARM_UP}:{peak},{last}"))
+        yield str(name).split("/")[1], LoggedRun(log, planned(log, f"0:0,{WARM_UP}:{peak},{last}"))
 
 
-def accuracy(size: str, found: dict[str, Run], law: MultiPowerLaw, repeats: int) -> Row:
+def accuracy(size: str, found: dict[str, LoggedRun], law: MultiPowerLaw, repeats: int) -> Row:
     """Compare a law with the curves that it was not fitted to."""
     errors = {
         name: law.loss(run.schedule, run.log.steps) - run.log.loss for name, run in found.items() if name not in FITTED
@@ -123,12 +122,12 @@ def grouped(law: MultiPowerLaw, rates: Vector, steps: NDArray[np.int64]) -> Vect
     return law.loss(Schedule(rates), steps)
 
 
-def speed(found: dict[str, Run], law: MultiPowerLaw, repeats: int) -> Iterator[Row]:
+def speed(found: dict[str, LoggedRun], law: MultiPowerLaw, repeats: int) -> Iterator[Row]:
     """Time the law beside the sum over every fall."""
     for name in ("cosine_24000", "cosine_72000", "wsdld_20000_24000"):
         run = found[name]
         rates, steps = run.schedule.rates, run.log.steps
-        start = law.L0 + law.A * (run.schedule.peak * summed(run.schedule, steps)) ** -law.a
+        start = law.L0 + law.A * (run.schedule.peak * summed_rate(run.schedule, steps)) ** -law.a
         exact = start - every_fall(law, rates, steps)
         times = milliseconds(
             {

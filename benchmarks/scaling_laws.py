@@ -18,8 +18,8 @@ from bench import Column, Spread, command, interleaved, ratio, show, write
 from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan
-from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points, read_points
+from toposcope.forecasting.scaling.points import Points, read_points
+from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
 
 Vector = NDArray[np.float64]
 
@@ -91,9 +91,9 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     repeats, every, resamples = (2, 500, 20) if quick else (repeats, EVERY, RESAMPLES)
     points = made()
     logs = (np.log(points.N), np.log(points.D), np.log(points.loss))
-    fitted = fit_scaling_law(points, resamples=0)
+    fitted = scaling_law(points, resamples=0)
     best, objectives = fit(logs, every)
-    once = {"theirs": lambda: fit(logs, every), "ours": lambda: fit_scaling_law(points, resamples=0)}
+    once = {"theirs": lambda: fit(logs, every), "ours": lambda: scaling_law(points, resamples=0)}
     taken = interleaved(once, 1)
     rows = [_compared(f"fit from {len(objectives)} starts, and from a grid of 400", taken)]
     some = max(10, resamples // 50)
@@ -103,7 +103,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     def theirs() -> list[float]:
         return [descend((logs[0][d], logs[1][d], logs[2][d]), start)[0] for d in drawn]
 
-    taken = interleaved({"theirs": theirs, "ours": lambda: fit_scaling_law(points, resamples=resamples)}, repeats)
+    taken = interleaved({"theirs": theirs, "ours": lambda: scaling_law(points, resamples=resamples)}, repeats)
     taken["theirs"] = [seconds * resamples / some for seconds in taken["theirs"]]
     rows.append(_compared(f"fit, and bootstrap of {resamples} resamples", taken))
     show(rows, AGAINST, "Scaling law: SciPy's BFGS against toposcope")
@@ -152,7 +152,7 @@ def _covered(name: str, make: Callable[[int], Points], trials: int) -> dict[str,
     hits: list[dict[str, bool]] = []
     for seed in range(trials):
         try:
-            fitted = fit_scaling_law(make(seed), resamples=FEWER, seed=seed)
+            fitted = scaling_law(make(seed), resamples=FEWER, seed=seed)
         except ToposcopeError:
             continue
         if fitted.bootstrap:
@@ -173,11 +173,11 @@ def _published(resamples: int) -> tuple[list[dict[str, object]], ...]:
     read = table.where(table.family == "chinchilla_epoch")
     kept = read.where(read.loss < np.sort(read.loss)[-OUTLIERS])
     begin = perf_counter()
-    chinchilla = fit_scaling_law(kept, resamples=resamples)
+    chinchilla = scaling_law(kept, resamples=resamples)
     taken = perf_counter() - begin
     begin = perf_counter()
     gemstones = table.where(table.family == "gemstones")
-    along = fit_scaling_law(gemstones, resamples=resamples)
+    along = scaling_law(gemstones, resamples=resamples)
     rows = [(chinchilla, taken), (along, perf_counter() - begin)]
     checked: list[dict[str, object]] = [
         {
@@ -199,7 +199,7 @@ def _beyond(points: Points, cut: float) -> dict[str, object]:
     """Fit points below some compute and foretell those beyond three times that."""
     compute = points.C
     near, far = points.where(compute < cut), points.where(compute >= 3 * cut)
-    errors = fit_scaling_law(near, resamples=0).law.loss(far.N, far.D) / far.loss - 1
+    errors = scaling_law(near, resamples=0).law.loss(far.N, far.D) / far.loss - 1
     return {
         "below": f"{cut:g} FLOP",
         "fitted": len(near),
@@ -210,7 +210,7 @@ def _beyond(points: Points, cut: float) -> dict[str, object]:
     }
 
 
-def _work(fitted: FittedLaw, resamples: int) -> str:
+def _work(fitted: FittedScalingLaw, resamples: int) -> str:
     points = fitted.points
     runs = len(np.unique(points.run))
     return f"{points.family[0]}: {len(points)} points of {runs} runs, fit and {resamples} resamples"

@@ -20,7 +20,7 @@ from bench import RESULTS, Column, Spread, interleaved, show, write
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences
-from toposcope.family.training import Outcome, _Trainer
+from toposcope.family.training import Outcome, Trainer
 from toposcope.progress import silent
 
 CORPUS = Corpus(source="python-docs")
@@ -78,11 +78,11 @@ def compare(
     long = tokens.training.long()
     training = TrainingOptions(steps=10**6)
     model = textbook_model(size, training.seed)
-    trainer = _Trainer(Run(name=size, size=SIZES[size], corpus=CORPUS, training=training), tokens, folder / size)
+    trainer = Trainer(Run(name=size, size=SIZES[size], corpus=CORPUS, training=training), tokens, folder / size)
     trainer.outcome = Outcome("running", 0)
 
     def ours(steps: int) -> None:
-        trainer._advance(trainer.outcome.step + steps, silent)
+        trainer.advance(trainer.outcome.step + steps, silent)
 
     with _threads(threads):
         ours(WARM_UP)

@@ -9,7 +9,9 @@ __all__ = [
     "Study",
     "ToposcopeError",
     "__version__",
+    "decide",
     "doctor",
+    "forecast",
     "homology",
     "measure",
     "neural_persistence",
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from toposcope import homology
     from toposcope.checkpoints import series
     from toposcope.errors import ToposcopeError
+    from toposcope.forecasting import decide, forecast
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor
     from toposcope.study import Study, measure
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "Study": "toposcope.study",
     "ToposcopeError": "toposcope.errors",
+    "decide": "toposcope.forecasting",
     "doctor": "toposcope.integrity",
+    "forecast": "toposcope.forecasting",
     "measure": "toposcope.study",
     "neural_persistence": "toposcope.homology",
     "rips": "toposcope.homology",

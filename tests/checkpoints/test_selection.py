@@ -79,7 +79,7 @@ def test_conditions_hold_together() -> None:
     steps = list(range(0, 1001, 10))
     assert chosen(steps, steps=[0, 10, 100, 110, 1000], every=100) == [0, 100, 1000]
     assert chosen(steps, every=100, log_spaced=3) == [0, 100, 1000]
-    with pytest.raises(ToposcopeError, match="no wanted step is a multiple of 100"):
+    with pytest.raises(ToposcopeError, match="no selected step is a multiple of 100"):
         chosen(steps, steps=[10, 110], every=100)
 
 

@@ -390,6 +390,15 @@ def test_a_sequence_of_checkpoints(tmp_path: Path) -> None:
         found[len(STEPS)]
 
 
+def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
+    for step in (0, 100):
+        WRITERS["safetensors"](tmp_path, step, family_weights())
+    opened = series(tmp_path)
+    assert repr(opened) == f"Series('{tmp_path}', 2 checkpoints, steps 0 to 100)"
+    assert repr(opened[:0]) == f"Series('{tmp_path}', 0 checkpoints, empty)"
+    assert repr(opened[1]) == f"Checkpoint('{tmp_path}/step_000100.safetensors', step=100)"
+
+
 # What is refused
 
 

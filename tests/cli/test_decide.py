@@ -96,7 +96,7 @@ def test_a_run_in_progress(points: Path) -> None:
 def test_where_a_run_stands_is_read_from_its_log(points: Path, tmp_path: Path) -> None:
     done = run("--points", points, "--log", log(tmp_path / "now.csv"), "--extra", 1e19, "--json")
     decision = json.loads(done.stdout)["decision"]
-    assert "nothing tells whether it shares data" in " ".join(json.loads(done.stdout)["notes"])
+    assert "whether it shares data" in " ".join(json.loads(done.stdout)["notes"])
     assert decision["run"]["parameters"] == 1e8
     assert decision["run"]["tokens"] == 2000 * 1e6
     assert decision["run"]["cool_down"] == 0
@@ -139,15 +139,15 @@ def test_the_page_is_written(points: Path, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("--budget", "1e21"), "either --points FILE or --siblings"),
-        (("--points", "POINTS"), "either --budget, for what to train, or --extra"),
-        (("--points", "POINTS", "--budget", "1e21", "--extra", "1e20"), "either --budget"),
-        (("--points", "POINTS", "--budget", "-1"), "--budget -1: expected"),
-        (("--points", "POINTS", "--budget", "nan"), "--budget nan: expected"),
+        (("--points", "POINTS"), "either a budget, for what to train, or extra compute"),
+        (("--points", "POINTS", "--budget", "1e21", "--extra", "1e20"), "either a budget"),
+        (("--points", "POINTS", "--budget", "-1"), "budget -1: expected"),
+        (("--points", "POINTS", "--budget", "nan"), "budget nan: expected"),
         (("--points", "POINTS", "--budget", "1e21", "--overtrain", "0"), "expected a number above 0"),
         (("--points", "POINTS", "--budget", "1e21", "--unique-tokens", "-5"), "unique tokens"),
-        (("--points", "POINTS", "--budget", "1e21", "--tokens", "5"), "--tokens: it is of a run in progress"),
-        (("--points", "POINTS", "--extra", "1e20", "--tokens", "1e9"), "--parameters is missing"),
-        (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e9"), "--tokens is missing"),
+        (("--points", "POINTS", "--budget", "1e21", "--tokens", "5"), "tokens: it belongs to a run in progress"),
+        (("--points", "POINTS", "--extra", "1e20", "--tokens", "1e9"), "parameters of the run in progress missing"),
+        (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e9"), "tokens of the run in progress missing"),
         (("--points", "POINTS", "--extra", "1e20", "--parameters", "-1", "--tokens", "1e9"), "parameters: -1"),
         (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e8", "--tokens", "0"), "tokens: 0"),
         (("--points", "POINTS", "--budget", "1e21", "--family", "there"), "no such points; they are of here"),

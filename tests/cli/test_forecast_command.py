@@ -115,7 +115,7 @@ def test_siblings_are_borrowed_from(runs: Path) -> None:
     found = answer(runs / "now.csv", "--siblings", runs / "siblings")
     assert found["default"] == "stack"
     assert len(found["siblings"]) == 12
-    assert any("taken to be the log's" in str(remark) for remark in found["remarks"])
+    assert any("taken to be of the log's" in str(remark) for remark in found["remarks"])
     done = told(runs / "now.csv", "--siblings", runs / "siblings")
     assert "siblings: 12 complete runs, 12 of the log's family" in done.stdout
 

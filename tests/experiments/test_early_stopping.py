@@ -33,8 +33,8 @@ from toposcope.experiments.early_stopping.stopping_rules import (
     below_price,
     out_of_patience,
 )
-from toposcope.forecasting.forecast import Forecast, RefusedError, Run
-from toposcope.forecasting.forecasters.power_law import PowerLaw
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.study.kinds import feature_named
@@ -216,7 +216,7 @@ class Foretold:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> Forecast:
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         assert schedule.last_step == 5000
         assert not siblings
         self.seen.append(int(log.steps[-1]))
@@ -240,7 +240,7 @@ def test_forecasts_are_made_from_what_was_seen() -> None:
 
 def test_a_forecaster_that_knows_the_law_stops_where_the_price_says() -> None:
     loss = 2 + 3 / (np.arange(51) * 100 + 1.0) ** 0.5
-    gain = gain_by(PowerLaw(), [Log("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
+    gain = gain_by(StepPowerLaw(), [Log("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
     stops = judged([run_of("a", loss)], gain=gain).stops.filter(rule=GAIN)
     for price in PRICES:
         truth = (loss[10:-1] - loss[-1]) / (1 - STEPS[10:-1] / 5000)

@@ -8,9 +8,9 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.experiments.published_study.forecast_rules import published_rules
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.experiments.topology_gain.gain import topology_chance
-from toposcope.forecasting.backtest import complete_runs
-from toposcope.forecasting.forecast import Run
-from toposcope.forecasting.line_up import line_up
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster_set import run_forecasters
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import read_logs
 from toposcope.study import Study, load_declaration, run_study
 
@@ -66,10 +66,10 @@ def test_the_default_is_that_of_the_line_up(study: Study, protocol: str, columns
     assert row["mae"] == pytest.approx(np.mean(errors))
 
 
-def _default(run: Run, runs: tuple[Run, ...]) -> float:
+def _default(run: LoggedRun, runs: tuple[LoggedRun, ...]) -> float:
     seen = run.seen(0.5)
     assert seen is not None
-    return line_up(seen, run.schedule, [other for other in runs if other is not run]).forecasts["default"].loss
+    return run_forecasters(seen, run.schedule, [other for other in runs if other is not run]).forecasts["default"].loss
 
 
 def _is(protocol: str, fraction: object, name: str) -> pl.Expr:

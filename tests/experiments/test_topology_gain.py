@@ -23,9 +23,9 @@ from toposcope.experiments.topology_gain.gain import (
 )
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, configuration, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks
-from toposcope.forecasting.backtest import complete_runs
-from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.stack import BASE, Stack
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Log
 
 Simulated = tuple[list[Fold], FeatureBlocks]
@@ -177,12 +177,12 @@ def run(size: float, peak: float, seed: int, end: float = 2.0) -> Log:
 
 
 @pytest.fixture(scope="module")
-def runs() -> tuple[Run, ...]:
+def runs() -> tuple[LoggedRun, ...]:
     logs = [run(size, peak, seed) for size in (1e4, 3e4, 1e5) for peak in (1e-3, 3e-3) for seed in (1, 2)]
     return complete_runs(logs).runs
 
 
-def block_of(runs: tuple[Run, ...]) -> FeatureBlocks:
+def block_of(runs: tuple[LoggedRun, ...]) -> FeatureBlocks:
     rng = np.random.default_rng(9)
     names = tuple(run.log.name for run in runs)
     return FeatureBlocks(
@@ -190,7 +190,7 @@ def block_of(runs: tuple[Run, ...]) -> FeatureBlocks:
     )
 
 
-def test_seeds_of_a_configuration_are_left_out_together(runs: tuple[Run, ...]) -> None:
+def test_seeds_of_a_configuration_are_left_out_together(runs: tuple[LoggedRun, ...]) -> None:
     block = block_of(runs)
     folds, n_groups, notes = left_out(runs, block)
     assert n_groups == 6
@@ -206,7 +206,7 @@ def test_seeds_of_a_configuration_are_left_out_together(runs: tuple[Run, ...]) -
         assert fold.group not in fold.groups
 
 
-def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[Run, ...]) -> None:
+def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[LoggedRun, ...]) -> None:
     """With one configuration a size, the plain stack of a fold is the stack that leaves sizes out."""
     alone = tuple(run for run in runs if run.schedule.peak < 2e-3)
     more = complete_runs([run(size, 1e-3, seed) for size in (2e4, 6e4) for seed in (1, 2)]).runs
@@ -220,7 +220,7 @@ def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[Run, ...]) -> None:
         assert Stack().fit(seen, one.schedule, others).loss == pytest.approx(row["foretold"], rel=1e-9)
 
 
-def test_chance_of_runs(runs: tuple[Run, ...]) -> None:
+def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
     stranger = dataclasses.replace(run(5e4, 1e-3, 3), name="stranger", family="other")
     everyone = (*runs, *complete_runs([stranger]).runs)
     found = chance(everyone, [block_of(everyone)], ["a remark"], draws=1, workers=1)
@@ -244,7 +244,7 @@ def test_chance_of_runs(runs: tuple[Run, ...]) -> None:
     assert again.errors.equals(found.errors)
 
 
-def test_too_few_runs_are_told(runs: tuple[Run, ...]) -> None:
+def test_too_few_runs_are_told(runs: tuple[LoggedRun, ...]) -> None:
     few = runs[:5]
     found = chance(few, [block_of(few)], workers=1)
     assert found.verdict().startswith("Whether topology adds cannot be told: only 3 groups")

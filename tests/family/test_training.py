@@ -263,7 +263,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: list[int]
 ) -> None:
     # Blocks of batches shorter than the run, so that stops fall before, on and after their borders.
-    monkeypatch.setattr(training, "STEPS_A_BLOCK", 16)
+    monkeypatch.setattr(training, "BLOCK_STEPS", 16)
     run = with_training(run, steps=50, checkpoint_every=15)
     train(run, corpus_path, tmp_path / "undisturbed")
     directory = tmp_path / "stopped"
@@ -392,7 +392,7 @@ def test_a_directory_trained_on_another_text_is_refused(run: Run, corpus_path: P
     Path(run.corpus.source).write_text(some_text(seed=1), encoding="utf-8")
     prepare(run.corpus, tmp_path / "other.safetensors")
     message = refusal(lambda: train(run, tmp_path / "other.safetensors", tmp_path / "run"))
-    assert "another text" in message
+    assert "another corpus" in message
     assert str(tmp_path / "run") in message
 
 

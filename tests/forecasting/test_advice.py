@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.advice import Wishes, advise, beyond_plan, cool_down_of, run_of_log
+from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, decide, run_of_log
 from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
 from toposcope.forecasting.scaling.inference import best_for_budget
 from toposcope.forecasting.scaling.planner import over_training, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
-from toposcope.logs.points import Points
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -45,8 +45,8 @@ def test_a_cool_down_is_budgeted_where_the_law_does_not_hold_it() -> None:
 def test_where_the_run_stands() -> None:
     N0, D0, known = run_of_log(log(), points(), None, None)
     assert (N0, D0) == (1e8, 400e6)
-    assert "nothing tells whether" in known
-    assert "nothing tells" not in run_of_log(log(family="pile"), points(family="pile"), None, None)[2]
+    assert "whether it shares data" in known
+    assert "whether it shares" not in run_of_log(log(family="pile"), points(family="pile"), None, None)[2]
     assert run_of_log(log(parameters=np.nan), points(), 2e8, 5e9)[:2] == (2e8, 5e9)
 
 
@@ -77,15 +77,23 @@ def test_a_budget_beyond_the_plan_is_told() -> None:
 
 
 def test_every_part_is_of_the_fitted_law() -> None:
-    run = RunInProgress(1e8, 1e10, 1e20)
-    found = advise(points(), 1e20, run, Wishes(1e12, 1e10, 2.0), notes=("seen",), resamples=30)
+    found = decide(
+        points(),
+        extra=1e20,
+        parameters=1e8,
+        tokens=1e10,
+        inference_tokens=1e12,
+        unique_tokens=1e10,
+        over_train=2.0,
+        resamples=30,
+    )
     law = found.fitted.law
     assert found.plan.N == plan(found.fitted, 1e20).N
     assert found.over_training == over_training(law, 1e20, 2.0)
     assert found.repeated == plan_repeated(law, 1e20, 1e10)
     assert found.inference == best_for_budget(law, 1e20, 1e12)
-    assert found.notes[0] == "seen"
+    assert "each point is the end of a run" in found.notes[0]
     assert found.decision is not None
-    assert found.learnt is not None
-    assert found.learnt.remark in found.notes
-    assert found.decision.scaled.loss == pytest.approx(found.plan.loss.value)
+    assert found.learned is not None
+    assert found.learned.remark in found.notes
+    assert found.decision.scaled.loss == pytest.approx(found.repeated.loss)

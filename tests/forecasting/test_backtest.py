@@ -11,18 +11,20 @@ from made_up_runs import copied, made_up_family, made_up_run, seen
 from polars.testing import assert_frame_equal
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.backtest import COMPLETE, SCHEMA, SPLITS, backtest, complete_runs, siblings_of
-from toposcope.forecasting.forecast import Run
-from toposcope.forecasting.line_up import DEFAULT, FORECASTERS
+from toposcope.forecasting.backtesting import SCHEMA, SPLITS, backtest, siblings_in_split
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster_set import DEFAULT
+from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.scores import scores
+from toposcope.forecasting.siblings import MIN_COMPLETE_SHARE, complete_runs
 from toposcope.logs import read_logs
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
-NAMES = {forecaster.name for forecaster in FORECASTERS}
+NAMES = {forecaster.name for forecaster in forecasters()}
 
 
 @cache
-def runs() -> tuple[Run, ...]:
+def runs() -> tuple[LoggedRun, ...]:
     return (
         *made_up_family(sizes=3, each=3),
         *made_up_family("wsd", 2, 2, family="other", noise=0.01),
@@ -35,7 +37,7 @@ def runs() -> tuple[Run, ...]:
 @pytest.mark.parametrize("split", SPLITS)
 def test_what_is_left_out(split: str) -> None:
     for run in runs():
-        left = siblings_of(run, runs(), split)  # type: ignore[arg-type]
+        left = siblings_in_split(run, runs(), split)  # type: ignore[arg-type]
         log = run.log
         for other in runs():
             same = (
@@ -90,7 +92,7 @@ def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
     """Other ends of all runs that are left out with it change nothing of what is foretold, but what came true."""
     base = list(runs())
     run = base[-4] if split == "family" else base[0]
-    kept = siblings_of(run, base, split)  # type: ignore[arg-type]
+    kept = siblings_in_split(run, base, split)  # type: ignore[arg-type]
     changed = [
         copied(other, loss=np.where(other.log.steps > 0.2 * other.schedule.last_step, 9.0, other.log.loss))
         if other not in kept
@@ -129,7 +131,7 @@ def test_the_future_of_the_run_is_not_seen() -> None:
     base = list(runs())
     log = base[4].log
     changed = replace(log, loss=np.where(log.steps > 0.2 * base[4].schedule.last_step, 9.0, log.loss))
-    other = [*base[:4], Run(changed, base[4].schedule), *base[5:]]
+    other = [*base[:4], LoggedRun(changed, base[4].schedule), *base[5:]]
     names = ["forecaster", "foretold", "low", "high"]
     one, two = (backtest(several, fractions=(0.2,), workers=1).filter(run=log.name) for several in (base, other))
     assert_frame_equal(one.select(names), two.select(names), check_exact=True)
@@ -148,7 +150,7 @@ def test_one_run_is_no_backtest() -> None:
 
 def test_runs_that_did_not_end_are_left_out() -> None:
     whole = made_up_run("whole")
-    cut, nearly = (seen(whole, COMPLETE + more) for more in (-0.02, 0.02))
+    cut, nearly = (seen(whole, MIN_COMPLETE_SHARE + more) for more in (-0.02, 0.02))
     logs = [
         whole.log,
         replace(cut, name="cut"),
@@ -161,11 +163,11 @@ def test_runs_that_did_not_end_are_left_out() -> None:
     assert found.runs[1].schedule.last_step == found.runs[1].log.steps[-1] == 1740
     assert found.remarks[0] == "cut: left out, its log ends at step 1,660 of 2,000"
     assert found.remarks[1].startswith("left out: negative: the learning rate is negative")
-    assert found.remarks[2] == "again: left out, it is whole again"
+    assert found.remarks[2] == "again: left out, the same run as whole"
 
 
 @pytest.fixture(scope="module")
-def curves() -> tuple[Run, ...]:
+def curves() -> tuple[LoggedRun, ...]:
     if not CURVES.is_file():
         pytest.skip("the published curves are not beside this repository")
     return complete_runs(read_logs(CURVES).logs).runs
@@ -179,7 +181,7 @@ def assert_as_good_as_said(found: pl.DataFrame, limits: dict[float, float], most
 
 
 @pytest.mark.reference
-def test_the_default_on_some_published_curves(curves: tuple[Run, ...]) -> None:
+def test_the_default_on_some_published_curves(curves: tuple[LoggedRun, ...]) -> None:
     """27 runs of Luo et al. 2025, and every third of Beck et al. 2025; too few for their coverage to tell much."""
     families = {run.log.family for run in curves}
     of = {family: [run for run in curves if run.log.family == family] for family in families}
@@ -189,7 +191,7 @@ def test_the_default_on_some_published_curves(curves: tuple[Run, ...]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.reference
-def test_the_default_on_all_published_curves(curves: tuple[Run, ...]) -> None:
+def test_the_default_on_all_published_curves(curves: tuple[LoggedRun, ...]) -> None:
     """Coefficients from other sizes and families only."""
     assert len(curves) > 340
     assert_as_good_as_said(backtest(curves, fractions=(0.2, 0.3, 0.5), workers=2), {0.2: 0.01, 0.3: 0.007, 0.5: 0.0045})

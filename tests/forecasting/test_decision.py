@@ -13,8 +13,8 @@ from toposcope.forecasting.decision.calibration import Calibration
 from toposcope.forecasting.decision.decision import (
     RunInProgress,
     break_even,
+    continue_or_scale,
     continued,
-    decide,
     floor,
     scaled,
     signals,
@@ -114,13 +114,13 @@ def test_no_break_even_within_the_search_is_said_by_none() -> None:
 
 def test_what_stands_beside_the_decision() -> None:
     run = RunInProgress(1e9, 10e9, 6e19)
-    decision = decide(LAW, (LAW, LAW), run)
+    decision = continue_or_scale(LAW, (LAW, LAW), run)
     assert decision.score == pytest.approx(
         np.log(LAW.alpha * LAW.A * 1e9**-LAW.alpha) - np.log(LAW.beta * LAW.B * 1e10**-LAW.beta)
     )
     assert decision.floor == floor(LAW, run) == pytest.approx(1.8172 + 477.8 * 1e9**-0.3473)
     assert decision.rule_of_20 == "continue"
-    assert decide(LAW, (LAW, LAW), RunInProgress(1e9, 21e9, 6e19)).rule_of_20 == "scale"
+    assert continue_or_scale(LAW, (LAW, LAW), RunInProgress(1e9, 21e9, 6e19)).rule_of_20 == "scale"
     assert decision.low <= decision.margin <= decision.high
     assert run.tokens_if_continued == 20e9
 
@@ -164,12 +164,14 @@ def test_repeated_tokens_count_less_on_both_arms() -> None:
     assert scaled(LAW, run).loss == pytest.approx(plan_repeated(LAW, 6e20, 5e9).loss)
     assert floor(LAW, run) > floor(LAW, fresh)
     enough = RunInProgress(1e9, 10e9, 6e20, unique_tokens=1e13)
-    assert decide(LAW, (LAW, LAW), enough).margin == pytest.approx(decide(LAW, (LAW, LAW), fresh).margin)
+    assert continue_or_scale(LAW, (LAW, LAW), enough).margin == pytest.approx(
+        continue_or_scale(LAW, (LAW, LAW), fresh).margin
+    )
 
 
 def test_between_20_and_80_percent_it_is_undecided() -> None:
     run = RunInProgress(1e9, 20e9, break_even(LAW, RunInProgress(1e9, 20e9, 1e20))[0])
-    decision = decide(LAW, (LAW, LAW), run, Calibration(0.05))
+    decision = continue_or_scale(LAW, (LAW, LAW), run, Calibration(0.05))
     assert decision.probability == pytest.approx(0.5, abs=1e-6)
     assert decision.answer == "undecided"
 
@@ -191,13 +193,13 @@ def test_numbers_that_make_no_sense_are_refused(arguments: tuple[float, ...], to
 
 def test_one_law_cannot_say_how_sure_it_is() -> None:
     with pytest.raises(ToposcopeError, match="at least 2"):
-        decide(LAW, (LAW,), RunInProgress(1e9, 1e9, 1e20))
+        continue_or_scale(LAW, (LAW,), RunInProgress(1e9, 1e9, 1e20))
 
 
 def test_where_parameters_bring_nothing_there_is_nothing_to_decide() -> None:
     flat = ScalingLaw(1.8, 0.0, 2143.0, 0.3473, 0.3672)
     with pytest.raises(ToposcopeError, match="more parameters bring nothing"):
-        decide(flat, (LAW, LAW), RunInProgress(1e9, 1e9, 1e20))
+        continue_or_scale(flat, (LAW, LAW), RunInProgress(1e9, 1e9, 1e20))
     # A resample of which that is true says nothing.
     run = RunInProgress(1e9, 1e9, 1e20)
-    assert decide(LAW, (flat, LAW, LAW), run).share == decide(LAW, (LAW, LAW), run).share
+    assert continue_or_scale(LAW, (flat, LAW, LAW), run).share == continue_or_scale(LAW, (LAW, LAW), run).share

@@ -6,8 +6,8 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, calibration_error, reliability
 from toposcope.forecasting.decision.equal_flop_pairs import (
-    LARGER,
-    MOST_SUNK,
+    MAX_SUNK_SHARE,
+    MIN_SIZE_RATIO,
     calibration_of,
     equal_flop_pairs,
     folds_of,
@@ -16,8 +16,8 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     recalibrated_out_of_fold,
     together,
 )
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -33,8 +33,8 @@ def points(n_runs: int = 24, n_tokens: int = 6, hidden: float = 0.0, seed: int =
     return Points(np.repeat(N, n_tokens), np.tile(D, n_runs), loss.ravel(), names)
 
 
-def fit(found: Points) -> FittedLaw:
-    return fit_scaling_law(found, resamples=20)
+def fit(found: Points) -> FittedScalingLaw:
+    return scaling_law(found, resamples=20)
 
 
 def test_pairs_are_all_that_there_are_if_few() -> None:
@@ -45,7 +45,7 @@ def test_pairs_are_all_that_there_are_if_few() -> None:
         for j in range(len(made)):
             sunk = 1 - made.C[j] / made.C[i]
             begun = sunk * made.D[i] >= made.D[made.run == made.run[i]].min()
-            expected += bool(made.N[j] >= LARGER * made.N[i] and 0 <= sunk <= MOST_SUNK and begun)
+            expected += bool(made.N[j] >= MIN_SIZE_RATIO * made.N[i] and 0 <= sunk <= MAX_SUNK_SHARE and begun)
     assert len(found) == expected > 0
 
 
@@ -55,7 +55,7 @@ def test_both_arms_spend_the_same() -> None:
     spent_on = 6 * found.N0 * (found.D - found.D0)
     assert spent_on == pytest.approx(6 * found.N1 * found.D1)
     assert found.budget == pytest.approx(6 * found.N1 * found.D1)
-    assert (found.N1 >= LARGER * found.N0).all()
+    assert (found.N1 >= MIN_SIZE_RATIO * found.N0).all()
     assert (found.D0 >= 4e9 * (1 - 1e-9)).all()
 
 
@@ -104,7 +104,7 @@ def test_neither_law_nor_calibration_sees_a_run_of_the_pair() -> None:
     folds = folds_of(made, 4)
     seen: list[set[str]] = []
 
-    def watched(found: Points) -> FittedLaw:
+    def watched(found: Points) -> FittedScalingLaw:
         seen.append({*found.run.tolist()})
         return fit(found)
 
@@ -120,7 +120,7 @@ def test_neither_law_nor_calibration_sees_a_run_of_the_pair() -> None:
 
 def test_margins_are_those_of_the_law() -> None:
     judged = judged_out_of_fold(points(), folds_of(points(), 3), fit)
-    truth = judged.pairs.foretold(LAW)
+    truth = judged.pairs.predicted_margin(LAW)
     assert np.abs(judged.margin - truth).max() < 5e-3
     assert (judged.won == (judged.pairs.continued > judged.pairs.scaled)).all()
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_up_runs import KINDS, Truth, copied, made_up_family, made_up_run, rates, seen
 
-from toposcope.forecasting.forecast import Forecast, Forecaster, RefusedError, Run
+from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
+from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.intervals import band, with_interval
-from toposcope.forecasting.line_up import FORECASTERS
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
@@ -21,7 +21,7 @@ from toposcope.logs import Log
 class Case:
     log: Log
     schedule: Schedule
-    siblings: tuple[Run, ...] = ()
+    siblings: tuple[LoggedRun, ...] = ()
 
 
 def of_losses(losses: np.ndarray, unit: str = "nats", every: int = 10, share: float = 0.5) -> Case:
@@ -39,11 +39,11 @@ def points(n: int) -> Case:
 
 
 @cache
-def relatives() -> tuple[Run, ...]:
+def relatives() -> tuple[LoggedRun, ...]:
     return (*made_up_family(), made_up_run("constant", "constant"), made_up_run("linear", "linear"))
 
 
-def with_siblings(siblings: tuple[Run, ...], fraction: float = 0.3) -> Case:
+def with_siblings(siblings: tuple[LoggedRun, ...], fraction: float = 0.3) -> Case:
     run = made_up_run("run to forecast", noise=0.003, size=1e10)
     return Case(seen(run, fraction), run.schedule, siblings)
 
@@ -105,7 +105,8 @@ def rates_of_nothing() -> Case:
         made_up_run(f"stopped {i}", truth=Truth(L0=2 + i / 10), size=1e8 * (i + 2), noise=0.01) for i in range(8)
     ]
     siblings = [
-        Run(replace(run.log, learning_rate=planned_rates[run.log.steps]), Schedule(planned_rates)) for run in stopped
+        LoggedRun(replace(run.log, learning_rate=planned_rates[run.log.steps]), Schedule(planned_rates))
+        for run in stopped
     ]
     return Case(log, Schedule(planned_rates), tuple(siblings))
 
@@ -217,7 +218,7 @@ def assert_sound(forecast: Forecast, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("forecaster", FORECASTERS, ids=lambda forecaster: forecaster.name)
+@pytest.mark.parametrize("forecaster", forecasters(), ids=lambda forecaster: forecaster.name)
 def test_a_sound_forecast_or_a_refusal(forecaster: Forecaster, name: str) -> None:
     case = CASES[name]()
     forecast = checked(forecaster, case)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.isoflop import budgets_of, isoflop, isoflops
 from toposcope.forecasting.scaling.planner import optimal_split
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 
 LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.40)
 A = 0.40 / 0.74
@@ -35,7 +35,7 @@ def curves() -> Points:
 
 def test_all_three_find_the_exponents() -> None:
     ways = (
-        by_law(fit_scaling_law(equal_compute(2e-3), resamples=200)),
+        by_law(scaling_law(equal_compute(2e-3), resamples=200)),
         by_parabolas(equal_compute(2e-3), resamples=200),
         by_envelope(curves(), resamples=200),
     )
@@ -84,11 +84,11 @@ def test_resamples_without_an_exponent_are_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> FittedLaw:
-    return fit_scaling_law(equal_compute(2e-3), resamples=100)
+def fitted() -> FittedScalingLaw:
+    return scaling_law(equal_compute(2e-3), resamples=100)
 
 
-def test_a_curve_is_the_law_at_equal_compute(fitted: FittedLaw) -> None:
+def test_a_curve_is_the_law_at_equal_compute(fitted: FittedScalingLaw) -> None:
     curve = isoflop(fitted, 1e20)
     np.testing.assert_allclose(curve.loss, fitted.law.loss(curve.N, 1e20 / (6 * curve.N)))
     lowest = int(curve.loss.argmin())
@@ -100,9 +100,9 @@ def test_a_curve_is_the_law_at_equal_compute(fitted: FittedLaw) -> None:
     assert curve.high[7] == pytest.approx(by_hand)
 
 
-def test_curves_span_the_points(fitted: FittedLaw) -> None:
+def test_curves_span_the_points(fitted: FittedScalingLaw) -> None:
     budgets = budgets_of(fitted.points)
     assert budgets == pytest.approx(np.geomspace(1e19, 1e21, 5), rel=0.05)
     assert [curve.best.budget_flops for curve in isoflops(fitted)] == list(budgets)
-    bare = isoflop(FittedLaw(fitted.law, (), {}, 0.0, fitted.points), 1e20)
+    bare = isoflop(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points), 1e20)
     assert np.isnan(bare.low).all()

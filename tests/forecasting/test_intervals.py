@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from made_up_runs import made_up_run, seen
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import Forecast
+from toposcope.forecasting.forecaster import Forecast
+from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.intervals import band, quantile, shipped, with_interval
-from toposcope.forecasting.line_up import FORECASTERS
 
 Vector = NDArray[np.float64]
 RUN = made_up_run()
@@ -89,7 +89,7 @@ def test_signs_of_errors_do_not_matter() -> None:
     assert len({each.low for each in found}) == 1
 
 
-@pytest.mark.parametrize("name", [*(forecaster.name for forecaster in FORECASTERS), "unheard of"])
+@pytest.mark.parametrize("name", [*(forecaster.name for forecaster in forecasters()), "unheard of"])
 def test_the_shipped_table_narrows_as_more_is_seen(name: str) -> None:
     fractions = np.linspace(0.01, 1, 50)
     widths = np.array([shipped(name, fraction) for fraction in fractions])

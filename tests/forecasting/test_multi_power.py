@@ -7,11 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import RefusedError, Run
-from toposcope.forecasting.forecasters.falls import falls, gained, gains, summed
-from toposcope.forecasting.forecasters.fitted_falls import Curve, Problem
-from toposcope.forecasting.forecasters.multi_power import MultiPower, MultiPowerLaw, fit_multi_power
-from toposcope.forecasting.forecasters.shared_falls import CELLS, SIZES, best_shared, likelihoods
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.multi_power import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
+from toposcope.forecasting.forecasters.multi_power_law import (
+    Curve,
+    LeastSquaresProblem,
+    MultiPowerLaw,
+    fit_multi_power,
+    lr_decay_terms,
+    summed_rate,
+)
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
@@ -51,13 +56,13 @@ def every_fall(law: MultiPowerLaw, planned: Vector, warm_up: int, t: int) -> flo
 
 def run(
     kind: str, law: MultiPowerLaw = TRUE, noise: float = 0.0, size: float = 1e8, end: int = T, every: int = 40
-) -> Run:
+) -> LoggedRun:
     schedule = Schedule(rates(kind, end))
     steps = np.arange(400, end + 1, every)
     rng = np.random.default_rng(len(kind) + end)
     loss = law.loss(schedule, steps) * np.exp(noise * rng.normal(size=len(steps)))
     log = Log(f"{kind} {size:g} {end}", steps, loss, schedule.rates[steps], end, size, 1e5, "family")
-    return Run(log, schedule)
+    return LoggedRun(log, schedule)
 
 
 @pytest.mark.parametrize("kind", ["constant", "cosine", "wsd", "two-step", "restart"])
@@ -82,9 +87,9 @@ def test_falls_in_groups_gain_what_each_does(multiples: list[float], C: float, b
     k = np.arange(1, t + 1)
     sums = np.cumsum(eta[::-1])[::-1][k]
     each = (eta[k - 1] - eta[k]) * (1 - (1 + C * eta[k] ** -g * sums) ** -b)
-    behind = falls(schedule, np.array([t]))
-    found = gained(behind, C, b, g)[0]
-    assert found == gains(behind, C, b, g).values[0]
+    terms = lr_decay_terms(schedule, np.array([t]))
+    found = terms.gain(C, b, g)[0]
+    assert found == terms.gain_and_derivatives(C, b, g)[0][0]
     assert found == pytest.approx(each.sum(), abs=2e-2 * np.abs(np.diff(eta)).sum() + 1e-12)
 
 
@@ -96,12 +101,12 @@ def test_a_finer_schedule_is_not_less_exact() -> None:
         sums = np.cumsum(eta[::-1])[::-1][k]
         rate = np.maximum(eta[k], 1e-9)
         each = (eta[k - 1] - eta[k]) * (1 - (1 + 0.1 * rate**-0.6 * np.maximum(sums, 1e-9)) ** -0.6)
-        assert gains(falls(schedule, np.array([t])), 0.1, 0.6, 0.6).values[0] == pytest.approx(each.sum(), abs=1e-3)
+        assert lr_decay_terms(schedule, np.array([t])).gain(0.1, 0.6, 0.6)[0] == pytest.approx(each.sum(), abs=1e-3)
 
 
 def test_a_rate_that_rises_again_takes_back() -> None:
     schedule = Schedule([*[1.0] * 100, *[0.2] * 100, *[1.0] * 100])
-    gained = gains(falls(schedule, np.arange(300)), 0.5, 1.0, 0.5).values
+    gained = lr_decay_terms(schedule, np.arange(300)).gain(0.5, 1.0, 0.5)
     assert (gained[:100] == 0).all()
     assert (np.diff(gained[100:200]) > 0).all()
     assert gained[299] < gained[199]
@@ -111,18 +116,18 @@ def test_a_rate_that_rises_again_takes_back() -> None:
 def test_a_trembling_rate_has_not_a_group_for_every_step() -> None:
     rng = np.random.default_rng(0)
     smooth = np.linspace(1, 0.1, 50_001)
-    trembling = falls(Schedule(smooth * (1 + 0.01 * rng.uniform(-1, 1, len(smooth)))), np.array([50_000]))
+    trembling = lr_decay_terms(Schedule(smooth * (1 + 0.01 * rng.uniform(-1, 1, len(smooth)))), np.array([50_000]))
     assert len(trembling.row) < 5000
-    quiet = falls(Schedule(smooth), np.array([50_000]))
-    assert gained(trembling, 0.1, 0.6, 0.6)[0] == pytest.approx(gained(quiet, 0.1, 0.6, 0.6)[0], abs=0.02)
+    quiet = lr_decay_terms(Schedule(smooth), np.array([50_000]))
+    assert trembling.gain(0.1, 0.6, 0.6)[0] == pytest.approx(quiet.gain(0.1, 0.6, 0.6)[0], abs=0.02)
 
 
 def test_warm_up_is_summed_as_a_line() -> None:
     schedule = Schedule(rates("constant"))
     steps = np.array([50, 200, 399, 400, 5000])
     exact = np.cumsum(rates("constant"))[steps] / PEAK
-    np.testing.assert_allclose(summed(schedule, steps), exact, atol=1)
-    assert (summed(schedule, np.arange(T + 1)) > 0).all()
+    np.testing.assert_allclose(summed_rate(schedule, steps), exact, atol=1)
+    assert (summed_rate(schedule, np.arange(T + 1)) > 0).all()
 
 
 @pytest.mark.parametrize("q", [(0.1, 0.6, 0.6, 0.5), (0.5, 1.1, 0.3, 0.9), (0.02, 0.2, 1.2, 0.2)])
@@ -130,15 +135,17 @@ def test_derivatives(q: tuple[float, ...]) -> None:
     curves = []
     for kind in ("cosine", "wsd", "restart"):
         one = run(kind)
-        curves.append(Curve(summed(one.schedule, one.log.steps), falls(one.schedule, one.log.steps), one.log.loss))
+        curves.append(
+            Curve(summed_rate(one.schedule, one.log.steps), lr_decay_terms(one.schedule, one.log.steps), one.log.loss)
+        )
     start = np.log(q)
-    found = gains(curves[0].falls, *q[:3])
-    for k, by in enumerate(found[1:]):
+    terms = curves[0].terms
+    for k, derivative in enumerate(terms.gain_and_derivatives(*q[:3])[1:]):
         moved = start[:3] + 1e-6 * np.eye(3)[k]
-        above, below = gains(curves[0].falls, *np.exp(moved)), gains(curves[0].falls, *np.exp(2 * start[:3] - moved))
-        np.testing.assert_allclose((above.values - below.values) / 2e-6, by, atol=1e-6)
+        above, below = terms.gain(*np.exp(moved)), terms.gain(*np.exp(2 * start[:3] - moved))
+        np.testing.assert_allclose((above - below) / 2e-6, derivative, atol=1e-6)
     # The gradient of the projected sum of squares is exact, though Kaufman's Jacobian leaves a term out.
-    problem = Problem(curves)
+    problem = LeastSquaresProblem(curves)
     _, residuals, jacobian = problem.solve(start)
     for k in range(4):
         ends = [problem.solve(start + sign * 1e-5 * np.eye(4)[k])[1] for sign in (1, -1)]
@@ -173,7 +180,7 @@ def test_the_fit_is_the_same_every_time() -> None:
     assert again() == again()
 
 
-def family() -> list[Run]:
+def family() -> list[LoggedRun]:
     laws = {1e8: TRUE, 4e8: MultiPowerLaw(2.2, 0.7, 0.4, 450.0, 2.0, 0.6, 0.6, 0.0)}
     kinds = ("cosine", "constant", "two-step", "wsd")
     return [run(kind, law, 0.001, size) for size, law in laws.items() for kind in kinds]
@@ -198,21 +205,21 @@ def test_shared_parameters_reproduce_the_gain() -> None:
     for one in family():
         at = one.log.steps[::8]
         curves.setdefault(one.size, []).append(
-            Curve(summed(one.schedule, at), falls(one.schedule, at), one.log.loss[::8])
+            Curve(summed_rate(one.schedule, at), lr_decay_terms(one.schedule, at), one.log.loss[::8])
         )
     tables = [likelihoods(group) for group in curves.values()]
-    assert all(table.shape == (len(CELLS), len(SIZES)) for table in tables)
+    assert all(table.shape == (len(CELLS), len(GAIN_SIZES)) for table in tables)
     shared = best_shared(tables)
-    of = falls(Schedule(rates("wsd")), np.array([T]))
-    true = TRUE.B * PEAK * gains(of, TRUE.C * PEAK ** (1 - TRUE.g), TRUE.b, TRUE.g).values[0]
-    assert shared.B * gains(of, shared.C, shared.b, shared.g).values[0] == pytest.approx(true, rel=0.1)
+    terms = lr_decay_terms(Schedule(rates("wsd")), np.array([T]))
+    true = TRUE.B * PEAK * terms.gain(TRUE.C * PEAK ** (1 - TRUE.g), TRUE.b, TRUE.g)[0]
+    assert shared.gain(terms)[0] == pytest.approx(true, rel=0.1)
 
 
 def test_falls_that_gain_nothing_are_refused() -> None:
     level = MultiPowerLaw(2.6, 0.6, 0.45, 0.0, 2.0, 0.6, 0.6, 0.0)
     runs = [run(kind, level, 0.01) for kind in ("cosine", "constant", "two-step")]
     target = run("wsd", level, 0.01, 2.5e7)
-    with pytest.raises(RefusedError, match="do not tell what a fall of the learning rate gains"):
+    with pytest.raises(RefusedError, match="do not show what a decay of the learning rate gains"):
         MultiPower().fit(target.log, target.schedule, runs)
 
 
@@ -234,7 +241,7 @@ def test_runs_without_points_after_warm_up_are_refused() -> None:
         one = run(kind)
         log = one.log.until(500)
         assert log is not None
-        short.append(Run(log, one.schedule))
+        short.append(LoggedRun(log, one.schedule))
     with pytest.raises(RefusedError, match="after its warm-up"):
         fit_multi_power(short)
     with pytest.raises(RefusedError, match="after its warm-up"):
@@ -254,7 +261,7 @@ def test_published_curves_of_unseen_schedules(size: str, published: float, worst
     for (name,), rows in frame.sort("step").group_by("run", maintain_order=True):
         steps, eta = rows["step"].to_numpy().astype(np.int64), rows["lr"].to_numpy()
         log = Log(str(name), steps, rows["loss"].to_numpy(), eta, last_step=int(steps[-1]))
-        runs[str(name).split("/")[1]] = Run(log, planned(log, f"0:0,2160:{eta.max()},{steps[-1]}:{eta[-1]}"))
+        runs[str(name).split("/")[1]] = LoggedRun(log, planned(log, f"0:0,2160:{eta.max()},{steps[-1]}:{eta[-1]}"))
     fitted = ("cosine_24000", "constant_24000", "wsdcon_9")
     law = fit_multi_power([runs.pop(name) for name in fitted])
     errors = [np.abs(law.loss(one.schedule, one.log.steps) - one.log.loss) for one in runs.values()]

@@ -16,9 +16,9 @@ from toposcope.forecasting.scaling.planner import (
     plan,
     tokens_for,
 )
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import BORROWED, R_D, R_N, plan_repeated, repeated_loss, worth
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 
 LAW = ScalingLaw(1.8172, 477.8, 2143.0, 0.3473, 0.3672)
 C = 1e21
@@ -36,10 +36,10 @@ laws = st.builds(
 
 
 @pytest.fixture(scope="module")
-def fitted() -> FittedLaw:
+def fitted() -> FittedScalingLaw:
     N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 6)))
     loss = LAW.loss(N, D) * np.exp(np.random.default_rng(0).normal(0, 4e-3, len(N)))
-    return fit_scaling_law(Points(N, D, loss), resamples=200)
+    return scaling_law(Points(N, D, loss), resamples=200)
 
 
 @given(laws, st.floats(18, 25))
@@ -59,7 +59,7 @@ def test_the_closed_form_is_the_minimum(law: ScalingLaw, log_c: float) -> None:
     assert optimal_parameters(law, D) == pytest.approx(N)
 
 
-def test_a_plan_carries_intervals_and_warnings(fitted: FittedLaw) -> None:
+def test_a_plan_carries_intervals_and_warnings(fitted: FittedScalingLaw) -> None:
     found = plan(fitted, C)
     N, D = optimal_split(fitted.law, C)
     assert (found.N.value, found.D.value, found.tokens_per_parameter.value) == (N, D, D / N)
@@ -74,7 +74,7 @@ def test_a_plan_carries_intervals_and_warnings(fitted: FittedLaw) -> None:
     assert narrow.N.high - narrow.N.low < found.N.high - found.N.low
 
 
-def test_extrapolation_is_told(fitted: FittedLaw) -> None:
+def test_extrapolation_is_told(fitted: FittedScalingLaw) -> None:
     far = plan(fitted, 1e25)
     assert far.beyond["C"] == pytest.approx(1e25 / (6 * 1e10 * 3e11))
     assert any(
@@ -85,7 +85,7 @@ def test_extrapolation_is_told(fitted: FittedLaw) -> None:
     small = plan(fitted, 1e17)
     assert small.beyond["C"] == pytest.approx(6 * 1e8 * 1e9 / 1e17)
     assert any("(from 6e+17)" in remark for remark in small.remarks)
-    bare = plan(FittedLaw(fitted.law, (), {}, 0.0, fitted.points), C)
+    bare = plan(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points), C)
     assert np.isnan(bare.loss.low)
     assert "no interval" in bare.remarks[-1]
 
@@ -183,7 +183,7 @@ def test_without_inference_it_is_the_plain_optimum() -> None:
     assert (cheapest.N, cheapest.D) == pytest.approx((N, D))
 
 
-def test_impossible_wishes_are_told(fitted: FittedLaw) -> None:
+def test_impossible_wishes_are_told(fitted: FittedScalingLaw) -> None:
     for wish, why in (
         (lambda: plan(fitted, -1), "budget: -1 given"),
         (lambda: plan(fitted, C, level=1), "level: 1 given"),

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from toposcope.forecasting.forecasters import ridge
+from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
 from toposcope.forecasting.forecasters.ridge import MOST_FAR, MOST_FOLDS, STRENGTHS, UNLIKE, WORST, fit_ridge
-from toposcope.forecasting.forecasters.variable_projection import HUBER, NORMAL
 
 Vector = NDArray[np.float64]
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling import law_search
 from toposcope.forecasting.scaling.law_search import Problem, descend, optima, starts
-from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
 
 TRUE = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
 SIZES, TOKENS = np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 5)
@@ -26,8 +26,8 @@ def as_row(law: ScalingLaw) -> list[float]:
     return [getattr(law, name) for name in NAMES]
 
 
-def fitted(points: Points, resamples: int = 0) -> FittedLaw:
-    return fit_scaling_law(points, resamples=resamples)
+def fitted(points: Points, resamples: int = 0) -> FittedScalingLaw:
+    return scaling_law(points, resamples=resamples)
 
 
 @given(
@@ -169,8 +169,8 @@ N8 = np.geomspace(1e8, 1e10, 8)
         (np.full(8, 1e9), N8, "only 1 size:"),
         (np.repeat(N8[:2], 4), np.tile(N8[:4], 2), "only 2 sizes:"),
         (N8, np.full(8, 1e10), "only 1 number of tokens"),
-        (N8, 20 * N8, "cannot be told apart"),
-        (N8, np.round(20 * N8**1.1), "cannot be told apart"),
+        (N8, 20 * N8, "cannot be separated"),
+        (N8, np.round(20 * N8**1.1), "cannot be separated"),
     ],
 )
 def test_points_that_cannot_tell_are_refused(N: np.ndarray, D: np.ndarray, why: str) -> None:

@@ -8,11 +8,11 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import huber, logsumexp
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.frontier import by_envelope, by_law, by_parabolas
 from toposcope.forecasting.scaling.law_search import DELTA, Problem, descend, starts
-from toposcope.forecasting.scaling.scaling_law import NAMES, FittedLaw, fit_scaling_law
-from toposcope.logs.points import Points, read_points
+from toposcope.forecasting.scaling.points import Points, read_points
+from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, scaling_law
 
 POINTS = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "points.csv"
 PUBLISHED = {"E": 1.8172, "A": 477.8, "B": 2143.0, "alpha": 0.3473, "beta": 0.3672}
@@ -36,11 +36,11 @@ def chinchilla(table: Points) -> Points:
 
 
 @pytest.fixture(scope="module")
-def fitted(chinchilla: Points) -> FittedLaw:
-    return fit_scaling_law(chinchilla, resamples=4000)
+def fitted(chinchilla: Points) -> FittedScalingLaw:
+    return scaling_law(chinchilla, resamples=4000)
 
 
-def test_published_values_are_found(fitted: FittedLaw, chinchilla: Points) -> None:
+def test_published_values_are_found(fitted: FittedScalingLaw, chinchilla: Points) -> None:
     assert len(chinchilla) == 240
     found = {name: getattr(fitted.law, name) for name in NAMES}
     assert found == pytest.approx(PUBLISHED, rel=1e-3)
@@ -50,7 +50,7 @@ def test_published_values_are_found(fitted: FittedLaw, chinchilla: Points) -> No
     assert len(fitted.bootstrap) == 4000
 
 
-def test_every_start_leads_there(fitted: FittedLaw, chinchilla: Points) -> None:
+def test_every_start_leads_there(fitted: FittedScalingLaw, chinchilla: Points) -> None:
     problem, even = Problem.of(chinchilla.N, chinchilla.D, chinchilla.loss), np.ones(240)
     found = descend(problem, starts(problem, even).reshape(-1, 5), even[None])
     best = [getattr(fitted.law, name) for name in NAMES]
@@ -59,7 +59,7 @@ def test_every_start_leads_there(fitted: FittedLaw, chinchilla: Points) -> None:
 
 
 @pytest.mark.slow
-def test_the_textbook_agrees(fitted: FittedLaw, chinchilla: Points) -> None:
+def test_the_textbook_agrees(fitted: FittedScalingLaw, chinchilla: Points) -> None:
     x, y, z = np.log(chinchilla.N), np.log(chinchilla.D), np.log(chinchilla.loss)
 
     def objective(theta: np.ndarray) -> float:
@@ -82,7 +82,7 @@ def test_the_textbook_agrees(fitted: FittedLaw, chinchilla: Points) -> None:
     assert {name: getattr(fitted.law, name) for name in NAMES} == pytest.approx(found, rel=1e-3)
 
 
-def test_the_first_two_approaches_agree_with_the_law(fitted: FittedLaw, chinchilla: Points) -> None:
+def test_the_first_two_approaches_agree_with_the_law(fitted: FittedScalingLaw, chinchilla: Points) -> None:
     law, parabolas = by_law(fitted).a, by_parabolas(chinchilla, resamples=200).a
     assert law.value == pytest.approx(0.5139, abs=1e-3)
     assert law.low < parabolas.value < law.high
@@ -93,8 +93,8 @@ def test_the_first_two_approaches_agree_with_the_law(fitted: FittedLaw, chinchil
 def test_training_curves_are_resampled_by_run(table: Points) -> None:
     gemstones = table.where(table.family == "gemstones")
     assert (len(gemstones), len(np.unique(gemstones.run))) == (3850, 22)
-    found = fit_scaling_law(gemstones, resamples=40)
-    by_point = fit_scaling_law(Points(gemstones.N, gemstones.D, gemstones.loss), resamples=40)
+    found = scaling_law(gemstones, resamples=40)
+    by_point = scaling_law(Points(gemstones.N, gemstones.D, gemstones.loss), resamples=40)
     assert found.law == by_point.law
     assert found.standard_errors["E"] > 3 * by_point.standard_errors["E"]
     assert any("without a cool-down" in remark for remark in found.remarks)

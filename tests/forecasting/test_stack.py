@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from made_up_runs import Truth, copied, made_up_family, made_up_run, seen
 
-from toposcope.forecasting.forecast import Forecast, RefusedError, Run
-from toposcope.forecasting.forecasters.cooldown import COOLDOWN
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN
 from toposcope.forecasting.forecasters.stack import Stack
 from toposcope.forecasting.schedules.schedule import Schedule
 
 
-def fresh() -> list[Run]:
+def fresh() -> list[LoggedRun]:
     return [copied(run) for run in made_up_family(kind="linear", sizes=5)]
 
 
-def of_size(runs: list[Run], size: float) -> tuple[list[Run], list[Run]]:
+def of_size(runs: list[LoggedRun], size: float) -> tuple[list[LoggedRun], list[LoggedRun]]:
     return [run for run in runs if run.log.parameters != size], [run for run in runs if run.log.parameters == size]
 
 
@@ -84,7 +84,7 @@ def test_other_families_and_units_are_no_siblings() -> None:
         assert alone.loss == beside.loss
 
 
-def told(run: Run, siblings: list[Run]) -> Forecast:
+def told(run: LoggedRun, siblings: list[LoggedRun]) -> Forecast:
     return Stack().fit(seen(run, 0.3), run.schedule, siblings)
 
 
@@ -92,13 +92,17 @@ def test_what_it_cannot_depend_on() -> None:
     siblings, left_out = of_size(fresh(), 1e7 * 4**4)
     run = left_out[-1]
     usual = told(run, siblings)
-    changed = Run(replace(run.log, loss=np.where(run.log.steps > 900, 9.0, run.log.loss)), Schedule(run.schedule.rates))
+    changed = LoggedRun(
+        replace(run.log, loss=np.where(run.log.steps > 900, 9.0, run.log.loss)), Schedule(run.schedule.rates)
+    )
     assert told(changed, siblings).loss == usual.loss
     assert told(changed, siblings).errors.tobytes() == usual.errors.tobytes()
     assert told(run, siblings[::-1]).loss == pytest.approx(usual.loss, rel=1e-9)
     # peaks of all runs in another unit
-    faster = [Run(sibling.log, Schedule(50 * sibling.schedule.rates)) for sibling in siblings]
-    assert told(Run(run.log, Schedule(50 * run.schedule.rates)), faster).loss == pytest.approx(usual.loss, rel=1e-6)
+    faster = [LoggedRun(sibling.log, Schedule(50 * sibling.schedule.rates)) for sibling in siblings]
+    assert told(LoggedRun(run.log, Schedule(50 * run.schedule.rates)), faster).loss == pytest.approx(
+        usual.loss, rel=1e-6
+    )
 
 
 def test_a_size_that_is_not_known_tells_nothing() -> None:
@@ -154,5 +158,5 @@ def test_further_features_are_used_and_needed() -> None:
     few = {name: values for name, values in surprise.items() if not name.endswith("1")}
     found = Stack(few).fit(seen(left_out[0], 0.3), left_out[0].schedule, siblings)
     assert found.diagnostics["siblings"] == 15
-    with pytest.raises(RefusedError, match=r"^5 1: its further features are not known$"):
+    with pytest.raises(RefusedError, match=r"^5 1: its further features are missing$"):
         Stack(few).fit(seen(left_out[1], 0.3), left_out[1].schedule, siblings)

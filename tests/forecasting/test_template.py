@@ -8,13 +8,13 @@ from made_up_runs import copied, made_up_family, made_up_run, seen
 from numpy.typing import NDArray
 from scipy.stats import theilslopes
 
-from toposcope.forecasting.forecast import RefusedError, Run
-from toposcope.forecasting.forecasters.template import FLAT, Template, _line
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.sibling_template import MIN_SPREAD, Template, _line
 
 Vector = NDArray[np.float64]
 
 
-def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine") -> list[Run]:
+def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine") -> list[LoggedRun]:
     """Runs whose log loss at 0.3 is mapped to that at the end by a line."""
     runs = []
     for i in range(n):
@@ -28,7 +28,7 @@ def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine"
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 100), min_size=4, max_size=30, unique=True), st.integers(0, 1000))
 def test_the_line_is_theil_and_sens(places: list[int], seed: int) -> None:
-    x = np.array(places) * FLAT
+    x = np.array(places) * MIN_SPREAD
     y = 0.7 * x + np.random.default_rng(seed).normal(size=len(x))
     slope, offset = _line(x, y)
     expected = theilslopes(y, x, method="joint")
@@ -114,6 +114,6 @@ def test_the_future_and_the_order_change_nothing() -> None:
     run = runs[-1]
     changed = replace(run.log, loss=np.where(run.log.steps > 0.3 * run.schedule.last_step, 9.0, run.log.loss))
     one = Template().fit(seen(run, 0.3), run.schedule, runs[:-3])
-    two = Template().fit(seen(Run(changed, run.schedule), 0.3), run.schedule, runs[:-3])
+    two = Template().fit(seen(LoggedRun(changed, run.schedule), 0.3), run.schedule, runs[:-3])
     three = Template().fit(seen(run, 0.3), run.schedule, runs[:-3][::-1])
     assert one.loss == two.loss == pytest.approx(three.loss, rel=1e-12)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toposcope.forecasting.forecast import RefusedError
-from toposcope.forecasting.forecasters.window import FEWEST, MOST, window
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.forecasters.window import MAX_BINS, MIN_POINTS, window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 
@@ -24,10 +24,10 @@ def test_it_is_the_late_share_in_bins(steps: set[int], share: float) -> None:
     log = log_of(list(steps))
     last = int(log.steps[-1])
     late = [i for i, step in enumerate(log.steps) if step >= (1 - share) * last and step > 0]
-    if len(late) < FEWEST:
-        late = list(range(len(log.steps)))[-FEWEST:]
+    if len(late) < MIN_POINTS:
+        late = list(range(len(log.steps)))[-MIN_POINTS:]
     found = window(log, CONSTANT, share)
-    if len(late) <= MOST:
+    if len(late) <= MAX_BINS:
         np.testing.assert_array_equal(found.steps, log.steps[late])
         np.testing.assert_array_equal(found.loss, log.loss[late])
         np.testing.assert_array_equal(found.weight, 1)
@@ -35,8 +35,8 @@ def test_it_is_the_late_share_in_bins(steps: set[int], share: float) -> None:
     bins: dict[int, list[int]] = {}
     first = int(log.steps[late[0]])
     for i in late:
-        bins.setdefault(int((log.steps[i] - first) / (last + 1 - first) * MOST), []).append(i)
-    assert len(found.steps) <= MOST
+        bins.setdefault(int((log.steps[i] - first) / (last + 1 - first) * MAX_BINS), []).append(i)
+    assert len(found.steps) <= MAX_BINS
     assert found.weight.mean() == pytest.approx(1)
     # which of two bins a step at their edge is in is a matter of rounding
     if len(bins) == len(found.steps):
@@ -52,8 +52,8 @@ def test_it_is_the_late_share_in_bins(steps: set[int], share: float) -> None:
 def test_means_of_a_long_log() -> None:
     log = log_of(list(range(1, 10_001)))
     found = window(log, CONSTANT, 1.0)
-    np.testing.assert_allclose(found.loss, log.loss.reshape(MOST, -1).mean(axis=1))
-    np.testing.assert_array_equal(found.steps, np.arange(1, 10_001).reshape(MOST, -1).mean(axis=1).round())
+    np.testing.assert_allclose(found.loss, log.loss.reshape(MAX_BINS, -1).mean(axis=1))
+    np.testing.assert_array_equal(found.steps, np.arange(1, 10_001).reshape(MAX_BINS, -1).mean(axis=1).round())
     np.testing.assert_array_equal(found.weight, 1)
 
 

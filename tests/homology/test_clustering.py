@@ -106,7 +106,7 @@ def test_of_one_dominant_weight_it_is_small() -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     W = np.random.default_rng(0).normal(size=(40, 60)).astype(np.float32)
     whole = clustering_coefficient(W)
-    monkeypatch.setattr(clustering, "BLOCK", 90)
+    monkeypatch.setattr(clustering, "BLOCK_ENTRIES", 90)
     assert clustering_coefficient(W) == pytest.approx(whole, rel=1e-13)
     assert clustering_coefficient(W.T) == pytest.approx(whole, rel=1e-13)
 

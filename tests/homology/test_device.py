@@ -23,7 +23,7 @@ from toposcope.kernels.device_bipartite_tree import (
 )
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
 from toposcope.kernels.euclidean_prim import prim_squares
-from toposcope.kernels.neighbour_search import KEPT, Neighbours, difference_search
+from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, difference_search
 
 moderate = settings(max_examples=100, deadline=None)
 DTYPES = list(KEY_TYPES)
@@ -61,10 +61,10 @@ def test_small_trees_are_exact(device: str, W: NDArray[Any], dtype: torch.dtype)
     assert_exact(weights, tensor)
 
 
-@pytest.mark.parametrize("block", [10000, device_bipartite_tree.BLOCK])
+@pytest.mark.parametrize("block", [10000, device_bipartite_tree.BLOCK_ENTRIES])
 @pytest.mark.parametrize("name", LARGE_MATRICES)
 def test_hard_trees_are_exact(device: str, name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_bipartite_tree, "BLOCK", block)
+    monkeypatch.setattr(device_bipartite_tree, "BLOCK_ENTRIES", block)
     for dtype in DTYPES:
         tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device, dtype)
         assert_exact(device_tree_weights(tensor), tensor)
@@ -109,7 +109,7 @@ def test_a_sample_that_misleads_costs_no_memory(device: str, name: str, monkeypa
     monkeypatch.setattr(device_bipartite_tree, "_join", join)
     tensor = torch.from_numpy(large_matrix(name, 290, 170)).to(device)
     assert_exact(device_tree_weights(tensor), tensor)
-    assert max(joined_along) <= 2 * device_bipartite_tree.SURVIVORS * (290 + 170)
+    assert max(joined_along) <= 2 * device_bipartite_tree.SURVIVORS_PER_VERTEX * (290 + 170)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
@@ -145,7 +145,7 @@ def questions(draw: st.DrawFn, *, exact: bool = False) -> tuple[Array, NDArray[n
 def assert_bounded(found: Neighbours, points: Array, rows: NDArray[np.int64], labels: NDArray[np.int32]) -> None:
     """Check lists against all distances."""
     assert [str(part.dtype) for part in found] == ["int32", "float64", "float64"]
-    assert found.indices.shape == found.squares.shape == (len(rows), KEPT)
+    assert found.indices.shape == found.squares.shape == (len(rows), N_LISTED)
     for row, indices, squares, beyond in zip(rows, *found, strict=True):
         true = np.sum((points - points[row]) ** 2, axis=1)
         listed = indices[indices >= 0]
@@ -156,7 +156,7 @@ def assert_bounded(found: Neighbours, points: Array, rows: NDArray[np.int64], la
         assert others[listed].all()
         others[listed] = False
         assert (true[others] * (1 + 1e-14) >= beyond).all()
-        assert others.any() or len(listed) == KEPT or beyond == np.inf
+        assert others.any() or len(listed) == N_LISTED or beyond == np.inf
 
 
 @moderate
@@ -191,7 +191,7 @@ def test_large_searches(device: str, name: str, block_bytes: int, monkeypatch: p
     for search in searches:
         assert_bounded(search(rows, labels), points, rows, labels)
     assert_allclose(searches[2](rows, labels).squares, difference_search(points, rows, labels).squares, rtol=1e-13)
-    monkeypatch.setattr(device_search, "MANY", 1)
+    monkeypatch.setattr(device_search, "MIN_POINTS_PER_SEARCH", 1)
     squares = device_tree_squares(tensor)
     assert squares is not None
     assert_allclose(np.sort(squares), np.sort(prim_squares(points)), rtol=1e-13)

@@ -26,7 +26,7 @@ from toposcope.kernels.duplicates import first_occurrences
 from toposcope.kernels.euclidean_prim import prim_squares
 from toposcope.kernels.euclidean_tree import boruvka_squares, tree_squares
 from toposcope.kernels.farthest import farthest_order
-from toposcope.kernels.neighbour_search import KEPT, Neighbours, ProductSearch, difference_search
+from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, ProductSearch, difference_search
 
 exhaustive = settings(max_examples=600, deadline=None)
 thorough = settings(max_examples=200, deadline=None)
@@ -151,7 +151,7 @@ def test_repeated_points_are_exact_all_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("n", [1, 2, 3, KEPT - 1, KEPT, KEPT + 1, KEPT + 2, 255, 256, 257, 513])
+@pytest.mark.parametrize("n", [1, 2, 3, N_LISTED - 1, N_LISTED, N_LISTED + 1, N_LISTED + 2, 255, 256, 257, 513])
 def test_every_size_about_that_of_a_list_and_of_a_run(engine: str, n: int) -> None:
     points = large_cloud("normal", n, 3)
     assert_allclose(lengths(engine, points), slow_prim(points), rtol=1e-12, atol=0)
@@ -220,7 +220,7 @@ def test_memory_is_that_of_the_points() -> None:
     finally:
         tracemalloc.stop()
     # Lists, two copies of the points, and one block of bounds; all distances would be 3.2 GB.
-    assert peak < neighbour_search.BLOCK_BYTES + 40 * n * (KEPT + d)
+    assert peak < neighbour_search.BLOCK_BYTES + 40 * n * (N_LISTED + d)
 
 
 # The searches
@@ -248,12 +248,12 @@ def exact_squares(points: Array) -> NDArray[Any]:
 
 
 def assert_sound(points: Array, rows: Indices, labels: NDArray[np.int32], found: Neighbours) -> None:
-    """Lists hold exact squares in order, of other components only; nothing that is not listed is nearer than told."""
+    """Lists hold exact squares in order, of other components only; no unlisted point is nearer than the bound."""
     exact = exact_squares(points)
-    assert found.indices.shape == found.squares.shape == (len(rows), KEPT)
+    assert found.indices.shape == found.squares.shape == (len(rows), N_LISTED)
     for r, row in enumerate(rows):
         others = set(np.flatnonzero(labels != labels[row]).tolist())
-        n_listed = min(KEPT, len(others))
+        n_listed = min(N_LISTED, len(others))
         listed = found.indices[r, :n_listed].tolist()
         assert len(set(listed)) == n_listed
         assert set(listed) <= others
@@ -322,7 +322,7 @@ def test_the_search_by_differences_is_brute_force() -> None:
     squares = cdist(points[rows], points) ** 2
     squares[labels[rows][:, None] == labels] = np.inf
     nearest = np.sort(squares, axis=1)
-    assert_allclose(found.squares, nearest[:, :KEPT], rtol=1e-13)
+    assert_allclose(found.squares, nearest[:, :N_LISTED], rtol=1e-13)
     assert_array_equal(found.beyond, found.squares[:, -1])
 
 

@@ -1,4 +1,4 @@
-"""The kernels alone: what the functions above them do not show."""
+"""The kernels alone, where the functions that call them cannot be used to test them."""
 
 import shutil
 import subprocess
@@ -19,8 +19,8 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from toposcope.kernels import bipartite_tree, compiled
-from toposcope.kernels.bipartite_filter import SURVIVORS, heavy_entries
-from toposcope.kernels.bipartite_tree import PRIM_LIMIT, bipartite_tree_keys
+from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, heavy_entries
+from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES, bipartite_tree_keys
 from toposcope.kernels.bit_sets import empty_tree, largest, toggle
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.farthest import farthest_order
@@ -57,7 +57,7 @@ def test_find_halves_a_long_path() -> None:
 
 @moderate
 @given(st.integers(2, 30), st.data())
-def test_join_tells_whether_two_trees_became_one(n: int, data: st.DataObject) -> None:
+def test_join_returns_whether_two_trees_became_one(n: int, data: st.DataObject) -> None:
     parent, group = np.arange(n, dtype=data.draw(st.sampled_from([np.uint32, np.int64]))), list(range(n))
     for a, b in data.draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=2 * n)):
         assert join(parent, a, b) == (group[a] != group[b])
@@ -131,7 +131,7 @@ def test_tree_keys_are_entries(W: NDArray[Any]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_tree_of_middle_sized_matrices(kind: str, dtype: type[np.floating]) -> None:
     W = hard_case(kind, 340, 290).astype(dtype)
-    assert sum(W.shape) > PRIM_LIMIT
+    assert sum(W.shape) > MAX_PRIM_VERTICES
     expected = scipy_weights(W)
     for other in (W, W.T, W[::-1, ::-1], np.asfortranarray(W)[::-1]):
         assert_array_equal(tree_weights(other), expected)
@@ -218,7 +218,7 @@ def test_heavy_entries_are_all_above_the_threshold(kind: str, dtype: type[np.flo
     W = hard_case(kind, 500, 400 * step).astype(dtype)[:, ::step]
     matrix = magnitudes(W)
     keys = matrix.entries.buffer[matrix.entries.starts[:, None] + np.arange(400) * step] & matrix.entries.mask
-    room = 1.6 * SURVIVORS * 900 + 256
+    room = 1.6 * SURVIVORS_PER_VERTEX * 900 + 256
     for begin, end in ((0, 500), (0, 250), (250, 500), (490, 500)):
         heavy = heavy_entries(matrix.entries, np.empty(0, np.uint32), begin, end)
         order = np.argsort(heavy.positions)

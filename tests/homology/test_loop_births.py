@@ -76,7 +76,7 @@ def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(loop_births, "free_memory", lambda: 1000)
     with pytest.raises(ToposcopeError, match=r"\Apoints: so many of their distances are equal [^\n]*\Z"):
         h1_births(points)
-    # Landmarks can be had all the same; of what there are is told.
+    # Landmarks are still used; then there are no births of all points.
     monkeypatch.setattr(rips_module, "check_loops_fit", lambda *_, **__: None)
     for cloud in (points, np.asarray(squareform(pdist(points)))):
         metric: Any = "euclidean" if cloud is points else "precomputed"
@@ -94,7 +94,7 @@ def test_their_number_is_that_of_the_edges_less_the_tree(n: int, d: int) -> None
 
 
 def test_births_of_a_large_cloud_in_the_plane() -> None:
-    # In the plane the graph is a part of the Delaunay triangulation, which tells it in another way.
+    # In the plane the graph is a part of the Delaunay triangulation, which gives it in another way.
     points = np.random.default_rng(0).normal(size=(20_000, 2))
     triangles = Delaunay(points).simplices
     edges = np.unique(np.sort(triangles[:, [0, 1, 1, 2, 0, 2]].reshape(-1, 2), axis=1), axis=0)

@@ -362,7 +362,7 @@ def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
 
 
 def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
-    points = large_cloud("clusters of 1e-6", point_cloud.BORUVKA_POINTS, 45)
+    points = large_cloud("clusters of 1e-6", point_cloud.MIN_BORUVKA_POINTS, 45)
     # A repeated point adds a bar of length zero and nothing else.
     below, above = points[:-1], np.concatenate([points[:-1], points[:1]])
     by_prim, by_boruvka = rips(below, max_dimension=0)[0], rips(above, max_dimension=0)[0]
@@ -376,8 +376,8 @@ def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
 def test_engines_agree_on_every_small_cloud(points: Array) -> None:
     by_prim = rips(points, max_dimension=0)[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(point_cloud, "BORUVKA_POINTS", 0)
-        patch.setattr(point_cloud, "BORUVKA_COORDINATES", 0)
+        patch.setattr(point_cloud, "MIN_BORUVKA_POINTS", 0)
+        patch.setattr(point_cloud, "MIN_BORUVKA_COORDINATES", 0)
         by_boruvka = rips(points, max_dimension=0)[0]
         flat = rips(np.pad(points[:, :1], ((0, 0), (0, 1))), max_dimension=0)[0]
     by_sorting = rips(points[:, :1], max_dimension=0)[0]

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.random_matrices import DENSITY, ENSEMBLES, TAIL, Ensemble, random_matrix
+from toposcope.homology.random_matrices import DENSITY, ENSEMBLES, TAIL_DEGREES, Ensemble, random_matrix
 
 every_ensemble = pytest.mark.parametrize("ensemble", ENSEMBLES)
 
@@ -30,7 +30,7 @@ def test_shape_dtype_and_seed(ensemble: Ensemble, shape: tuple[int, int]) -> Non
     [
         ("gaussian", stats.norm()),
         ("uniform", stats.uniform(-1, 2)),
-        ("heavy_tailed", stats.t(TAIL)),
+        ("heavy_tailed", stats.t(TAIL_DEGREES)),
         # Entries of a Haar matrix: (w + 1) / 2 is Beta((n - 1) / 2, (n - 1) / 2); one entry of each of many matrices.
         ("orthogonal", stats.beta(5.5, 5.5, loc=-1, scale=2)),
     ],
@@ -72,7 +72,7 @@ def test_single_entries_matter_in_the_heavy_tail_alone() -> None:
         assert norms["gaussian"] == pytest.approx(edge, rel=0.05)
         assert norms["uniform"] == pytest.approx(edge / np.sqrt(3), rel=0.05)
         assert norms["sparse"] == pytest.approx(edge * np.sqrt(DENSITY), rel=0.1)
-        assert norms["heavy_tailed"] > 1.05 * np.sqrt(TAIL / (TAIL - 2)) * edge
+        assert norms["heavy_tailed"] > 1.05 * np.sqrt(TAIL_DEGREES / (TAIL_DEGREES - 2)) * edge
 
 
 def test_what_there_is_not_is_refused() -> None:

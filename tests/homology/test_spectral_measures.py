@@ -163,7 +163,7 @@ def test_definitions(seed: int, n: int, d: int, offset: float) -> None:
 def test_streaming_equals_whole(seed: int, offset: float, monkeypatch: pytest.MonkeyPatch) -> None:
     X = cloud(seed, 3000, 24, offset=offset)
     whole = spectral_measures(X)  # decomposed itself
-    monkeypatch.setattr(MODULE, "DIRECT", 24 * 100)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 24 * 100)
     generator = np.random.default_rng(seed)
     for order in (np.arange(3000), generator.permutation(3000)):
         for sizes in ([1], [7, 0, 100, 1], [100], [3000]):
@@ -175,7 +175,7 @@ def test_outlying_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     X = cloud(3, 2000, 16, offset=1)
     X[:3] *= 1e4
     whole = spectral_measures(X)
-    monkeypatch.setattr(MODULE, "DIRECT", 16 * 50)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 16 * 50)
     assert_same(streamed(X, [64]), whole, 1e-10)
     assert_same(streamed(X[::-1], [64]), whole, 1e-10)
 
@@ -184,13 +184,13 @@ def test_outlying_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(seeds, st.integers(1, 90), st.integers(1, 12), st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any))
 def test_blocks_do_not_change_a_digit(seed: int, n: int, d: int, sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MODULE, "DIRECT", 1)  # a buffer of d rows
+        patch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 1)  # a buffer of d rows
         X = cloud(seed, n, d, offset=10) * np.geomspace(1, 1e6, n)[:, None]
         assert_same(streamed(X, sizes), streamed(X, [n]), 0)
 
 
 def test_measuring_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "DIRECT", 5 * 20)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 5 * 20)
     X = cloud(0, 130, 5)
     moments = Moments(5)
     for start in range(0, 130, 13):
@@ -208,7 +208,7 @@ def test_uncentred_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.rankme == pytest.approx(math.exp(entropy(sigma)), rel=1e-12)
     assert whole.top_eigenvalue == pytest.approx(sigma[0] ** 2 / 1000, rel=1e-12)
     assert whole.rms_radius == pytest.approx(math.sqrt((X**2).sum() / 1000), rel=1e-12)
-    monkeypatch.setattr(MODULE, "DIRECT", 10 * 30)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 10 * 30)
     assert_same(spectral_measures(X, centred=False), whole, 1e-10)
 
 
@@ -235,7 +235,7 @@ def test_scale_rotation_order_and_repetition(seed: int, n: int, d: int, scale: f
 @pytest.mark.parametrize("exponent", [-1000, -600, 600, 1000])
 @pytest.mark.parametrize("direct", [1, 1 << 18])
 def test_tiny_and_huge_points(exponent: int, direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "DIRECT", direct)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", direct)
     X = cloud(0, 40, 6, offset=1)
     before, after = spectral_measures(X), spectral_measures(np.ldexp(X, exponent))
     for name in (*SPECTRAL, "anisotropy"):
@@ -245,7 +245,7 @@ def test_tiny_and_huge_points(exponent: int, direct: int, monkeypatch: pytest.Mo
 
 
 def test_unit_follows_the_largest_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "DIRECT", 1)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", 1)
     X = cloud(0, 60, 4) * np.geomspace(1e-3, 1e3, 60)[:, None]
     assert_same(streamed(X, [1]), streamed(X, [60]), 0)
     assert_same(
@@ -278,7 +278,7 @@ def test_a_steep_spectrum_decays_alike_streamed_and_whole(monkeypatch: pytest.Mo
     sigma = 2.0 ** -np.arange(32)
     X = (left * sigma) @ ortho_group.rvs(32, random_state=0)
     by_blocks = streamed(X, [700])
-    monkeypatch.setattr(MODULE, "DIRECT", X.size)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", X.size)
     whole = spectral_measures(X)
     # Half of the 20 that are above 1e-6 of the largest.
     slope = np.polyfit(np.log(np.arange(1, 11)), 2 * np.log(sigma[:10]), 1, w=np.arange(1, 11) ** -0.5)[0]
@@ -292,7 +292,7 @@ def test_rounding_noise_is_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(900, 3)) @ generator.normal(size=(3, 40)) + 100
     for direct in (1 << 18, 1):
-        monkeypatch.setattr(MODULE, "DIRECT", direct)
+        monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", direct)
         found = spectral_measures(X)
         assert math.isnan(found.eigenspectrum_decay)  # of 3 eigenvalues half is one
         assert found.rankme <= 3
@@ -305,7 +305,7 @@ def test_rounding_noise_is_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("direct", [1, 1 << 18])
 @pytest.mark.parametrize("value", [0.1, 1e4 / 3, -1e-300])
 def test_equal_points(value: float, direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "DIRECT", direct)
+    monkeypatch.setattr(MODULE, "MAX_DIRECT_ENTRIES", direct)
     found = spectral_measures(np.full((50, 3), value))
     assert all(math.isnan(getattr(found, name)) for name in SPECTRAL)
     assert (found.top_eigenvalue, found.rms_radius, found.n_points, found.n_zero) == (0, 0, 50, 0)

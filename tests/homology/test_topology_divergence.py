@@ -222,7 +222,7 @@ def test_total_is_between_that_of_clusters_and_that_of_clusters_and_loops(pair: 
 
 @thorough
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=10), st.lists(st.integers(1, 9), min_size=9, max_size=9))
-def test_stretching_a_line_is_told_by_the_gaps(places: list[int], factors: list[int]) -> None:
+def test_stretching_a_line_diverges_by_the_gaps(places: list[int], factors: list[int]) -> None:
     # On a line no loop is born, so the total is the difference of the spanning trees.
     line = np.sort(np.array(places, float))
     gaps = np.diff(line)

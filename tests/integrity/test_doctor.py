@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from sick_series import Training, Weights, checkpoint, faults, seen, shapes
 from small_checkpoints import model_folder, safetensors_file, torch_file
 
+import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
 from toposcope.integrity.series_summaries import summarise_series
@@ -316,3 +317,15 @@ def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
     for step, trained in ((0, STEPS[-1]), (100, STEPS[-2])):
         safetensors_file(tmp_path / "two", step, weights[trained])
     assert "initialisation" in {f.check for f in doctor(tmp_path / "two", deep=True).findings}
+
+
+def test_the_public_function_takes_the_text_that_names_a_series(folder: Path) -> None:
+    torn = shard(folder, 300)
+    torn.write_bytes(torn.read_bytes()[:-4])
+    diagnosis = ts.doctor(str(folder))
+    assert diagnosis == ts.doctor(series(folder))
+    assert (diagnosis.checkpoints, diagnosis.faults, diagnosis.notes, diagnosis.deep) == (11, 1, 0, False)
+    assert repr(diagnosis) == (
+        f"Diagnosis('{folder}', 11 checkpoints, {diagnosis.tensors} tensors: 1 fault, 0 notes (names, headers, hashes))"
+    )
+    assert [finding.check for finding in diagnosis.findings] == ["truncated"]

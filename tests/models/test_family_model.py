@@ -74,7 +74,7 @@ def test_a_vocabulary_whose_tokenizer_is_elsewhere(trained: tuple[Path, Path]) -
     if load_model(checkpoint, origin).vocabulary == 128:
         assert load_tokenizer(checkpoint, origin).location == "characters"
         return
-    with pytest.raises(ToposcopeError, match=r"trained on a vocabulary of 300, and its tokenizer is not with it; name"):
+    with pytest.raises(ToposcopeError, match=r"trained on a vocabulary of 300, but its tokenizer is missing; name"):
         load_tokenizer(checkpoint, origin)
     named = load_tokenizer(*opened(directory, tokenizer=str(corpus.with_suffix(".tokenizer.json"))))
     assert named.encode("the cat") == load_tokenizer(checkpoint, Origin(origin.root, "", corpus)).encode("the cat")
@@ -105,9 +105,7 @@ def test_a_published_size_needs_no_run(dtype: torch.dtype, tmp_path: Path) -> No
 
 def test_another_size_without_its_run(tmp_path: Path) -> None:
     stored(tmp_path / "run", ModelSize(hidden=24, layers=5, heads=2))
-    with pytest.raises(
-        ToposcopeError, match=r"step_7.safetensors: no run.json with it, and it is none of the published"
-    ):
+    with pytest.raises(ToposcopeError, match=r"step_7.safetensors: no run.json with it, and not a published size"):
         load_model(*opened(tmp_path / "run"))
 
 

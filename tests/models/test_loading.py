@@ -72,7 +72,7 @@ def test_beside_a_checkpoint_of_one_file(spec: str, model: Path, tmp_path: Path)
 
 def test_beside_a_folder_that_was_named_lies_what_belongs_to_others(model: Path, tmp_path: Path) -> None:
     shutil.move(model / "config.json", tmp_path)
-    with pytest.raises(ToposcopeError, match=r"model: no config.json with it, and it is not of the family"):
+    with pytest.raises(ToposcopeError, match=r"model: no config.json with it, and not a model of the family"):
         load_model(*opened(model))
 
 
@@ -84,7 +84,7 @@ def test_a_tokenizer_that_is_named(model: Path, tmp_path: Path, monkeypatch: pyt
     for name in (f"{tmp_path}/elsewhere", f"{tmp_path}/elsewhere/tokenizer.json", "~/elsewhere"):
         assert loss(model, tokenizer=name) == expected
     assert load_tokenizer(*opened(model, tokenizer="characters")).encode("ab").ids == [97, 98]
-    with pytest.raises(ToposcopeError, match=r"model: no tokenizer.json with it, .* tokenizer = \"FOLDER or hf:owner"):
+    with pytest.raises(ToposcopeError, match=r"model: no tokenizer.json with it; .* tokenizer = \"FOLDER or hf:owner"):
         loss(model)
     with pytest.raises(
         ToposcopeError, match=r"tokenizer \S+/nowhere: no such file; name a tokenizer.json, or a folder"
@@ -118,7 +118,7 @@ def test_files_that_are_damaged(model: Path) -> None:
 def test_a_file_too_large_to_be_what_it_is_called(model: Path) -> None:
     with (model / "tokenizer.json").open("r+b") as file:
         file.truncate(201_000_000)
-    with pytest.raises(ToposcopeError, match=r"tokenizer.json: 201 MB, too much for what it is called"):
+    with pytest.raises(ToposcopeError, match=r"tokenizer.json: 201 MB, too large for a file of this name"):
         loss(model)
 
 
@@ -206,7 +206,9 @@ def test_every_step_of_a_series(tmp_path: Path) -> None:
 
 def test_embeddings_that_no_name_tells(tmp_path: Path) -> None:
     save_file({"a.weight": torch.ones(5, 3), "b.weight": torch.ones(5, 3)}, tmp_path / "step_1.safetensors")
-    with pytest.raises(ToposcopeError, match=r"step_1.safetensors: 0 input and 0 output embeddings, .* with roles"):
+    with pytest.raises(
+        ToposcopeError, match=r"step_1.safetensors: 0 input and 0 output embeddings, .* give them roles"
+    ):
         opened(tmp_path)[0].embeddings()
     told = series(tmp_path, roles={"^a": "embed", "^b": "head"})[0]
     assert [layer.name for layer in told.embeddings()] == ["a.weight", "b.weight"]

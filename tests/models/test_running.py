@@ -76,7 +76,7 @@ def test_neither_batches_nor_order_nor_padding_matter(make: Any, monkeypatch: py
         alone = by_place(model, [sequence], wanted)
         same(alone, [together[place]], 1e-13)
     same(backwards, together, 1e-13)
-    monkeypatch.setattr(running, "BUDGET", 1)
+    monkeypatch.setattr(running, "BATCH_BYTES", 1)
     blocks = list(hidden_states(model, read, wanted))
     assert [len(block.places) for block in blocks] == [1] * len(read)
     assert [block.batch for block in blocks] == [0] * len(read)
@@ -219,7 +219,7 @@ def test_what_cannot_be_read() -> None:
         ([], "fake: no text to read; give a longer one"),
         ([TokenSequence((1, 2)), TokenSequence(())], "fake: a text without tokens"),
         ([TokenSequence((1, 2), 2)], "fake: a text without tokens"),
-        ([TokenSequence((1,) * 5)], "fake: a text of 5 tokens, and it reads 4 at most; give a smaller length"),
+        ([TokenSequence((1,) * 5)], "fake: a text of 5 tokens, but its context is 4; give a smaller length"),
         (
             [TokenSequence((1, 4)), TokenSequence((1, 5))],
             "fake: the tokenizer gave token 5, and the model's vocabulary has 5; name",

@@ -10,7 +10,7 @@ from tiny_models import byte_tokenizer
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus
 from toposcope.models import Text, lines, windows
-from toposcope.models.texts import SHORTEST_LINE, passage, read_kept, text_key
+from toposcope.models.texts import MIN_LINE, passage, read_saved_text, text_key
 from toposcope.models.tokenizers import CharacterTokenizer, FastTokenizer
 
 CHARACTERS = CharacterTokenizer()
@@ -58,11 +58,11 @@ def test_the_same_lines_whatever_the_tokenizer() -> None:
 
 
 def test_no_line_is_long_enough() -> None:
-    text = "\n".join(["x" * (SHORTEST_LINE - 1)] * 5)
+    text = "\n".join(["x" * (MIN_LINE - 1)] * 5)
     with pytest.raises(ToposcopeError, match=r'text: no line of 100 characters; .* cut = "windows"'):
         lines(text, CHARACTERS, 3, 10)
     with pytest.raises(ToposcopeError, match=r"the line that begins 'xxx.* has 1 tokens of characters; give a larger"):
-        lines("x" * SHORTEST_LINE, PREFIXED, 3, 2)
+        lines("x" * MIN_LINE, PREFIXED, 3, 2)
 
 
 @given(text=st.text(min_size=2, max_size=80), length=st.integers(3, 20), prefix=st.sampled_from([(), (7,)]))
@@ -118,7 +118,7 @@ def test_a_kept_text_is_the_same_text(tmp_path: Path) -> None:
     text = "a\r\nb\ud800" + MIXED
     path = tmp_path / "kept"
     path.write_bytes(text.encode(errors="surrogatepass"))
-    assert read_kept(path) == text
+    assert read_saved_text(path) == text
     assert text_key(text) != text_key(text[:-1])
 
 
@@ -130,6 +130,6 @@ def test_a_corpus_that_has_changed_has_no_held_out_part(tmp_path: Path) -> None:
     whole = path.read_text()
     assert Text().read(corpus, trained_on) == whole[len(whole) // 2 :]
     path.write_text(path.read_text() + " eleven")
-    with pytest.raises(ToposcopeError, match=r"no longer the corpus that was trained on"):
+    with pytest.raises(ToposcopeError, match=r"differs from the corpus of the training"):
         Text().read(corpus, trained_on)
     assert Text(source=str(path)).read(corpus, trained_on).endswith("eleven")

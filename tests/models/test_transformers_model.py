@@ -166,7 +166,7 @@ def test_code_that_a_configuration_names_is_not_run(tmp_path: Path) -> None:
     reconfigured(tmp_path / "m", auto_map=named, attn_implementation="owner/kernel", _attn_implementation="o/k")
     check_same(load(tmp_path / "m"), model)
     reconfigured(tmp_path / "m", model_type="evil")
-    with pytest.raises(ToposcopeError, match="model_type 'evil', no causal model of transformers"):
+    with pytest.raises(ToposcopeError, match="model_type 'evil', not a causal model of transformers"):
         load(tmp_path / "m")
     assert not mark.exists()
 
@@ -178,13 +178,13 @@ def test_code_that_a_configuration_names_is_not_run(tmp_path: Path) -> None:
         ({"model_type": ["gpt_neox"]}, r"model_type \['gpt_neox'\]"),
         (
             {"vocab_size": 301},
-            r"embed\w*.weight has shape \(300, 16\), its configuration asks for \(301, 16\) \(and 1 mo",
+            r"embed\w*.weight has shape \(300, 16\), its configuration requires \(301, 16\) \(and 1 mo",
         ),
-        ({"num_hidden_layers": 3}, r"no weight gpt_neox.layers.2\S+, which its configuration asks for \(and 11 more\)"),
-        ({"intermediate_size": 25}, r"has shape \(16, 24\), its configuration asks for \(16, 25\)"),
-        ({"hidden_size": "wide"}, "cannot make a gpt_neox of it"),
-        ({"hidden_size": 17}, "cannot make a gpt_neox|has shape"),
-        ({"model_type": "t5"}, "model_type 't5', no causal model"),
+        ({"num_hidden_layers": 3}, r"no weight gpt_neox.layers.2\S+, which its configuration requires \(and 11 more\)"),
+        ({"intermediate_size": 25}, r"has shape \(16, 24\), its configuration requires \(16, 25\)"),
+        ({"hidden_size": "wide"}, "cannot build the gpt_neox"),
+        ({"hidden_size": 17}, "cannot build the gpt_neox|has shape"),
+        ({"model_type": "t5"}, "model_type 't5', not a causal model"),
     ],
 )
 def test_a_configuration_of_another_model(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_model_that_sees_what_comes_later(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "m")
     check_same(load(tmp_path / "m"), model.eval())
     reconfigured(tmp_path / "m", is_decoder=False)
-    with pytest.raises(ToposcopeError, match=r"a model of masked tokens \(bert\), which sees what comes later"):
+    with pytest.raises(ToposcopeError, match=r"a model of masked tokens \(bert\), which attends to later tokens"):
         load(tmp_path / "m")
 
 

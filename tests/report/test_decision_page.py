@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from read_page import read
 
-from toposcope.forecasting.decision.advice import Advice, Wishes, advise
+from toposcope.forecasting.decision.advice import Advice, decide
 from toposcope.forecasting.decision.calibration import Bin
-from toposcope.forecasting.decision.decision import RunInProgress, decide
-from toposcope.forecasting.decision.reasons import reasons, short
+from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale
+from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.logs.points import Points
+from toposcope.forecasting.wording import short
 from toposcope.report.decision import lead, write_decision
 from toposcope.report.figures.reliability import reliability
 
@@ -27,8 +28,16 @@ def points(n_sizes: int = 8) -> Points:
 
 @pytest.fixture(scope="module")
 def decided() -> Advice:
-    run = RunInProgress(1e8, 1e10, 1e20)
-    return advise(points(), 1e20, run, Wishes(1e12, 1e10, 2.0), resamples=30)
+    return decide(
+        points(),
+        extra=1e20,
+        parameters=1e8,
+        tokens=1e10,
+        inference_tokens=1e12,
+        unique_tokens=1e10,
+        over_train=2.0,
+        resamples=30,
+    )
 
 
 def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path) -> None:
@@ -55,7 +64,7 @@ def test_equal_answers_give_equal_bytes(decided: Advice, tmp_path: Path) -> None
 
 
 def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
-    advice = advise(points(), 1e21, resamples=30)
+    advice = decide(points(), budget=1e21, resamples=30)
     assert advice.decision is None
     text = read(write_decision(tmp_path, advice).read_text(encoding="utf-8")).text()
     assert lead(advice)[0] in text
@@ -67,11 +76,11 @@ def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
 def test_few_runs_take_the_shipped_calibration_and_say_so(tmp_path: Path) -> None:
     found = points()
     few = found.where(np.isin(np.arange(len(found)), [0, 3, 9, 14, 21, 31, 39]))
-    advice = advise(few, 1e20, RunInProgress(1e8, 1e10, 1e20), resamples=30)
-    assert advice.learnt is not None
-    assert advice.learnt.judged is None
-    assert "at least 8 are needed" in advice.learnt.remark
-    assert advice.learnt.remark in advice.notes
+    advice = decide(few, extra=1e20, parameters=1e8, tokens=1e10, resamples=30)
+    assert advice.learned is not None
+    assert advice.learned.judged is None
+    assert "at least 8 are needed" in advice.learned.remark
+    assert advice.learned.remark in advice.notes
     assert (
         "reliability"
         not in write_decision(tmp_path, advice).read_text(encoding="utf-8").split("<script>")[0].split("<main")[1]
@@ -90,19 +99,19 @@ def test_break_evens_are_told_in_order() -> None:
     law = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)
 
     def told(run: RunInProgress) -> str:
-        return next(s for s in reasons(decide(law, (law, law), run)) if "reak-even" in s)
+        return next(s for s in reasons(continue_or_scale(law, (law, law), run)) if "reak-even" in s)
 
     assert "below continue, above start afresh; this budget is above it" in told(RunInProgress(1e8, 1e10, 1e22))
     assert "this budget is below it" in told(RunInProgress(1e8, 1e10, 1e16))
     assert "below the first continue, then by turns start afresh and continue" in told(RunInProgress(7e10, 1e9, 1e22))
     tokens_alone = ScalingLaw(1.8, 1e-6, 2143.0, 0.3473, 0.05)
-    found = decide(tokens_alone, (tokens_alone, tokens_alone), RunInProgress(1e9, 1e10, 1e20))
+    found = continue_or_scale(tokens_alone, (tokens_alone, tokens_alone), RunInProgress(1e9, 1e10, 1e20))
     assert any("no break-even: start afresh at every" in s for s in reasons(found))
 
 
 def test_a_smaller_fresh_run_is_not_called_scaling() -> None:
     # A large model just begun: with so little to spend a small one does better.
-    advice = advise(points(), 1e18, RunInProgress(5e10, 1e7, 1e18), resamples=30)
+    advice = decide(points(), extra=1e18, parameters=5e10, tokens=1e7, resamples=30)
     assert advice.decision is not None
     assert advice.decision.answer == "scale"
     assert reasons(advice.decision)[0].startswith("Start afresh, smaller")

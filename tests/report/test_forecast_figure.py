@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from toposcope.forecasting.ask import Answer, ask, siblings_of
+from toposcope.forecasting import forecast as forecast_run
+from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Log, Logs
 from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.figures.forecast import _apart, forecast
@@ -24,21 +26,21 @@ def log(name: str, share: float, level: float = 3.0, every: int = 10, seed: int 
     return Log(name, t.astype(np.int64), loss, rate, last_step=LAST, parameters=1e8 + 1e7 * (seed % 3))
 
 
-def drawn(answer: Answer) -> Drawn:
+def drawn(report: ForecastReport) -> Drawn:
     with mpl.rc_context(STYLE):
-        return forecast(answer)
+        return forecast(report)
 
 
 @pytest.fixture(scope="module")
-def answer() -> Answer:
+def report() -> ForecastReport:
     mine = log("mine", 0.4)
     others = tuple(log(f"s{i}", 1, 2.8 + 0.05 * i, seed=i + 1) for i in range(14))
-    return ask(mine, siblings=siblings_of(mine, Logs(others, ())))
+    return forecast_run(mine, siblings=siblings_among(mine, Logs(others, ())))
 
 
-def test_it_can_be_read_and_is_the_same_again(answer: Answer) -> None:
-    figure = drawn(answer)
-    assert render(figure.figure, STYLE, NAMELESS) == render(drawn(answer).figure, STYLE, NAMELESS)
+def test_it_can_be_read_and_is_the_same_again(report: ForecastReport) -> None:
+    figure = drawn(report)
+    assert render(figure.figure, STYLE, NAMELESS) == render(drawn(report).figure, STYLE, NAMELESS)
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", figure.caption + figure.alt), figure.caption
     box = figure.figure.get_tightbbox()
     assert min(box.x0, box.y0, WIDTH - box.x1, figure.figure.get_figheight() - box.y1) > -0.02
@@ -46,16 +48,16 @@ def test_it_can_be_read_and_is_the_same_again(answer: Answer) -> None:
         assert not text.get_text().strip() or float(text.get_fontsize()) >= SMALL, text
 
 
-def test_it_shows_what_was_foretold(answer: Answer) -> None:
-    figure = drawn(answer)
-    believed = answer.believed
+def test_it_shows_what_was_foretold(report: ForecastReport) -> None:
+    figure = drawn(report)
+    believed = report.default
     assert believed is not None
-    assert answer.found is not None
-    assert figure.caption.startswith(f"Final loss {believed.loss:.{answer.digits}f} nats (90%: ")
+    assert report.results is not None
+    assert figure.caption.startswith(f"Final loss {believed.loss:.{report.digits}f} nats (90%: ")
     assert "the 12 of 14 siblings nearest" in figure.caption
     loss, rate = figure.figure.axes
     named = {text.get_text().split()[0] for text in loss.texts}
-    assert named == set(answer.found.forecasts) - {"default"}
+    assert named == set(report.results.forecasts) - {"default"}
     low, high = loss.get_ylim()
     assert low < believed.low < believed.high < high
     ends = [float(np.ravel(line.get_ydata())[0]) for line in loss.lines if line.get_marker() == "_"]
@@ -64,10 +66,10 @@ def test_it_shows_what_was_foretold(answer: Answer) -> None:
 
 
 def test_a_complete_run_and_one_point() -> None:
-    done = drawn(ask(log("done", 1)))
+    done = drawn(forecast_run(log("done", 1)))
     assert done.caption.startswith("The run is complete")
     assert render(done.figure, STYLE, NAMELESS)["png"]
-    one = ask(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10)
+    one = forecast_run(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10)
     assert render(drawn(one).figure, STYLE, NAMELESS)["png"]
 
 

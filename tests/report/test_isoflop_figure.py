@@ -7,8 +7,8 @@ import pytest
 from matplotlib.text import Text
 
 from toposcope.forecasting.scaling.planner import plan
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
 from toposcope.report.figures.isoflop import isoflop
 from toposcope.report.rendering import render
@@ -17,10 +17,10 @@ LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
 
 
 @pytest.fixture(scope="module")
-def fitted() -> FittedLaw:
+def fitted() -> FittedScalingLaw:
     N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 6)))
     loss = LAW.loss(N, D) * np.exp(np.random.default_rng(0).normal(0, 4e-3, len(N)))
-    return fit_scaling_law(Points(N, D, loss), resamples=100)
+    return scaling_law(Points(N, D, loss), resamples=100)
 
 
 def readable(drawn: Drawn) -> None:
@@ -33,7 +33,7 @@ def readable(drawn: Drawn) -> None:
     assert min(box.x0, box.y0, WIDTH - box.x1) > -0.02
 
 
-def test_the_caption_is_the_plan(fitted: FittedLaw) -> None:
+def test_the_caption_is_the_plan(fitted: FittedScalingLaw) -> None:
     far = plan(fitted, 1e24)
     drawn = isoflop(fitted, far)
     readable(drawn)
@@ -48,15 +48,15 @@ def test_the_caption_is_the_plan(fitted: FittedLaw) -> None:
     assert len(labels) == 6
 
 
-def test_without_a_plan_and_without_a_bootstrap(fitted: FittedLaw) -> None:
+def test_without_a_plan_and_without_a_bootstrap(fitted: FittedScalingLaw) -> None:
     alone = isoflop(fitted)
     readable(alone)
     assert alone.caption.startswith("Compute-optimal parameters grow as C^0.5")
-    bare = isoflop(FittedLaw(fitted.law, (), {}, 0.0, fitted.points))
+    bare = isoflop(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points))
     readable(bare)
     assert "intervals" not in bare.caption
 
 
-def test_equal_laws_give_equal_bytes(fitted: FittedLaw) -> None:
+def test_equal_laws_give_equal_bytes(fitted: FittedScalingLaw) -> None:
     first, again = (render(isoflop(fitted).figure, STYLE, NAMELESS) for _ in range(2))
     assert first == again

@@ -334,7 +334,7 @@ def test_checkpoints_that_cannot_be_a_series_are_named(published: Path) -> None:
     write_series(place, [0, 10])
     (place / "step_10.safetensors").write_bytes((place / "step_000010.safetensors").read_bytes())
     (note,) = [note for note in imported(published).notes if "broken" in note]
-    assert "both claim step 10" in note
+    assert "both have step 10" in note
 
 
 def test_weights_beside_folders_are_no_run(published: Path) -> None:

@@ -153,7 +153,7 @@ def test_kinds_are_read_as_they_were_stored(tmp_path: Path, monkeypatch: pytest.
     stored = kinds_of(tmp_path / "study")
     assert stored["rips", "H0.total"] == "topology"
     assert stored["controls", "frobenius_norm"] == "norm"
-    assert stored["controls", "alpha"] == "spectrum"
+    assert stored["controls", "stable_rank"] == "spectrum"
     query(tmp_path / "study", "UPDATE kinds SET kind = 'spectrum' WHERE statistic = 'H0.total'")
     monkeypatch.setattr("toposcope.study.kinds.probe_types", dict)
     assert kinds_of(tmp_path / "study") == stored | {("rips", "H0.total"): "spectrum"}

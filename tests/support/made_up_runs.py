@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 
@@ -95,7 +95,7 @@ def made_up_run(
     family: str = "made up",
     unit: str = "nats",
     scale: float = 1.0,
-) -> Run:
+) -> LoggedRun:
     """A complete run.
 
     noise is that of log loss; spikes the share of points that are three times too high, missing that of steps which
@@ -112,12 +112,12 @@ def made_up_run(
     loss = truth.losses(planned)[steps] * np.exp(noise * rng.normal(size=len(steps)))
     loss = np.where(rng.random(len(steps)) < spikes, 3 * loss, loss) * scale
     log = Log(name, steps, loss, planned[steps], end, size, 1e5, family, kind, unit)
-    return Run(log, Schedule(planned))
+    return LoggedRun(log, Schedule(planned))
 
 
 def made_up_family(
     kind: str = "cosine", sizes: int = 4, each: int = 3, *, noise: float = 0.003, family: str = "made up", **more: Any
-) -> list[Run]:
+) -> list[LoggedRun]:
     """Runs of several sizes and lengths; larger models end lower, and gain a little less by annealing."""
     runs = []
     for i in range(sizes):
@@ -131,13 +131,13 @@ def made_up_family(
     return runs
 
 
-def seen(run: Run, fraction: float) -> Log:
+def seen(run: LoggedRun, fraction: float) -> Log:
     """The first part of a run's log."""
     log = run.seen(fraction)
     assert log is not None
     return log
 
 
-def copied(run: Run, **changes: Any) -> Run:
+def copied(run: LoggedRun, **changes: Any) -> LoggedRun:
     """The same run, unknown to every cache, with another log in some fields."""
-    return Run(replace(run.log, **changes), Schedule(run.schedule.rates))
+    return LoggedRun(replace(run.log, **changes), Schedule(run.schedule.rates))

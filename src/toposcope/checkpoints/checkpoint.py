@@ -1,4 +1,4 @@
-"""One checkpoint: its layers, named and with roles, none of them read before it is asked for."""
+"""One checkpoint: its tensors and layers with names and roles, none of them read before it is needed."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
 from toposcope.errors import ToposcopeError
 
-LARGEST_CONFIG = 10_000_000
+MAX_CONFIG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, init=False)
@@ -26,12 +26,12 @@ class Checkpoint:
     Attributes
     ----------
     source : Source
-        Where it lies; a path is taken for a `LocalSource`.
+        Its place; a path stands for a `LocalSource`.
     step : int
     tokens : int or None
-        Seen so far, where the name tells.
+        Seen so far, if the name holds them.
     roles : tuple of (str, str)
-        Patterns of tensor names and their roles, that come before the table's.
+        Patterns of tensor names and their roles, which take precedence over the table.
     """
 
     source: Source
@@ -49,8 +49,11 @@ class Checkpoint:
         place = LocalSource(Path(source)) if isinstance(source, str | Path) else source
         self.__setstate__({"source": place, "step": step, "tokens": tokens, "roles": roles})
 
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.location!r}, step={self.step})"
+
     def __getstate__(self) -> dict[str, object]:
-        # What was listed stays behind when a checkpoint is handed to another process.
+        # Cached listings are not pickled.
         return {"source": self.source, "step": self.step, "tokens": self.tokens, "roles": self.roles}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -58,17 +61,17 @@ class Checkpoint:
 
     @property
     def location(self) -> str:
-        """Where it lies, as text that opens it again."""
+        """The text that opens it again."""
         return self.source.spec
 
     @cached_property
     def files(self) -> Files:
-        """Its files, as they were when they were first asked for."""
+        """Its files, as first listed."""
         return self.source.files()
 
     @cached_property
     def entries(self) -> Sequence[formats.Entry]:
-        """Every stored tensor under its plain name, in the natural order of the names; no data is read.
+        """Every stored tensor under its plain name, in natural order of the names; no data is read.
 
         Raises
         ------
@@ -89,11 +92,11 @@ class Checkpoint:
         return self._with_tied_head(layers)
 
     def layers(self) -> list[Layer]:
-        """Return every 2-D floating-point weight, in the natural order of their names; no data is read."""
+        """Return every 2-D floating-point weight, in natural order of the names; no data is read."""
         return list(self._layers)
 
     def analysed(self) -> list[Layer]:
-        """Return the layers measured by default: all but embeddings and positions, a tied head once (METHODS 1).
+        """Return the layers measured by default: all but embeddings and positions, a tied head once.
 
         Raises
         ------
@@ -106,20 +109,20 @@ class Checkpoint:
         return found
 
     def embeddings(self) -> list[Layer]:
-        """Return the input and the output embedding: the same layer twice where they are tied.
+        """Return the input and the output embedding, the same layer twice if they are tied.
 
         Raises
         ------
         ToposcopeError
-            If there is none of them, or more than one of a kind.
+            If there is not exactly one of each.
         """
         found = {role: [layer for layer in self._layers if layer.role == role] for role in ("embed", "head")}
         heads = found["head"]
         inputs = found["embed"] or heads
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(
-                f"{self.location}: {len(inputs)} input and {len(heads)} output embeddings, expected one of each; tell "
-                "which weights they are with roles"
+                f"{self.location}: {len(inputs)} input and {len(heads)} output embeddings, expected one of each; give "
+                "them roles"
             )
         return [*inputs, *heads]
 
@@ -128,20 +131,16 @@ class Checkpoint:
         return {entry.name: entry.whole() for entry in self.entries}
 
     def content_hash(self) -> str:
-        """Return a SHA-256 over names and hashes of all tensors: equal weights, equal hash, in every format.
-
-        Every byte passes by; `published_hash` needs none.
-        """
+        """Return a SHA-256 over names and contents of all tensors; independent of the format, reads every byte."""
         digest = hashlib.sha256()
         for entry in sorted(self.entries, key=lambda e: e.name):
             digest.update(f"{entry.name}\x1f{entry.content_hash()}\x1f".encode())
         return digest.hexdigest()
 
     def published_hash(self) -> str:
-        """Return a SHA-256 over what the source publishes of its weight files; empty if it does not for each.
+        """Return a SHA-256 over the published hashes of the weight files, or an empty text if one is not published.
 
-        It tells two checkpoints of one source apart without reading them; files of another format, or with other
-        metadata, hash otherwise.
+        Distinguishes checkpoints of one source without reading them; it depends on the format and its metadata.
         """
         weights = of_weights(self.files)
         if not weights or not all(file.sha256 for file in weights.values()):
@@ -149,14 +148,11 @@ class Checkpoint:
         return hashlib.sha256("\x1f".join(f"{n}:{f.sha256}" for n, f in sorted(weights.items())).encode()).hexdigest()
 
     def fingerprint(self) -> str:
-        """Return a digest of name, size and version of the files, to know an unchanged checkpoint without reading it.
-
-        Looks anew, so that a change since the last look is seen.
-        """
+        """Return a digest of names, sizes and versions of the files as listed now; it changes when a file does."""
         return fingerprint(self.source.files())
 
     def _with_tied_head(self, layers: list[Layer]) -> list[Layer]:
-        """Give the embedding the role of the head where the file stores no head of its own: the two are one matrix."""
+        """Give the embedding the role of the head if no head is stored: the two are one matrix."""
         embeddings = [layer for layer in layers if layer.role == "embed"]
         if any(layer.role == "head" for layer in layers) or len(embeddings) != 1 or not self._may_be_tied():
             return layers
@@ -164,13 +160,13 @@ class Checkpoint:
 
     def _may_be_tied(self) -> bool:
         config = self.files.get("config.json")
-        # Of a checkpoint that is a single file.
+        # The checkpoint may be a single file.
         if config is None and any(file.location == self.location for file in self.files.values()):
             config = self.source.beside("config.json")
         if config is None:
             return True
         try:
-            content = json.loads(config.read(0, min(config.size, LARGEST_CONFIG)).tobytes())
+            content = json.loads(config.read(0, min(config.size, MAX_CONFIG_BYTES)).tobytes())
             return content.get("tie_word_embeddings", True) is not False
         except (ValueError, AttributeError, RecursionError) as error:
             raise ToposcopeError(
@@ -184,10 +180,10 @@ def _is_matrix(entry: formats.Entry) -> bool:
 
 @lru_cache(maxsize=64)
 def _in_order(names: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Return places and plain names in the natural order of these; the checkpoints of a series have the same names."""
+    """Return indices and plain names in natural order; cached, as the checkpoints of a series have the same names."""
     return sorted(enumerate(roles.plain_names(names)), key=lambda placed: _natural(placed[1]))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Order ``layers.2`` before ``layers.10``."""
+    """Return a key that sorts ``layers.2`` before ``layers.10``."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

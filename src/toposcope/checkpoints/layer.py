@@ -1,4 +1,4 @@
-"""One weight matrix of a checkpoint, read when it is asked for."""
+"""One weight matrix of a checkpoint, read when it is needed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,9 +20,9 @@ class Layer:
     Attributes
     ----------
     name : str
-        The tensor's name in the file, without the prefixes that wrappers put before it.
+        The tensor's name in the file, without prefixes of wrappers.
     role : str
-        See METHODS 1.
+        See docs/layers.md.
     transposed : bool
         Stored as (inputs, outputs).
     source : str
@@ -54,23 +54,23 @@ class Layer:
 
     @property
     def note(self) -> str:
-        """What has to be said of the numbers `read` returns; empty if they are as stored."""
+        """A remark on the numbers that `read` returns; empty if they are as stored."""
         return "8-bit numbers, widened; scale factors, if any, are not applied" if "float8" in self.dtype else ""
 
     def read(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Read the tensor, or its rows `start` to `stop`, on the CPU: as stored, but 8-bit floats as float32.
+        """Read the tensor, or its rows `start` to `stop`, on the CPU: as stored, except 8-bit floats as float32.
 
         Raises
         ------
         ToposcopeError
-            Naming checkpoint and layer, if there are no such rows or the bytes cannot be had.
+            Naming checkpoint and layer, if there are no such rows or they cannot be read.
         """
         stop = self.shape[0] if stop is None else stop
         if not 0 <= start <= stop <= self.shape[0]:
             raise ToposcopeError(f"{self.source}: layer {self.name} has {self.shape[0]} rows, not {start} to {stop}")
         try:
-            found = self.entry.read(start, stop)
-            return found.to(torch.float32) if "float8" in self.dtype else found
+            rows = self.entry.read(start, stop)
+            return rows.to(torch.float32) if "float8" in self.dtype else rows
         except Exception as error:
             raise self._unreadable(error) from error
 
@@ -87,5 +87,5 @@ class Layer:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> ToposcopeError:
-        told = f"{self.source}: layer {self.name} cannot be read: {' '.join(str(error).split())}"
-        return CheckpointError(told, error.kind) if isinstance(error, CheckpointError) else ToposcopeError(told)
+        message = f"{self.source}: layer {self.name} cannot be read: {' '.join(str(error).split())}"
+        return CheckpointError(message, error.kind) if isinstance(error, CheckpointError) else ToposcopeError(message)

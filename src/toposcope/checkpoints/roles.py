@@ -1,4 +1,4 @@
-"""Layer roles from tensor names: rules of one's own, then a table by family; other names are ``other`` (METHODS 1)."""
+"""Layer roles from tensor names, by the user's rules, then by a table of families; other names are ``other``."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ ROLES: dict[str, Rules] = {
         (r"mlp\.c_fc\.weight", "mlp.in"),
         (r"mlp\.c_proj\.weight", "mlp.out"),
     ),
-    # GPT-Neo puts its attention one level deeper
+    # GPT-Neo nests its attention one level deeper
     "GPT-J": (
         (r"attn(\.attention)?\.q_proj\.weight", "attn.q"),
         (r"attn(\.attention)?\.k_proj\.weight", "attn.k"),
@@ -69,14 +69,14 @@ ROLES: dict[str, Rules] = {
         (r"decoder\.layers\.\d+\.fc2\.weight", "mlp.out"),
         (r"decoder\.project_(in|out)\.weight", "other"),
     ),
-    # Llama, Mistral, Qwen, OLMo, OLMo 2 and 3, Gemma as transformers writes them; Phi-3 fuses what lies side by side
+    # Llama, Mistral, Qwen, OLMo, OLMo 2 and 3, Gemma in transformers; Phi-3 fuses qkv, and gate with up
     "Llama": (
         (r"self_attn\.qkv_proj\.weight", "attn.qkv"),
         (r"self_attn\.o_proj\.weight", "attn.out"),
         (r"mlp\.(gate|up|gate_up)_proj\.weight", "mlp.in"),
         (r"mlp\.down_proj\.weight", "mlp.out"),
     ),
-    # torchtitan has Meta's names, of late with the three maps under qkv_linear
+    # torchtitan has Meta's names, in newer versions with q, k and v under qkv_linear
     "Llama by Meta": (
         (r"tok_embeddings\.weight", "embed"),
         (r"attention\.(qkv_linear\.)?wqkv\.weight", "attn.qkv"),
@@ -88,7 +88,7 @@ ROLES: dict[str, Rules] = {
         (r"(feed_forward|shared_experts)\.w2\.weight", "mlp.out"),
         (r"^(model\.)?output\.weight", "head"),
     ),
-    # Mixtral, OLMoE, Qwen-MoE: each expert is an MLP; what chooses among them is neither of its halves
+    # Mixtral, OLMoE, Qwen-MoE: each expert is an MLP; the router belongs to neither of its halves
     "mixture of experts": (
         (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w[13]\.weight", "mlp.in"),
         (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w2\.weight", "mlp.out"),
@@ -124,7 +124,7 @@ ROLES: dict[str, Rules] = {
         (r"mlp(\.experts\.\d+)?\.fc(_[12])?\.weight", "mlp.in"),
         (r"mlp(\.experts\.\d+)?\.proj\.weight", "mlp.out"),
     ),
-    # one mixer a block: what leads into it and out of it; its own parameters are neither
+    # one mixer a block, with projections into it and out of it
     "Mamba": (
         (r"backbone\.embeddings?\.weight", "embed"),
         (r"mixer\.in_proj\.weight", "mlp.in"),
@@ -133,12 +133,12 @@ ROLES: dict[str, Rules] = {
         (r"mixer\.(x_proj\.weight|dt_proj\.weight|A_log)", "other"),
     ),
 }
-"""By family, (pattern, role): a pattern is a regular expression of a name's last parts. No name fits two of them."""
+"""(pattern, role) by family; a pattern is a regular expression of the last parts of a name, and no name matches two."""
 
 _COMPILED = [
     (re.compile(rf"(?:^|\.)(?:{pattern})$"), role, family) for family, rules in ROLES.items() for pattern, role in rules
 ]
-# The bias of a map that is itself called attn (LitGPT's attn.attn) is none.
+# The bias of a linear map that is itself called attn (LitGPT's attn.attn) is no buffer.
 _BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 _BUFFER = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.(?:bias|masked_bias)$|(?:^|\.)inv_freq$")
 _WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
@@ -147,18 +147,18 @@ _GPT2_MATRIX = re.compile(r"\.c_(attn|proj|fc)\.weight$")
 
 
 def role_of(name: str, own: Iterable[tuple[str, str]] = ()) -> str:
-    """Return the role of a tensor, by rules of one's own first."""
+    """Return the role of a tensor (see `recognised`)."""
     return recognised(name, own)[0]
 
 
 def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """Return the role of a tensor and by what it was recognised: a family, `OWN_RULE`, or `UNKNOWN`.
+    """Return the role of a tensor and how it was recognised: by a family, `OWN_RULE`, or `UNKNOWN`.
 
     Parameters
     ----------
     name : str
     own : iterable of (str, str)
-        Regular expressions, each found anywhere in a name, and their roles.
+        The user's rules: regular expressions that may match anywhere in a name, and their roles.
 
     Examples
     --------
@@ -179,12 +179,12 @@ def _by_family(name: str) -> tuple[str, str]:
 
 
 def checked(rules: Mapping[str, str]) -> Rules:
-    """Return rules of one's own as pairs of a pattern and a role.
+    """Return the user's rules as pairs of a pattern and a role.
 
     Raises
     ------
     ToposcopeError
-        If a pattern is no regular expression, or a role is not one of METHODS 1.
+        If a pattern is not a regular expression, or a role is not one of `NAMES`.
     """
     for pattern, role in rules.items():
         try:
@@ -197,7 +197,7 @@ def checked(rules: Mapping[str, str]) -> Rules:
 
 
 def is_buffer(name: str) -> bool:
-    """Tell causal masks and rotary tables, which old files store beside the weights."""
+    """Return whether a tensor is a causal mask or rotary table, which old files store beside the weights."""
     return _BUFFER.search(name) is not None
 
 
@@ -207,16 +207,13 @@ def _plain_name(name: str) -> str:
 
 
 def block_of(layer: str) -> int | None:
-    """Return the number of the block a layer is in, the first in its name; None if it is in none."""
+    """Return the number of a layer's block, the first number in its name, or None."""
     found = _BLOCK.search(layer)
     return int(found.group(1)) if found else None
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Take off what wrappers (torch.compile, DistributedDataParallel, FSDP) put into the names of tensors.
-
-    Where two would then be called the same, all stay as they are.
-    """
+    """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP) add to tensor names, unless names collide."""
     plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
 
@@ -224,8 +221,8 @@ def plain_names(names: Sequence[str]) -> list[str]:
 def stored_transposed(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
     """Return the names of matrices stored as (inputs, outputs).
 
-    GPT-2 as transformers writes it does so (``Conv1D``); nanoGPT uses the same names for ordinary linear maps, so the
-    shape of the fused qkv, (d, 3d) or (3d, d), decides.
+    GPT-2 in transformers does so (``Conv1D``); nanoGPT uses the same names for ordinary linear maps, so the shape of
+    the fused qkv, (d, 3d) or (3d, d), decides.
     """
     fused = [shape for name, shape in shapes.items() if name.endswith("attn.c_attn.weight") and len(shape) == 2]
     if not any(shape[1] == 3 * shape[0] for shape in fused):

@@ -16,10 +16,10 @@ from toposcope.checkpoints.sources.local import escaped, local_path
 from toposcope.checkpoints.steps import step_of, step_pattern, tokens_of
 from toposcope.errors import ToposcopeError
 
-_KEEPERS = ("checkpoints", "checkpoint")
-"""Folders in which a run keeps its checkpoints: ours, Lightning; torchtitan."""
+_SUBFOLDERS = ("checkpoints", "checkpoint")
+"""Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _STATE = "state.pt"
-"""What a run of ours goes on from lies beside its checkpoints, and is none."""
+"""Beside the checkpoints of a run of ours; holds the state to resume from."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Series(Sequence[Checkpoint]):
     Attributes
     ----------
     name : str
-        The last part of what names it.
+        The last part of `spec`.
     spec : str
-        What names it: a path, ``hf:owner/name@revisions``, or a URL.
+        The text that names it: a path, ``hf:owner/name@revisions``, or a URL.
     checkpoints : tuple of Checkpoint
     ignored : tuple of str
-        What was left out: checkpoints that tell no step or lie in another folder, beside those of the series; names
-        that are not UTF-8; links that lead nowhere and folders that may not be read.
+        What was left out: checkpoints without a step in their names or in another folder; names that are not UTF-8;
+        dangling links and folders without permission.
     source : Source or None
-        What `spec` names, where that is one place; a training log would lie there.
+        The place that `spec` names, if it is a single one; it may hold a training log.
     """
 
     name: str
@@ -52,15 +52,19 @@ class Series(Sequence[Checkpoint]):
         return [c.step for c in self.checkpoints]
 
     def select(self, selection: Selection) -> "Series":
-        """Return the series of the wanted checkpoints.
+        """Return the series of the selected checkpoints.
 
         Raises
         ------
         ToposcopeError
-            If a step is wanted that is not there, or nothing is left.
+            If a selected step does not exist, or nothing is left.
         """
         chosen = set(selection.choose(self.steps, self.spec))
         return replace(self, checkpoints=tuple(c for c in self.checkpoints if c.step in chosen))
+
+    def __repr__(self) -> str:
+        steps = f"steps {self.steps[0]} to {self.steps[-1]}" if self.checkpoints else "empty"
+        return f"Series({self.spec!r}, {len(self)} checkpoints, {steps})"
 
     def __len__(self) -> int:
         return len(self.checkpoints)
@@ -88,7 +92,7 @@ def series(
     roles: Mapping[str, str] | None = None,
     access: Access | None = None,
 ) -> Series:
-    r"""Open a series of checkpoints; nothing of them is read.
+    r"""Open a series of checkpoints, without reading any.
 
     Parameters
     ----------
@@ -98,13 +102,13 @@ def series(
         under a URL that fsspec reads (``s3://``, ``gs://``, ``https://``); or revisions of a model on the Hugging Face
         hub, ``hf:owner/name@step*``.
     steps, every, log_spaced
-        Which checkpoints; see `Selection`. None is all.
+        Which checkpoints (see `Selection`); all by default.
     pattern : str
-        A regular expression whose one group is the step, for names the built-in rules do not know.
+        A regular expression whose one group is the step, for names that the built-in rules do not recognise.
     roles : mapping of str to str, optional
-        Regular expressions of tensor names and the role of each, before the built-in table.
+        Regular expressions of tensor names, each with a role; they take precedence over the built-in table.
     access : Access, optional
-        How remote bytes are come by, and what of them is kept.
+        How remote bytes are fetched and cached.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def series(
     Raises
     ------
     ToposcopeError
-        If there are no checkpoints, two claim one step, the place holds several runs or cannot be reached.
+        If there are no checkpoints, two have the same step, or the place holds several runs or is unreachable.
     """
     rules = role_table.checked(roles or {})
     own = step_pattern(pattern) if pattern else None
@@ -129,7 +133,7 @@ def series(
 
 
 def _wanted(steps: Sequence[int] | None) -> list[int]:
-    """Refuse what was meant as a choice of steps and is none."""
+    """Return the steps to select; a text or an empty list is refused."""
     if isinstance(steps, str) or (steps is not None and not len(steps)):
         raise ToposcopeError(f"steps is {steps!r}; name whole numbers, such as [0, 100], or leave it out for all")
     return [] if steps is None else [int(step) for step in steps]
@@ -138,7 +142,7 @@ def _wanted(steps: Sequence[int] | None) -> list[int]:
 def _of_places(
     spec: str, found: list[tuple[str, Source]], own: re.Pattern[str] | None, rules: role_table.Rules
 ) -> Series:
-    """Return a series of several places, each of them one checkpoint."""
+    """Return the series of several places, each of them one checkpoint."""
     named = {source.spec: (source, step_of(name, own), tokens_of(name)) for name, source in found}
     stepped = [Checkpoint(s, step, tokens, rules) for s, step, tokens in named.values() if step is not None]
     if not stepped:
@@ -148,7 +152,7 @@ def _of_places(
 
 
 def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: role_table.Rules) -> Series:
-    """Return the series of what lies in one place: files or folders that tell steps, or a single checkpoint."""
+    """Return the series in one place: files or folders with steps in their names, or a single checkpoint."""
     listed, unusable = _usable(root.files(), own)
     folder, names, left = _checkpoint_folder(root, listed, own)
     candidates = _candidates(names)
@@ -169,7 +173,7 @@ def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: r
 
 
 def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of files, and what would be a checkpoint if its name were text or it could be looked at."""
+    """Return the names of readable files, and the checkpoints whose names are not UTF-8 or that are inaccessible."""
     names: list[str] = []
     unusable: dict[str, None] = {}
     for name in files:
@@ -193,19 +197,19 @@ def _single(
     own: re.Pattern[str] | None,
     rules: role_table.Rules,
 ) -> Series:
-    """Return a series of one checkpoint, which need not tell its step."""
+    """Return a series of one checkpoint, which need not have a step in its name."""
     if names == [name] and is_checkpoint(names):
         where, stem = folder, _stem(name)
     elif is_checkpoint(names) and len(names) > 1:
         where, stem = folder, name
     elif len(candidates) == 1:
         ((part, stem),) = candidates.items()
-        # Of model.safetensors alone in a folder called step1000, the folder tells the step.
+        # The folder of a lone model.safetensors may hold the step, such as step1000.
         where, stem = folder.child(part), stem if step_of(stem, own) is not None else name
     elif candidates:
         raise ToposcopeError(
-            f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; call them step_000100 and so "
-            "on, or tell where the step stands with --step-pattern"
+            f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
+            "on, or give the place of the step with --step-pattern"
         )
     else:
         raise ToposcopeError(
@@ -218,26 +222,26 @@ def _single(
 def _checkpoint_folder(
     root: Source, names: list[str], own: re.Pattern[str] | None
 ) -> tuple[Source, list[str], tuple[str, ...]]:
-    """Go down to where a run keeps its checkpoints; the last of what is returned are checkpoints left out by that."""
+    """Return the folder that holds a run's checkpoints, the names in it, and the checkpoints left out elsewhere."""
     if "study.toml" in names:
         runs = sorted({p[1] for n in names if len(p := n.split("/")) > 3 and p[0] == "runs" and p[2] == "checkpoints"})
         if len(runs) != 1:
-            told = ", ".join(runs) or "none yet"
+            listed = ", ".join(runs) or "none yet"
             raise ToposcopeError(
-                f"{root.spec}: a study with {len(runs)} runs ({told}); name one: {root.spec.rstrip('/')}/runs/NAME"
+                f"{root.spec}: a study with {len(runs)} runs ({listed}); name one: {root.spec.rstrip('/')}/runs/NAME"
             )
         return *_below(root, names, f"runs/{runs[0]}/checkpoints/"), ()
-    keepers = [keeper for keeper in _KEEPERS if _keeps(_inside(names, f"{keeper}/"))]
-    if not keepers:
+    holders = [folder for folder in _SUBFOLDERS if _holds_checkpoints(_inside(names, f"{folder}/"))]
+    if not holders:
         return root, names, ()
-    beside = {part: stem for part, stem in _candidates(names).items() if part not in _KEEPERS}
+    beside = {part: stem for part, stem in _candidates(names).items() if part not in _SUBFOLDERS}
     if any(step_of(stem, own) is not None for stem in beside.values()):
-        return root, names, tuple(keepers)
-    chosen, *others = keepers
+        return root, names, tuple(holders)
+    chosen, *others = holders
     return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part != _STATE)
 
 
-def _keeps(names: list[str]) -> bool:
+def _holds_checkpoints(names: list[str]) -> bool:
     return bool(names) and (is_checkpoint(names) or bool(_candidates(names)))
 
 
@@ -250,7 +254,7 @@ def _inside(names: list[str], prefix: str) -> list[str]:
 
 
 def _candidates(names: list[str]) -> dict[str, str]:
-    """Return the whole checkpoints among files, by file or folder, with the part of the name that may tell a step."""
+    """Return the checkpoints among files, by file or folder, with the part of the name that may hold a step."""
     inside: dict[str, list[str]] = {}
     for name in names:
         first, _, rest = name.partition("/")
@@ -259,22 +263,22 @@ def _candidates(names: list[str]) -> dict[str, str]:
     for first, within in sorted(inside.items()):
         is_file = within == [""]
         stem = _stem(first) if is_file else first
-        # The 00001 of a shard is no step.
+        # The number of a shard is no step.
         if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
             found[first] = stem
     return found
 
 
 def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Sort checkpoints by step, each of which only one may claim."""
+    """Sort checkpoints by step; two with the same step are refused."""
     seen: dict[int, Checkpoint] = {}
     for checkpoint in checkpoints:
         other = seen.setdefault(checkpoint.step, checkpoint)
         if other is not checkpoint:
             a, b = (_last_part(c.location) for c in (other, checkpoint))
             raise ToposcopeError(
-                f"{spec}: {a} and {b} both claim step {checkpoint.step}; move one of them away, or tell where the step "
-                "stands with --step-pattern"
+                f"{spec}: {a} and {b} both have step {checkpoint.step}; move one of them away, or give the place of "
+                "the step with --step-pattern"
             )
     return tuple(seen[step] for step in sorted(seen))
 

@@ -1,18 +1,18 @@
-"""The training step, and the tokens seen by then, that a checkpoint's name tells."""
+"""The training step, and the tokens seen by then, from a checkpoint's name."""
 
 import re
 from decimal import Decimal
 
 from toposcope.errors import ToposcopeError
 
-LARGEST = 2**63 - 1
-"""What the database can hold."""
+MAX_STEP = 2**63 - 1
+"""Largest integer that the database can hold."""
 
 # What may follow a step: no unit (10k), no decimal (1.5), no count of shards (00001-of-00002, 00-model_states).
 _STEP = r"(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
-# With no word that can only mean a step, eight digits are a date if they can be: 20240501, 2024-05-01, a time behind.
+# After a word that need not mean a step, eight digits may be a date: 20240501, 2024-05-01, or with a time.
 _NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
-# The most telling word wins: an epoch beside a step is not the step.
+# The most specific word wins: an epoch beside a step is not the step.
 _PATTERNS = [
     re.compile(text, re.IGNORECASE | re.ASCII)
     for text in (
@@ -38,12 +38,12 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     ----------
     stem : str
     pattern : compiled regular expression, optional
-        In place of the built-in rules; its first group is the step. See `step_pattern`.
+        Replaces the built-in rules; its first group is the step (see `step_pattern`).
 
     Raises
     ------
     ToposcopeError
-        If a pattern of one's own finds something else than a whole number.
+        If a pattern matches something other than a whole number.
 
     Examples
     --------
@@ -53,18 +53,18 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     (100, 1000, 2, None)
     """
     if pattern is not None:
-        return _own_step(stem, pattern)
+        return _step_by_pattern(stem, pattern)
     found = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
     return int(found.group(1)) if found else None
 
 
 def step_pattern(text: str) -> re.Pattern[str]:
-    r"""Return a pattern of one's own for `step_of`: a regular expression with one group, of digits.
+    r"""Return a pattern for `step_of` from a regular expression with one group of digits.
 
     Raises
     ------
     ToposcopeError
-        If it is no regular expression, or has not one group.
+        If it is not a regular expression, or does not have one group.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
 
 
 def tokens_of(stem: str) -> int | None:
-    """Return the tokens a name tells, as coarsely as it tells them, or None.
+    """Return the number of tokens that a name holds, or None.
 
     Examples
     --------
@@ -94,15 +94,15 @@ def tokens_of(stem: str) -> int | None:
     if not found:
         return None
     count = Decimal(found.group(1)) * _UNITS[found.group(2).upper()]
-    return int(count) if count == int(count) <= LARGEST else None
+    return int(count) if count == int(count) <= MAX_STEP else None
 
 
-def _own_step(stem: str, pattern: re.Pattern[str]) -> int | None:
+def _step_by_pattern(stem: str, pattern: re.Pattern[str]) -> int | None:
     found = pattern.search(stem)
     if found is None or found.group(1) is None:
         return None
     digits = found.group(1)
-    if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(LARGEST))):
+    if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(MAX_STEP))):
         raise ToposcopeError(
             f"step pattern {pattern.pattern!r}: finds {digits[:40]!r} in {stem!r}, which is no step; its group must "
             "hold digits alone"

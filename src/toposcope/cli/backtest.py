@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.forecast import as_plain, columns_of, columns_option
+from toposcope.cli.forecast import columns_of, columns_option, finite_or_null
 from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars, workers_option
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from toposcope.forecasting.backtest import Split
+    from toposcope.forecasting.backtesting import Split
     from toposcope.report.backtest import Backtested
 
 FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
@@ -59,15 +59,15 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.forecasting.ask import of_one_unit
-    from toposcope.forecasting.backtest import backtest as run_backtest
+    from toposcope.forecasting.backtesting import backtest as run_backtest
+    from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, backtest_page
     from toposcope.report.writing import write_page
 
     shares = _shares(fractions)
     with bad_use():
-        collected = of_one_unit(read_logs(data, columns=columns_of(columns), unit=unit))
+        collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
         rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
         found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
@@ -81,7 +81,7 @@ def backtest(
             **{"summary": page.summary(), "notes": [*found.remarks, *page.notes()]},
             **{"split": split, "unit": found.unit},
         }
-        click.echo(json.dumps(as_plain(told), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
     else:
         _show(found, tables)
         for sentence in page.summary():

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from toposcope.cli.forecast import finite_or_null
 from toposcope.cli.shared import BadUse, bad_use, print_table, progress_bars
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
-    from toposcope.forecasting.decision.decision import RunInProgress
-    from toposcope.logs.points import Points
 
-NEAREST = click.Path(exists=True, path_type=Path)
+EXISTING = click.Path(exists=True, path_type=Path)
 
 
 @click.command()
-@click.option("--points", type=NEAREST, help="Table of runs done before: columns N, D, loss; perhaps run, family.")
+@click.option("--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss; perhaps run, family.")
+@click.option("--siblings", type=EXISTING, help="In place of --points, a folder of logs: a point from the end of each.")
+@click.option("--family", metavar="NAME", help="Family of the points, where they are of several.")
+@click.option("--budget", type=float, metavar="FLOP", help="Compute to train a model with.")
+@click.option("--log", type=EXISTING, help="Log of a run in progress.")
+@click.option("--parameters", type=float, metavar="N", help="Parameters of the run in progress, if its log lacks them.")
+@click.option("--tokens", type=float, metavar="D", help="Tokens it was trained on so far, if its log lacks them.")
+@click.option("--extra", type=float, metavar="FLOP", help="Compute for the run in progress, or for a fresh one.")
 @click.option(
-    "--siblings", type=NEAREST, help="Folder of their logs, in place of --points: a point from the end of each."
+    "--cool-down",
+    type=float,
+    metavar="SHARE",
+    help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
-@click.option("--family", metavar="NAME", help="Which points, where they are of several families.")
-@click.option("--budget", type=float, metavar="FLOP", help="What to train with it: the best size.")
-@click.option("--log", type=NEAREST, help="Log of a run in progress.")
-@click.option("--parameters", type=float, metavar="N", help="Of the run in progress, if its log does not tell.")
-@click.option("--tokens", type=float, metavar="D", help="That it has been trained on so far, likewise.")
-@click.option("--extra", type=float, metavar="FLOP", help="Compute for this run, or for a fresh one.")
-@click.option("--cool-down", type=float, metavar="SHARE", help="Of the steps of either arm; 0.2 for points along runs.")
-@click.option("--overtrain", type=float, metavar="K", help="Tell of a model K times smaller than the best.")
-@click.option("--unique-tokens", type=float, metavar="D", help="Of the data; more are repetitions.")
-@click.option("--inference-tokens", type=float, metavar="D", help="Over the model's life, paid from the same budget.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--overtrain", type=float, metavar="K", help="Compare with a model K times smaller than the best.")
+@click.option("--unique-tokens", type=float, metavar="D", help="Tokens of the data; more are repetitions.")
+@click.option("--inference-tokens", type=float, metavar="D", help="Tokens of inference, paid from the same budget.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to.")
 def decide(
     points: Path | None,
@@ -53,11 +54,11 @@ def decide(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Tell what to train with a budget, or whether a run in progress should go on or a larger one begin.
+    """Decide what to train with a budget, or whether to continue a run or to train a larger model.
 
-    A scaling law L = E + A / N^alpha + B / D^beta is fitted to runs done before. With --budget it tells the best size.
-    With --extra and a run in progress it tells where that compute ends lower, how sure that is, and why; between 20%
-    and 80% it is undecided.
+    A scaling law L = E + A / N^alpha + B / D^beta is fitted to earlier runs. With --budget it gives the best size. With
+    --extra and a run in progress it says where that compute ends lower, with which probability, and why; between 20%
+    and 80% the answer is undecided.
 
     \b
     Example:
@@ -65,120 +66,40 @@ def decide(
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
     """
-    from toposcope.forecasting.decision.advice import Wishes, advise
+    from toposcope import forecasting
+    from toposcope.forecasting.scaling.family_points import points_of_runs
 
-    _check(points, siblings, budget, log, parameters, tokens, extra, cool_down)
-    with bad_use():
-        found = _points(points, siblings, family)
-        run: RunInProgress | None = None
-        notes: tuple[str, ...] = ()
-        if extra is not None:
-            run, notes = _run(found, log, parameters, tokens, extra, cool_down, unique_tokens)
-        wishes = Wishes(inference_tokens, unique_tokens, overtrain)
-        with progress_bars() as progress:
-            spent = extra if extra is not None else float(budget or 0)
-            advice = advise(found, spent, run, wishes, notes=notes, progress=progress)
+    if (points is None) == (siblings is None):
+        raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
+    with bad_use(), progress_bars() as progress:
+        advice = forecasting.decide(
+            points if points is not None else points_of_runs(siblings or Path(), family),
+            budget=budget,
+            extra=extra,
+            log=log,
+            parameters=parameters,
+            tokens=tokens,
+            cool_down=cool_down,
+            family=family,
+            over_train=overtrain,
+            unique_tokens=unique_tokens,
+            inference_tokens=inference_tokens,
+            progress=progress,
+        )
+    page: Path | None = None
     if out is not None:
         from toposcope.report.decision import write_decision
 
         page = write_decision(out, advice)
     if as_json:
-        click.echo(json.dumps(_plain(_told(advice)), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(_as_dict(advice)), sort_keys=True))
     else:
-        _show(advice)
-    if out is not None:
+        _print(advice)
+    if page is not None:
         click.echo(f"page: {page.resolve()}", err=as_json)
 
 
-def _check(
-    points: Path | None,
-    siblings: Path | None,
-    budget: float | None,
-    log: Path | None,
-    parameters: float | None,
-    tokens: float | None,
-    extra: float | None,
-    cool_down: float | None,
-) -> None:
-    """Refuse what does not go together."""
-    if (points is None) == (siblings is None):
-        raise BadUse("give runs done before: either --points FILE or --siblings FOLDER")
-    if (budget is None) == (extra is None):
-        raise BadUse("give either --budget, for what to train, or --extra, for a run in progress")
-    for name, value in (("--budget", budget), ("--extra", extra)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BadUse(f"{name} {value:g}: expected a number of floating-point operations above 0, such as 1e21")
-    if budget is not None:
-        of_a_run = {"--log": log, "--parameters": parameters, "--tokens": tokens, "--cool-down": cool_down}
-        given = [name for name, value in of_a_run.items() if value is not None]
-        if given:
-            raise BadUse(f"{given[0]}: it is of a run in progress; give --extra in place of --budget")
-        return
-    for name, value in (("--parameters", parameters), ("--tokens", tokens)):
-        if log is None and value is None:
-            raise BadUse(f"{name} is missing: it says how the run in progress stands; or give its --log")
-
-
-def _points(points: Path | None, siblings: Path | None, family: str | None) -> Points:
-    """Return the points, of one family."""
-    import numpy as np
-
-    from toposcope.errors import ToposcopeError
-    from toposcope.logs.points import read_points
-
-    found = read_points(points) if points is not None else _points_of_logs(siblings or Path(), family)
-    names = np.unique(found.family).tolist()
-    if family is not None:
-        if family not in names:
-            known = ", ".join(filter(None, names)) or "none that is told"
-            raise ToposcopeError(f"--family {family}: no such points; they are of {known}")
-        return found.where(found.family == family)
-    if len(names) > 1:
-        raise ToposcopeError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
-    return found
-
-
-def _points_of_logs(folder: Path, family: str | None) -> Points:
-    """Return a point from the end of each log; of one family if there are any logs of it."""
-    from dataclasses import replace
-
-    from toposcope.logs import read_logs
-    from toposcope.logs.points import points_of
-
-    logs, remarks = read_logs(folder)
-    of_it = [log for log in logs if log.family == family]
-    found = points_of(of_it or logs)
-    return replace(found, remarks=(*found.remarks, *remarks))
-
-
-def _run(
-    points: Points,
-    log: Path | None,
-    parameters: float | None,
-    tokens: float | None,
-    extra: float,
-    cool_down: float | None,
-    unique_tokens: float | None,
-) -> tuple[RunInProgress, tuple[str, ...]]:
-    """Return the run in progress and what was assumed of it."""
-    from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, run_of_log
-    from toposcope.forecasting.decision.decision import RunInProgress
-    from toposcope.logs import read_log
-
-    read = read_log(log) if log is not None else None
-    told: tuple[str, ...] = ()
-    if read is None:
-        N0, D0 = float(parameters or 0), float(tokens or 0)
-    else:
-        N0, D0, known = run_of_log(read, points, parameters, tokens)
-        told = (known, *read.remarks)
-    share, why = cool_down_of(points, read, cool_down)
-    unique = math.inf if unique_tokens is None else unique_tokens
-    run = RunInProgress(N0, D0, extra, share, unique)
-    return run, (*told, why, *(beyond_plan(read, run) if read is not None else ()))
-
-
-def _show(advice: Advice) -> None:
+def _print(advice: Advice) -> None:
     from toposcope.report.decision import lead
 
     for sentence in lead(advice):
@@ -192,10 +113,10 @@ def _show(advice: Advice) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _told(advice: Advice) -> dict[str, Any]:
+def _as_dict(advice: Advice) -> dict[str, Any]:
     from toposcope.forecasting.decision.reasons import reasons
 
-    fitted, learnt, decision = advice.fitted, advice.learnt, advice.decision
+    fitted, learned, decision = advice.fitted, advice.learned, advice.decision
     return {
         "law": asdict(fitted.law),
         "standard_errors": fitted.standard_errors,
@@ -203,18 +124,9 @@ def _told(advice: Advice) -> dict[str, Any]:
         "plan": asdict(advice.plan),
         "approaches": {each.approach: {"a": asdict(each.a), "b": asdict(each.b)} for each in advice.frontiers},
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
-        "calibration": None if learnt is None else asdict(learnt.calibration),
+        "calibration": None if learned is None else asdict(learned.calibration),
         "over_training": None if advice.over_training is None else asdict(advice.over_training),
         "repeated": None if advice.repeated is None else asdict(advice.repeated),
         "inference": None if advice.inference is None else asdict(advice.inference),
         "notes": advice.notes,
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold: null for what is not finite."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

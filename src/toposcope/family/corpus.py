@@ -21,7 +21,7 @@ CHARACTERS = 128
 
 
 class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What text a run reads, and how it becomes tokens.
+    """The text of a run, and how it becomes tokens.
 
     Attributes
     ----------
@@ -30,14 +30,14 @@ class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         folder of ``.txt`` and ``.md`` files, or ``"hf:owner/name"`` (needs the extra ``hf``), or
         ``"hf:owner/name:config"`` where a dataset has several configurations.
     split, column : str
-        Which split and text column of a Hugging Face dataset.
+        Split and text column of a Hugging Face dataset.
     tokenizer : "characters" or "bpe"
-        ``characters`` are code points modulo 128, as published. ``bpe`` is a byte-level byte-pair encoding trained on
-        the training part.
+        ``characters`` are code points modulo 128, as in the published study. ``bpe`` is a byte-level byte-pair encoding
+        trained on the training part.
     vocabulary : int
         Number of tokens; 128 for characters, at least 256 for ``bpe``.
     validation_fraction : float
-        The last part of the text, by position, that is never trained on.
+        Share of the text, at its end, that is held out.
     """
 
     source: str = "python-docs"
@@ -182,7 +182,7 @@ def _python_docs() -> list[str]:
     texts: dict[str, None] = {}
     for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
         parts = path.relative_to(root).parts
-        # Tests and packages of the user are no documentation, and differ between installations.
+        # Tests and installed packages differ between installations.
         if {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(parts):
             continue
         texts |= dict.fromkeys(_docstrings(path))
@@ -193,7 +193,7 @@ def _python_docs() -> list[str]:
 def _docstrings(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # files kept for old syntax (lib2to3 templates) document nothing
+    except (SyntaxError, ValueError):  # templates with old syntax (lib2to3)
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

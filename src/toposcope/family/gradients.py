@@ -10,7 +10,7 @@ from toposcope.family.model import GPT
 from toposcope.family.training import read_run
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, modulo one, lie as evenly as any number of points can: batches come between batches."""
+"""Its multiples, modulo one, are evenly spread for any number of batches."""
 
 
 def loss_gradients(
@@ -18,9 +18,8 @@ def loss_gradients(
 ) -> dict[str, Tensor]:
     """Return the gradient of the training loss by tensor name, on a batch that is the same for every checkpoint.
 
-    A batch holds ``batch_size`` sequences cut at even distances from the training part; batches after the first begin
-    further on, by a part of that distance, and what would begin past the end begins at the start. A tied head has the
-    gradient of the shared matrix.
+    A batch holds ``batch_size`` sequences cut at even distances from the training part; later batches are shifted by a
+    part of that distance, wrapping around at the end. A tied head has the gradient of the shared matrix.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ from toposcope.family.sizes import ModelSize, find_size
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02
-VECTOR = 16
-"""Narrowest attention head the CPU kernel is fast on."""
+MIN_HEAD_WIDTH = 16
+"""Width of an attention head below which the CPU kernel is slow."""
 
 
 class Attention(nn.Module):
@@ -24,11 +24,11 @@ class Attention(nn.Module):
         self.proj = nn.Linear(size.hidden, size.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix a batch of sequences, shape (batch, time, hidden)."""
+        """Attend within each sequence of a batch, shape (batch, time, hidden)."""
         batch, time, hidden = x.shape
         width = hidden // self.heads
         # Zero columns change no score and no sum, and the CPU kernel is fastest on whole vectors.
-        fused = functional.pad(self.qkv(x).view(batch, time, 3, self.heads, width), (0, max(0, VECTOR - width)))
+        fused = functional.pad(self.qkv(x).view(batch, time, 3, self.heads, width), (0, max(0, MIN_HEAD_WIDTH - width)))
         query, key, value = fused.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=width**-0.5)
         projected: Tensor = self.proj(mixed[..., :width].transpose(1, 2).reshape(batch, time, hidden))
@@ -86,7 +86,7 @@ class GPT(nn.Module):
         return logits
 
     def residual_stream(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield the hidden states: of the embedding, then behind every block, the last behind the final norm too.
+        """Yield the hidden states: of the embedding, then after each block, the last after the final norm.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class GPT(nn.Module):
         Yields
         ------
         Tensor, shape (batch, time, hidden)
-            One more than there are blocks.
+            One more than the number of blocks.
         """
         x = self.token_emb(tokens) + self.pos_emb.weight[: tokens.shape[1]]
         for block in self.layers:
@@ -123,7 +123,7 @@ def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
     size : str or ModelSize
         A name of `SIZES`, or a declaration.
     seed : int
-        The same seed gives the same weights, whatever has been drawn before.
+        The same seed gives the same weights, whatever was drawn before.
 
     Raises
     ------

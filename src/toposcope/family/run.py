@@ -1,4 +1,4 @@
-"""What a run is: which model is trained, on what, and how."""
+"""The declaration of a run: its model, its corpus, its training."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from toposcope.family.corpus import Corpus
 from toposcope.family.schedules import ScheduleName, learning_rate
 from toposcope.family.sizes import ModelSize
 
-FEWEST_LOG_SPACED = 3
+MIN_LOG_SPACED = 3
 """Step 0, step 1 and the last."""
 
 
@@ -28,11 +28,10 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     checkpoint_every : int
         A checkpoint at step 0, at every multiple of this, and at the last step.
     log_spaced : int
-        If not 0, so many checkpoints instead, evenly spaced in the logarithm of the step as `Selection` chooses them:
-        step 0, step 1, the last, and those between; all steps where there are fewer. What a killed run goes on from is
-        still kept every `checkpoint_every` steps.
+        If not 0, so many checkpoints instead, evenly spaced in the logarithm of the step (see `Selection`) from step 0
+        and step 1 to the last. The state to resume from is still saved every `checkpoint_every` steps.
     validation_sequences : int
-        Size of the one fixed set the validation loss is measured on, at least 64.
+        Size of the fixed set on which the validation loss is measured, at least 64.
     seed : int
     """
 
@@ -51,21 +50,21 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     seed: int = 42
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "batch_size": 1, "checkpoint_every": 1, "validation_sequences": 64}
+        minimum = {"steps": 1, "batch_size": 1, "checkpoint_every": 1, "validation_sequences": 64}
         for name in ("learning_rate", "gradient_clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in (*least, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
-            if not getattr(self, name) >= least.get(name, 0):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least.get(name, 0)}")
-        if self.log_spaced and self.log_spaced < FEWEST_LOG_SPACED:
-            raise ValueError(f"log_spaced is {self.log_spaced}; it must be at least {FEWEST_LOG_SPACED}, or 0 for none")
+        for name in (*minimum, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
+            if not getattr(self, name) >= minimum.get(name, 0):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {minimum.get(name, 0)}")
+        if self.log_spaced and self.log_spaced < MIN_LOG_SPACED:
+            raise ValueError(f"log_spaced is {self.log_spaced}; it must be at least {MIN_LOG_SPACED}, or 0 for none")
         ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
         if ramps > self.steps:
             raise ValueError(f"warmup_steps and decay_steps need {ramps} steps, more than steps = {self.steps}")
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of one update (METHODS 9's eta_t)."""
+        """Return the learning rate of one update."""
         return learning_rate(
             step,
             schedule=self.schedule,
@@ -78,14 +77,14 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def checkpoint_steps(self) -> list[int]:
-        """Steps at which weights are kept."""
+        """Steps at which weights are saved."""
         if self.log_spaced:
             return Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
         return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One training: which model, on what, how."""
+    """The declaration of one run."""
 
     name: str
     size: ModelSize

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, then one of four shapes (METHODS 9 calls the value eta_t)."""
+"""Learning-rate schedules: warm-up, then one of four shapes."""
 
 import math
 from typing import Literal

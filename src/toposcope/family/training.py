@@ -1,8 +1,8 @@
-"""Training one run of the family, so that a kill at any moment costs time and nothing else.
+"""Training one run of the family; a run that is killed at any moment resumes and loses nothing but time.
 
-The state file is the only truth: weights, optimizer moments and the whole log up to one checkpoint step, written whole.
-Everything random is derived from the seed and the step, so a run that goes on from its state ends bit for bit where an
-uninterrupted one does (CPU, one thread).
+The state file holds everything: weights, optimizer moments and the whole log up to one step, written atomically. All
+randomness is derived from the seed and the step, so a resumed run ends bit for bit where an uninterrupted one does
+(CPU, one thread).
 """
 
 import csv
@@ -33,15 +33,17 @@ from toposcope.seeds import derive_seed
 from toposcope.version import __version__
 
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
-STEPS_A_BLOCK = 1000
+BLOCK_STEPS = 1000
+"""Steps whose batches are drawn at once."""
 LOCK_SECONDS = 10.0
+"""How long to wait for another process that trains the same run."""
 
 Status = Literal["running", "complete", "diverged"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a training stands.
+    """Status of a training.
 
     Attributes
     ----------
@@ -55,12 +57,12 @@ class Outcome:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return where a run keeps the weights of one step."""
+    """Return the path of the checkpoint of one step."""
     return directory / "checkpoints" / f"step_{step:06d}.safetensors"
 
 
 def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = silent) -> Outcome:
-    """Train a run, or go on with it, in its own directory.
+    """Train or resume a run in its own directory.
 
     Writes ``run.json`` (the declaration), ``checkpoints/step_*.safetensors``, ``log.csv`` and ``state.safetensors``.
 
@@ -75,7 +77,7 @@ def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = sil
     Returns
     -------
     Outcome
-        ``diverged`` when the loss stopped being finite; the log ends with that step and earlier checkpoints are kept.
+        ``diverged`` if the loss became infinite or NaN; the log ends with that step, and earlier checkpoints stay.
 
     Raises
     ------
@@ -84,13 +86,13 @@ def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = sil
     """
     tokens = corpora.load(corpus_path)
     with _one_thread(), _locked(directory):
-        _claim(run, tokens.sha256, directory)
-        trainer = _Trainer(run, tokens, directory)
-        return trainer.go(progress)
+        _claim_directory(run, tokens.sha256, directory)
+        trainer = Trainer(run, tokens, directory)
+        return trainer.run_to_end(progress)
 
 
 def outcome(directory: Path) -> Outcome | None:
-    """Tell where the run in a directory stands, from its state file; None if it has not begun."""
+    """Return the status of the run in a directory from its state file; None if it has not begun."""
     path = directory / "state.safetensors"
     if not path.exists():
         return None
@@ -102,28 +104,25 @@ def outcome(directory: Path) -> Outcome | None:
 
 
 def finished(run: Run, directory: Path) -> Outcome | None:
-    """Return the outcome of exactly this run if it has been trained to its end in a directory.
-
-    None where anything there is damaged: to train it then tells what.
-    """
+    """Return the outcome of a run that was trained to its end in a directory; None if not, or if a file is damaged."""
     try:
-        found = outcome(directory)
-        ended = found is not None and found.status != "running" and read_run(directory) == run
-        return found if found and ended and _has_checkpoints(run, directory, found) else None
+        last = outcome(directory)
+        ended = last is not None and last.status != "running" and read_run(directory) == run
+        return last if last and ended and _has_checkpoints(run, directory, last) else None
     except ToposcopeError:
         return None
 
 
-def _has_checkpoints(run: Run, directory: Path, found: Outcome) -> bool:
-    """Tell whether every checkpoint up to an outcome is there; that of a step that diverged is not."""
+def _has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
+    """Return whether every checkpoint up to an outcome exists; a diverged step has none."""
     steps = [
-        s for s in run.training.checkpoint_steps if s < found.step or (found.status != "diverged" and s == found.step)
+        s for s in run.training.checkpoint_steps if s < last.step or (last.status != "diverged" and s == last.step)
     ]
     return all(checkpoint_path(directory, step).is_file() for step in steps)
 
 
-class _Trainer:
-    """The moving parts of one training."""
+class Trainer:
+    """Model, optimizer, data and log of one training."""
 
     def __init__(self, run: Run, tokens: corpora.Tokens, directory: Path) -> None:
         self.run, self.directory = run, directory
@@ -142,26 +141,26 @@ class _Trainer:
         self.log = np.full((run.training.steps + 1, len(LOG_COLUMNS)), np.nan)
         self.outcome = Outcome("running", -1)
 
-    def go(self, progress: Progress) -> Outcome:
+    def run_to_end(self, progress: Progress) -> Outcome:
         """Train from the last saved step to the end."""
         self._resume()
         if self.outcome.step < 0:
             self.log[0] = [0, np.nan, self.run.training.rate(0), np.nan, 0, 0, np.nan]
-            self._keep(0)
+            self._save_checkpoint(0)
         training = self.run.training
-        kept = set(training.checkpoint_steps)
-        for stop in sorted(kept.union(range(0, training.steps, training.checkpoint_every))):
+        saved = set(training.checkpoint_steps)
+        for stop in sorted(saved.union(range(0, training.steps, training.checkpoint_every))):
             if self.outcome.status == "running" and stop > self.outcome.step:
-                self._advance(stop, progress)
-                if stop in kept:
-                    self._keep(stop)
+                self.advance(stop, progress)
+                if stop in saved:
+                    self._save_checkpoint(stop)
                 else:
-                    self._keep_state()
+                    self._save_state()
         progress(self.run.name, self.run.training.steps, self.run.training.steps)
         return self.outcome
 
-    def _advance(self, stop: int, progress: Progress) -> None:
-        """Make the updates up to a step, reading no value back before the end."""
+    def advance(self, stop: int, progress: Progress) -> None:
+        """Make the updates up to a step; no value is read back before the end."""
         training = self.run.training
         begin = self.outcome.step
         losses, norms = torch.empty(stop - begin), torch.empty(stop - begin)
@@ -178,12 +177,12 @@ class _Trainer:
         self._write_log_rows(begin, losses.double().numpy(), norms.double().numpy())
 
     def _starts(self, step: int) -> Tensor:
-        """Where the sequences of one update begin; drawn a block of steps at a time."""
-        block, row = divmod(step - 1, STEPS_A_BLOCK)
+        """Return the starts of the sequences of one update, drawn a block of steps at a time."""
+        block, row = divmod(step - 1, BLOCK_STEPS)
         if row == 0 or getattr(self, "_block", None) != block:
             generator = torch.Generator().manual_seed(derive_seed(self.run.training.seed, "batches", block))
             last = len(self.tokens) - len(self.window)
-            shape = (STEPS_A_BLOCK, self.run.training.batch_size)
+            shape = (BLOCK_STEPS, self.run.training.batch_size)
             self._block, self._block_starts = block, torch.randint(0, last + 1, shape, generator=generator)
         return self._block_starts[row]
 
@@ -199,8 +198,8 @@ class _Trainer:
         self.log[begin + 1 : begin + 1 + count] = np.column_stack(rows)
         self.outcome = Outcome("diverged" if len(bad) else "running", begin + count)
 
-    def _keep(self, step: int) -> None:
-        """Keep a checkpoint, and what the run goes on from."""
+    def _save_checkpoint(self, step: int) -> None:
+        """Measure the validation loss, and save a checkpoint and the state."""
         if self.outcome.status != "diverged":
             loss = self._validation_loss()
             self.log[step, LOG_COLUMNS.index("validation_loss")] = loss
@@ -211,10 +210,10 @@ class _Trainer:
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
             content = safetensors.torch.save(weights, metadata={"format": "pt"})
             write_bytes(checkpoint_path(self.directory, step), content)
-        self._keep_state()
+        self._save_state()
 
-    def _keep_state(self) -> None:
-        """Write log and state; the state comes last, so what it says is on disk."""
+    def _save_state(self) -> None:
+        """Write log and state; the state last, so that all it refers to is on disk."""
         log = self.log[: self.outcome.step + 1]
         write_text(self.directory / "log.csv", _as_csv(log))
         tensors = {"log": torch.from_numpy(log)}
@@ -226,11 +225,11 @@ class _Trainer:
         write_bytes(self.directory / "state.safetensors", safetensors.torch.save(tensors, metadata={"outcome": text}))
 
     def _resume(self) -> None:
-        found = outcome(self.directory)
-        # A lost checkpoint is made again by training again, which ends where it did.
-        if found is None or not _has_checkpoints(self.run, self.directory, found):
+        last = outcome(self.directory)
+        # If a checkpoint is lost, training starts again and ends at the same weights.
+        if last is None or not _has_checkpoints(self.run, self.directory, last):
             return
-        self.outcome = found
+        self.outcome = last
         state = safetensors.torch.load_file(self.directory / "state.safetensors")
         log = state["log"].numpy()
         self.log[: len(log)] = log
@@ -249,32 +248,32 @@ class _Trainer:
 
 def read_run(directory: Path) -> Run:
     """Return the declaration of the run in a directory."""
-    return _read_claim(directory / "run.json").run
+    return _read_run_file(directory / "run.json").run
 
 
 def write_run(run: Run, corpus_sha256: str, directory: Path) -> None:
     """Write the declaration of a run into its directory, as ``run.json``."""
-    claim = _Claim(run, corpus_sha256, __version__)
+    claim = _RunFile(run, corpus_sha256, __version__)
     write_text(directory / "run.json", msgspec.json.format(msgspec.json.encode(claim)).decode() + "\n")
 
 
-class _Claim(msgspec.Struct, frozen=True):
-    """What ``run.json`` holds."""
+class _RunFile(msgspec.Struct, frozen=True):
+    """The content of ``run.json``."""
 
     run: Run
     corpus_sha256: str
     version: str
 
 
-def _claim(run: Run, sha256: str, directory: Path) -> None:
-    """Write ``run.json``, or refuse a directory that holds another run."""
+def _claim_directory(run: Run, sha256: str, directory: Path) -> None:
+    """Write ``run.json``; a directory of another run is refused."""
     path = directory / "run.json"
     if not path.exists():
         write_run(run, sha256, directory)
         return
-    known = _read_claim(path)
+    known = _read_run_file(path)
     if known.corpus_sha256 != sha256:
-        raise ToposcopeError(f"{path}: trained on another text; use another directory, or delete {directory}")
+        raise ToposcopeError(f"{path}: trained on another corpus; use another directory, or delete {directory}")
     for part in ("size", "corpus", "training"):
         before, now = (msgspec.to_builtins(getattr(r, part)) for r in (known.run, run))
         for field in before:
@@ -285,9 +284,9 @@ def _claim(run: Run, sha256: str, directory: Path) -> None:
                 )
 
 
-def _read_claim(path: Path) -> _Claim:
+def _read_run_file(path: Path) -> _RunFile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Claim)
+        return msgspec.json.decode(path.read_bytes(), type=_RunFile)
     except (OSError, msgspec.MsgspecError) as error:
         raise ToposcopeError(
             f"{path}: not a run's declaration ({error}); delete {path.parent} to train it again"
@@ -295,7 +294,7 @@ def _read_claim(path: Path) -> _Claim:
 
 
 def _as_csv(log: NDArray[np.float64]) -> str:
-    """Write the log as CSV; what was not measured at a step is an empty field."""
+    """Return the log as CSV, with empty fields for what was not measured."""
     integer = {"step", "tokens"}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -313,7 +312,7 @@ def _as_csv(log: NDArray[np.float64]) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: sums over several depend on their number, and runs train side by side instead."""
+    """Compute on one thread, so that sums do not depend on the number of threads; runs train in parallel instead."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""How sure a forecast is: conformal over sibling runs, or from a shipped table of errors (METHODS 9)."""
+"""Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors (METHODS 9)."""
 
 import csv
 from dataclasses import replace
@@ -7,71 +7,72 @@ from importlib.resources import files
 
 import numpy as np
 
-from toposcope.forecasting.forecast import Forecast, fraction_seen
+from toposcope.forecasting.forecaster import Forecast, fraction_seen
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
 LEVEL = 0.9
-FEWEST = 8
-"""Errors that an interval is made of."""
-PARTS, LEAST_ROWS = 20, 5
-RISEN = 1.1
-"""The last loss over the lowest; by so much noise does not rise."""
-STILL = 1e-6
-"""Range of the losses over the first; a loss that changes by less stands still."""
+MIN_ERRORS = 8
+"""Of siblings, for a conformal interval."""
+MAX_PARTS, MIN_PART_ROWS = 20, 5
+MAX_RISE = 1.1
+"""The last loss over the lowest; noise does not rise by more."""
+MIN_CHANGE = 1e-6
+"""Range of the losses over the first; a loss that changes by less is constant."""
 TABLE = "errors.csv"
 FALLBACK = "last"
-"""Widest of all; it counts for what the table does not name."""
+"""The forecaster of the widest intervals; used for those that the table lacks."""
 
 
 def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
-    """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and where it is from.
+    """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
 
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
-    errors of n siblings of the family, at least 8, each foretold at the same fraction without the runs of its size.
-    Runs of one size are alike, so that the guarantee is not exact; what is covered is measured. With fewer siblings
-    the shipped table tells, by fraction; or the largest error of the few, or siblings of other families, if wider.
+    errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
+    size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
+    width is from the shipped table, by fraction; or the largest error of the few, or of siblings of other families, if
+    these are wider.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     fraction = fraction_seen(log, schedule)
-    if len(relatives) >= FEWEST:
+    if len(relatives) >= MIN_ERRORS:
         width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
         if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
         width = shipped(forecast.forecaster, fraction)
-        source = f"interval: errors at {fraction:.0%} of other families' runs; siblings of this one would tell better"
-        if len(strangers) >= FEWEST:
+        source = f"interval: errors at {fraction:.0%} of other families' runs; siblings would narrow it"
+        if len(strangers) >= MIN_ERRORS:
             width = max(width, quantile(strangers))
         if len(relatives):
             width = max(width, float(relatives.max()))
             source += f", of which {len(relatives)} count where they are wider"
     low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
-    lowest, now = risen(log)
-    if now > RISEN * lowest:
+    lowest, now = lowest_and_last(log)
+    if now > MAX_RISE * lowest:
         high = max(high, now)
-        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: no law of a run that learns holds; {source}"
+        source = f"the loss has risen from {lowest:.4g} to {now:.4g}: laws of learning runs do not apply; {source}"
     return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
 
 
-def risen(log: Log) -> tuple[float, float]:
+def lowest_and_last(log: Log) -> tuple[float, float]:
     """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least."""
     medians = _medians(log)
     return min(medians), medians[-1]
 
 
-def learns(log: Log) -> bool:
-    """Tell whether the loss changes at all, and has not risen half of the way back from its lowest."""
+def is_learning(log: Log) -> bool:
+    """Return whether the loss changes at all, and has not risen half of the way back from its lowest."""
     medians = _medians(log)
     first, lowest, last = medians[0], min(medians), medians[-1]
-    diverges = last > RISEN * lowest and last - lowest > (first - lowest) / 2
-    stands = len(log.loss) >= LEAST_ROWS and float(np.ptp(log.loss)) <= STILL * first
-    return not diverges and not stands
+    diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
+    constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
+    return not diverges and not constant
 
 
 def _medians(log: Log) -> list[float]:
-    parts = np.array_split(log.loss, min(PARTS, max(1, len(log.loss) // LEAST_ROWS)))
+    parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
     return [float(np.median(part)) for part in parts]
 
 
@@ -84,16 +85,16 @@ def quantile(errors: Vector, level: float = LEVEL) -> float:
 def band(forecast: Forecast) -> tuple[Vector, Vector]:
     """Return the ends of the interval along the curve, shape (m,) each.
 
-    Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps foretold.
+    Calibrated at the end alone. Before it the width is taken to grow with the square root of the steps predicted.
     """
     width = np.log(forecast.high / forecast.loss)
     steps = forecast.steps.astype(np.float64)
-    grown = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
-    return forecast.curve * np.exp(-width * grown), forecast.curve * np.exp(width * grown)
+    growth = np.sqrt((steps - steps[0]) / max(steps[-1] - steps[0], 1.0))
+    return forecast.curve * np.exp(-width * growth), forecast.curve * np.exp(width * growth)
 
 
 def shipped(forecaster: str, fraction: float) -> float:
-    """Return the 90% quantile of |log(foretold / final)| over three published families, interpolated in its logarithm.
+    """Return the 90% quantile of |log(predicted / final)| over three published families, interpolated in its logarithm.
 
     Beyond the fractions of the table the nearest counts.
     """
@@ -106,8 +107,8 @@ def shipped(forecaster: str, fraction: float) -> float:
 @lru_cache(maxsize=1)
 def _table() -> dict[str, dict[float, float]]:
     """Read the shipped table: forecaster -> fraction -> quantile. It is made by ``benchmarks/forecast.py``."""
-    found: dict[str, dict[float, float]] = {}
+    quantiles: dict[str, dict[float, float]] = {}
     text = (files("toposcope.forecasting") / TABLE).read_text(encoding="utf-8")
     for row in csv.DictReader(text.splitlines()):
-        found.setdefault(row["forecaster"], {})[float(row["fraction"])] = float(row["quantile"])
-    return found
+        quantiles.setdefault(row["forecaster"], {})[float(row["fraction"])] = float(row["quantile"])
+    return quantiles

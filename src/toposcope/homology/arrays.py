@@ -1,4 +1,4 @@
-"""Checking what the user hands in, once, before any mathematics."""
+"""Checks of the user's arguments, once, before any mathematics."""
 
 import math
 import sys
@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.kernels.magnitudes import EXPONENT_BITS, Magnitudes
+from toposcope.typing import Indices, Matrix
 
-COMPUTED_IN = (np.dtype(np.float32), np.dtype(np.float64))
-NORMAL_EXPONENT = 1000
+COMPUTED_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+MAX_NORMAL_EXPONENT = 1000
 """Two to a power nearer to zero than this is a normal number of float64."""
 
 
@@ -38,7 +39,7 @@ def as_float_matrix(values: ArrayLike | Any, name: str) -> NDArray[np.float32] |
     return matrix
 
 
-def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[NDArray[np.float64], int]:
+def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[Matrix, int]:
     """Return the same in float64, in units of a power of two in which no entry is above one, and that power.
 
     Returns
@@ -58,7 +59,7 @@ def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[NDArray[np.flo
 
 def scaled(values: NDArray[Any], exponent: int) -> NDArray[np.float64]:
     """Return values times two to a power, in float64; infinite where they are beyond its range."""
-    if abs(exponent) < NORMAL_EXPONENT:
+    if abs(exponent) < MAX_NORMAL_EXPONENT:
         product: NDArray[np.float64] = np.multiply(values, 2.0**exponent, dtype=np.float64, order="C")
         return product
     product = np.ldexp(values.astype(np.float64, order="C", copy=False), exponent)
@@ -113,7 +114,7 @@ def _as_computed(values: Any, name: str) -> NDArray[np.float32] | NDArray[np.flo
     matrix, format = _as_floats(values, name)
     if format == "bfloat16":
         matrix = _widened(matrix)
-    if matrix.dtype not in COMPUTED_IN:
+    if matrix.dtype not in COMPUTED_DTYPES:
         with np.errstate(over="ignore"):  # wider than float64, and infinite in it
             matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
     return matrix
@@ -195,7 +196,7 @@ def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return wide
 
 
-def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int64]:
+def as_indices(values: ArrayLike | Any, name: str, count: int) -> Indices:
     """Return distinct indices below a count, at least one.
 
     Raises
@@ -211,11 +212,11 @@ def as_indices(values: ArrayLike | Any, name: str, count: int) -> NDArray[np.int
             f"{name}: expected distinct numbers from 0 to {count - 1}, got {len(chosen)} from {chosen.min()} to "
             f"{chosen.max()}"
         )
-    indices: NDArray[np.int64] = chosen.astype(np.int64)
+    indices: Indices = chosen.astype(np.int64)
     return indices
 
 
-def as_number(value: Any, name: str, least: float) -> float:
+def as_number(value: Any, name: str, minimum: float) -> float:
     """Return an option that must be a real number of at least some value, infinity allowed.
 
     Raises
@@ -223,22 +224,22 @@ def as_number(value: Any, name: str, least: float) -> float:
     ToposcopeError
         Naming the option and what was expected.
     """
-    if type(value) is float and value >= least:
+    if type(value) is float and value >= minimum:
         return value
     try:
         number = float(value) if isinstance(value, Real) else float("nan")
     except OverflowError:  # a whole number beyond float64
         number = float("nan")
-    if not number >= least:
-        raise ToposcopeError(f"{name}: expected a number of at least {least:g}, got {value!r}")
+    if not number >= minimum:
+        raise ToposcopeError(f"{name}: expected a number of at least {minimum:g}, got {value!r}")
     return number
 
 
-def as_count(value: Any, name: str, least: int) -> int:
+def as_count(value: Any, name: str, minimum: int) -> int:
     """Return an option that must be a whole number of at least some value."""
-    if type(value) is int and value >= least:
+    if type(value) is int and value >= minimum:
         return value
-    count = int(value) if isinstance(value, Integral) and value is not True and value is not False else least - 1
-    if count < least:
-        raise ToposcopeError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    count = int(value) if isinstance(value, Integral) and value is not True and value is not False else minimum - 1
+    if count < minimum:
+        raise ToposcopeError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
     return count

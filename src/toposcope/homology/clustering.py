@@ -1,16 +1,15 @@
-"""The clustering coefficient of a layer's bipartite graph: a plain measure of graphs beside neural persistence."""
+"""The clustering coefficient of a layer's bipartite graph: a plain graph measure to compare neural persistence with."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.homology.arrays import as_float_matrix
+from toposcope.typing import Matrix
 
-Matrix = NDArray[np.float64]
-
-BLOCK = 1 << 20
+BLOCK_ENTRIES = 1 << 20
 """Entries in float64 at a time."""
 
 
@@ -29,10 +28,10 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
 
     Rieck et al. 2019 (arXiv:1812.09764) set neural persistence against "the clustering coefficient" of a perceptron
     trained on MNIST. Which one could not be established: the code they released computes none
-    (github.com/BorgwardtLab/Neural-Persistence), and the paper's text was not at hand. The coefficients of triangles,
-    of weighted graphs too, are 0 in every layer and every network of layers, since a bipartite graph has no cycle of
-    odd length; those of bipartite graphs without weights are 1 in every layer without zeros. So it is cycles of four,
-    and weights.
+    (github.com/BorgwardtLab/Neural-Persistence), and the paper's text was not available to us. Coefficients of
+    triangles, with weights or without, are 0 in every layer and every network of layers, since a bipartite graph has no
+    cycle of odd length; bipartite coefficients without weights are 1 in every layer without zeros. Hence cycles of
+    four, with weights.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
 
 def _blocks(tall: Any, largest: float) -> Iterator[Matrix]:
     """Yield |W| / max|W| in float64, a few rows at a time."""
-    step = max(1, BLOCK // tall.shape[1])
+    step = max(1, BLOCK_ENTRIES // tall.shape[1])
     for start in range(0, len(tall), step):
         yield np.abs(tall[start : start + step].astype(np.float64)) / largest
 

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.homology.arrays import as_count
 from toposcope.homology.loops import LoopFiltration, check_loops_fit
 from toposcope.homology.point_cloud import Metric, as_cloud
-
-Path = NDArray[np.int64]
+from toposcope.typing import Indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class Loop:
 
     birth: float
     death: float
-    paths: tuple[Path, ...]
+    paths: tuple[Indices, ...]
 
     def __repr__(self) -> str:
         return f"Loop(birth={self.birth:.4g}, death={self.death:.4g}, {len(self.points)} points)"
@@ -86,7 +85,7 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
     ]
 
 
-def closed_paths(edges: NDArray[np.int64]) -> tuple[Path, ...]:
+def closed_paths(edges: NDArray[np.int64]) -> tuple[Indices, ...]:
     """Divide a cycle into closed paths that visit no point twice.
 
     Parameters

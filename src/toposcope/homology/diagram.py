@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
+from toposcope.typing import Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +27,21 @@ class Diagram:
         Classes still alive at the filtration cap, whose death is not known.
     cover_radius : float
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
-        distance 2r of the exact one. nan if the points that were left out are not at hand.
+        distance 2r of the exact one. nan if the points that were left out are not available.
     engine : str
         The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``gudhi``. It does
-        not change the diagram, and is not kept in a study.
+        not change the diagram, and is not stored in a study.
     births : ndarray, shape (b,), float64, or None
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
     """
 
-    pairs: NDArray[np.float64]
+    pairs: Matrix
     dimension: int
     n_essential: int = 0
     n_truncated: int = 0
     cover_radius: float = 0.0
     engine: str = ""
-    births: NDArray[np.float64] | None = None
+    births: Vector | None = None
 
     def __post_init__(self) -> None:
         usual = type(self.pairs) is np.ndarray and self.pairs.dtype == np.float64
@@ -68,13 +68,13 @@ class Diagram:
         return f"Diagram(H{self.dimension}: {', '.join(parts)})"
 
     @property
-    def lifetimes(self) -> NDArray[np.float64]:
+    def lifetimes(self) -> Vector:
         """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""
         return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
 
 
 def as_diagram(value: Any, name: str) -> Diagram:
-    """Return a diagram, or say what came in its place."""
+    """Return a diagram; refuse anything else."""
     if not isinstance(value, Diagram):
         raise ToposcopeError(
             f"{name}: expected a Diagram, got {type(value).__name__}; Diagram(pairs, dimension) makes one"
@@ -82,6 +82,6 @@ def as_diagram(value: Any, name: str) -> Diagram:
     return value
 
 
-def sorted_pairs(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+def sorted_pairs(pairs: Matrix) -> Matrix:
     """Sort points by birth, then death, so that equal diagrams are equal arrays."""
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]

@@ -1,12 +1,11 @@
 """Intrinsic dimension from the two nearest neighbours (Facco, d'Errico, Rodriguez and Laio 2017, arXiv:1803.06992).
 
-Where the density is even as far as the second neighbour, the ratio of the distances of the second and the first
-follows a law that knows nothing but the dimension.
+Where the density is constant as far as the second neighbour, the ratio of the distances of the second and the first
+follows a law whose only parameter is the dimension.
 """
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,19 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_number
-from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, Whole, as_cloud
+from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud
+from toposcope.typing import Matrix, Vector
 
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
-SAME_DIRECTION = 2.0**-50
+MAX_EQUAL_CHORD = 2.0**-50
 """Chord of the unit sphere that rounding may leave between equal directions."""
 
 
 @dataclass(frozen=True)
 class TwoNN:
-    """The dimension that two nearest neighbours see.
+    """Intrinsic dimension estimated from two nearest neighbours.
 
     Attributes
     ----------
@@ -60,7 +56,7 @@ def two_nn(points: ArrayLike | Any, *, discard: float = 0.1, metric: Metric = "e
         its 1 - F is 0.
     metric : "euclidean", "cosine" or "precomputed"
         With ``"cosine"``, the dimension of the set of directions, by their chords: 1 - cos is half the square of a
-        chord, and would halve it. Of precomputed cosine distances hand in the square roots.
+        chord, and would halve it. For precomputed cosine distances, pass their square roots.
 
     Returns
     -------
@@ -89,21 +85,20 @@ def _slope(ratios: Vector, discard: float) -> float:
     n = len(ratios)
     if n < 3:
         return math.nan
-    kept = min(n - 1, max(1, round(n * (1 - discard))))
-    x, y = np.sort(ratios)[:kept], -np.log1p(-np.arange(1, kept + 1) / n)
+    n_fitted = min(n - 1, max(1, round(n * (1 - discard))))
+    x, y = np.sort(ratios)[:n_fitted], -np.log1p(-np.arange(1, n_fitted + 1) / n)
     return float(x @ y / (x @ x)) if x.any() else math.inf
 
 
 def _log_ratios(cloud: Cloud) -> tuple[Vector, int]:
     """Return ln mu of each distinct point, and how many were not distinct."""
     if isinstance(cloud, Distances):
-        nearest, power = _two_least(cloud.matrix), 1
-    elif isinstance(cloud, Whole) and cloud.metric == "cosine":
-        nearest, power = _two_least(cloud.matrix, SAME_DIRECTION**2 / 2), 2  # half the squares of chords
-    elif isinstance(cloud, Whole):
-        nearest, power = _two_least(cloud.matrix), 1
+        if cloud.metric == "cosine":
+            nearest, power = _two_least(cloud.matrix, MAX_EQUAL_CHORD**2 / 2), 2  # half the squares of chords
+        else:
+            nearest, power = _two_least(cloud.matrix), 1
     elif isinstance(cloud, Directions):
-        nearest, power = _two_least_squares(cloud.sphere.points, SAME_DIRECTION**2), 2
+        nearest, power = _two_least_squares(cloud.sphere.points, MAX_EQUAL_CHORD**2), 2
     else:
         nearest, power = _two_least_squares(cast(Euclidean, cloud).points, 0.0), 2
     with np.errstate(invalid="ignore"):  # of one point, which has no neighbour
@@ -121,7 +116,7 @@ def _two_least(matrix: Matrix, same: float = 0.0) -> Matrix:
     return two_least(matrix)
 
 
-def _two_least_squares(points: Points, same: float) -> Matrix:
+def _two_least_squares(points: Matrix, same: float) -> Matrix:
     """Return the two least squared distances of each point that has no earlier one at a square of at most `same`."""
     from toposcope.kernels.duplicates import first_occurrences
 
@@ -135,23 +130,17 @@ def _two_least_squares(points: Points, same: float) -> Matrix:
         points = points[~repeats]
 
 
-def _neighbours(points: Points) -> tuple[NDArray[np.int32], Matrix]:
+def _neighbours(points: Matrix) -> tuple[NDArray[np.int32], Matrix]:
     """List the nearest points of each, and their squared distances; the first two are certain, absent ones infinite."""
-    from toposcope.kernels.euclidean_tree import LARGEST_ERROR, Search, when_asked
-    from toposcope.kernels.neighbour_search import KEPT, ProductSearch, difference_search, rounding
+    from toposcope.kernels.euclidean_tree import neighbour_searches
+    from toposcope.kernels.neighbour_search import N_LISTED
 
-    n, d = points.shape
-    products = [
-        when_asked(partial(ProductSearch, points, dtype))
-        for dtype in (np.float32, np.float64)
-        if rounding(d, dtype)[0] < LARGEST_ERROR
-    ]
-    searches: list[Search] = [*products, partial(difference_search, points)]  # from quick to exact
-    indices, squares = np.empty((n, KEPT), np.int32), np.empty((n, KEPT))
-    doubtful, apart = np.arange(n), np.arange(n, dtype=np.int32)  # every point a component of its own
-    for search in searches:
-        if len(doubtful):
-            lists = search(doubtful, apart)
-            indices[doubtful], squares[doubtful] = lists.indices, lists.squares
-            doubtful = doubtful[lists.squares[:, 1] > lists.beyond]
+    n = len(points)
+    indices, squares = np.empty((n, N_LISTED), np.int32), np.empty((n, N_LISTED))
+    undecided, apart = np.arange(n), np.arange(n, dtype=np.int32)  # every point a component of its own
+    for search in neighbour_searches(points):
+        if len(undecided):
+            lists = search(undecided, apart)
+            indices[undecided], squares[undecided] = lists.indices, lists.squares
+            undecided = undecided[lists.squares[:, 1] > lists.beyond]
     return indices, squares

@@ -8,25 +8,22 @@ births and their number need no n x n distances and no reduction.
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
-from toposcope.homology.point_cloud import Cloud, Directions, Euclidean, Metric, Points, Whole, as_cloud
-
-Vector = NDArray[np.float64]
-"""One number a birth."""
-Edges = NDArray[np.int64]
+from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud
+from toposcope.typing import Indices, Matrix, Vector
 
 N_PIVOTS = 64
 """Half of them central points, half random ones."""
 BLOCK_BYTES = 1 << 26
-"""Size of the block of bounds distance_bytes at once."""
+"""Size of the block of bounds held at once."""
 N_PRECISION_SAMPLES = 64
-"""Points whose nearest neighbours tell which precision the bounds need."""
+"""Points whose nearest neighbours decide which precision the bounds need."""
 MAX_TRIALS_PER_POINT = 2000
-"""Points that are tried one by one for each point, 160 in random clouds, before it is given up."""
+"""Points that may be tried one by one for each point (160 in random clouds); beyond, all distances are used."""
 
 
 def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vector:
@@ -65,13 +62,13 @@ def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vecto
     >>> h1_births(square)
     array([1.])
     """
-    found = tree_and_births(as_cloud(points, metric, "points"))
-    if found is None:
+    result = tree_and_births(as_cloud(points, metric, "points"))
+    if result is None:
         raise ToposcopeError(
             "points: so many of their distances are equal that births need all of them, for which there is no room in "
             "memory; take fewer points"
         )
-    return found[1]
+    return result[1]
 
 
 def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
@@ -84,7 +81,8 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     from toposcope.kernels.relative_neighbours import COSINE, EUCLIDEAN, edge_lengths
     from toposcope.kernels.tied_loops import Graph, joins_and_births
 
-    cloud = cloud.cloud if isinstance(cloud, Whole) else cloud
+    if isinstance(cloud, Distances) and cloud.points is not None:
+        cloud = cloud.points
     sphere = cloud.sphere if isinstance(cloud, Directions) else cloud
     if not isinstance(sphere, Euclidean):
         return _by_reduction(cloud)
@@ -113,7 +111,7 @@ def _by_reduction(cloud: Cloud) -> tuple[Vector, Vector] | None:
     return cloud.tree()[0], births
 
 
-def _from_centre(cloud: Euclidean) -> Points:
+def _from_centre(cloud: Euclidean) -> Matrix:
     """Return the distinct points, those near the centroid first."""
     from toposcope.kernels.duplicates import first_occurrences
 
@@ -121,7 +119,7 @@ def _from_centre(cloud: Euclidean) -> Points:
     return points[np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")]
 
 
-def _empty_lunes(points: Points, kind: int) -> Edges | None:
+def _empty_lunes(points: Matrix, kind: int) -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
     from scipy.spatial.distance import cdist
 
@@ -130,25 +128,25 @@ def _empty_lunes(points: Points, kind: int) -> Edges | None:
 
     n = len(points)
     left, right, own = product_factors(points, _precision(points))
-    drawn = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
-    pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), drawn)
+    sampled = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
+    pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), sampled)
     upper = cdist(points[pivots], points, "sqeuclidean") * (1 + TIE_TOLERANCE)
     upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
     height = max(1, BLOCK_BYTES // (left.itemsize * n))
 
-    found, trials_left = [], MAX_TRIALS_PER_POINT * n
+    blocks, trials_left = [], MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
         lower = left[begin : begin + height] @ right.T
         lower += own[begin : begin + height, None]
         edges, trials_left = empty_lunes(points, lower.astype(np.float32, copy=False), begin, upper, kind, trials_left)
         if trials_left < 0:
             return None
-        found.append(edges)
-    return np.concatenate(found)
+        blocks.append(edges)
+    return np.concatenate(blocks)
 
 
-def _precision(points: Points) -> type[np.floating[Any]]:
-    """Return in what precision bounds tell a point's nearest neighbours from others."""
+def _precision(points: Matrix) -> type[np.floating[Any]]:
+    """Return the precision in which bounds separate a point's nearest neighbours from others."""
     from scipy.spatial.distance import cdist
 
     from toposcope.kernels.neighbour_search import rounding

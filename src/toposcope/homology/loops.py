@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
+from toposcope.typing import Matrix, Vector
 
 FIRST_EDGE_SHARE, GROWTH = 1 / 16, 1.5
 """Share of the edges that enters first, and the factor by which each further part increases what has entered."""
 
 N_SAMPLED_DISTANCES = 20_000
-"""Distances that are looked at to judge how long the edges of a part are; fewer edges than that enter at once."""
+"""Distances sampled to judge how long the edges of a part are; fewer edges than that enter at once."""
 
 BYTES_PER_ENTRY = 24
 """For each entry of the matrix: its distance, and the edges when all are equally long and sorted at once (measured)."""
@@ -26,10 +27,8 @@ BYTES_PER_ENTRY = 24
 MAX_POINTS = 1 << 16
 """Edges are numbered in 32 bits."""
 
-Distances = NDArray[np.float64]
 
-
-def loop_diagram(distances: Distances, threshold: float = np.inf) -> Diagram:
+def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
     """Return H1 of a matrix of distances, bars of positive length only.
 
     Parameters
@@ -56,7 +55,7 @@ def loop_bytes(n: int) -> int:
 def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None:
     """Refuse more points than memory, or the numbering of edges, has room for; `mend` is what the user can do instead.
 
-    Of what is needed, `allocated` bytes are there already.
+    Of what is needed, `allocated` bytes are allocated already.
 
     Raises
     ------
@@ -68,9 +67,9 @@ def check_loops_fit(n: int, name: str, mend: str, *, allocated: int = 0) -> None
 
 
 class LoopFiltration:
-    """The filtration of a cloud, run up to where its last loop is closed; for cycles, they must be kept."""
+    """The filtration of a cloud, run up to where its last loop is closed; `cycle` needs ``keeps_cycles``."""
 
-    def __init__(self, distances: Distances, threshold: float, *, keeps_cycles: bool = False) -> None:
+    def __init__(self, distances: Matrix, threshold: float, *, keeps_cycles: bool = False) -> None:
         from toposcope.kernels.loop_reduction import no_loops
         from toposcope.kernels.lunes import Edges
 
@@ -114,7 +113,7 @@ class LoopFiltration:
             above = upto
         self._edges = self._edges._replace(ends=self._edges.ends[:stop], apex=self._edges.apex[:stop])
 
-    def pairs(self) -> NDArray[np.float64]:
+    def pairs(self) -> Matrix:
         """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
         is_open = self._loops.deaths < 0
         births, deaths = self._lengths(self._loops.births), self._lengths(np.maximum(self._loops.deaths, 0))
@@ -136,14 +135,14 @@ class LoopFiltration:
         edges = np.concatenate([chords, tree[odd_branches(tree, chords, len(self._order))]])
         return np.asarray(self._order[edges])
 
-    def _lengths(self, ranks: NDArray[np.int32]) -> NDArray[np.float64]:
+    def _lengths(self, ranks: NDArray[np.int32]) -> Vector:
         if not len(ranks):
             return np.empty(0)
         ends = self._order[self._edges.ends[ranks]]
         return self._distances[ends[:, 0], ends[:, 1]]
 
 
-def _cap(distances: Distances, threshold: float) -> float:
+def _cap(distances: Matrix, threshold: float) -> float:
     """Return the longest length that an edge can have and still change a loop; below 0 if there is none."""
     # From the least row maximum on, one point sees all others, and the complex is a cone.
     cap = min(float(distances.max(axis=1).min()), threshold)
@@ -152,15 +151,15 @@ def _cap(distances: Distances, threshold: float) -> float:
     return float(distances.max(where=np.isfinite(distances), initial=0))
 
 
-def _parts(distances: Distances, cap: float) -> Iterator[float]:
+def _parts(distances: Matrix, cap: float) -> Iterator[float]:
     """Yield the longest length of each part of the edges, the last of which is `cap`."""
     n = len(distances)
-    drawn = (
+    sampled = (
         np.random.default_rng(0).integers(0, n, (2, N_SAMPLED_DISTANCES))
         if n * (n - 1) // 2 > N_SAMPLED_DISTANCES
         else np.empty((2, 0), int)
     )
-    lengths = distances[*drawn[:, drawn[0] != drawn[1]]]
+    lengths = distances[*sampled[:, sampled[0] != sampled[1]]]
     lengths = np.sort(lengths[lengths <= cap])
     share, before = FIRST_EDGE_SHARE, -np.inf
     while share < 1 and len(lengths):

@@ -9,7 +9,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 def check_fits(n_bytes: int, name: str, mend: str) -> None:
-    """Refuse a computation that needs more memory than there is, before it starts.
+    """Refuse a computation that needs more memory than is free, before it starts.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def check_fits(n_bytes: int, name: str, mend: str) -> None:
     Raises
     ------
     ToposcopeError
-        Naming what is needed and what is free, in units of 10^9 bytes. Where the system does not tell what is free,
+        Naming what is needed and what is free, in units of 10^9 bytes. Where the system does not report what is free,
         nothing is refused.
     """
     free = free_memory()
@@ -32,7 +32,7 @@ def check_fits(n_bytes: int, name: str, mend: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that can be allocated without swapping; None where the system does not tell.
+    """Return the bytes that can be allocated without swapping; None where the system does not report it.
 
     On Linux the kernel's estimate, which counts the file cache as free, or what is left of a container's limit;
     elsewhere the free pages, where the system knows them. A limit set on a process is not seen.
@@ -57,17 +57,17 @@ def _free_of_machine() -> int | None:
 
 
 def total_memory() -> int | None:
-    """Return the bytes of the machine's memory, or a container's limit; None where the system does not tell."""
+    """Return the bytes of the machine's memory, or a container's limit; None where the system does not report it."""
     limit = _container("memory.max", "memory/memory.limit_in_bytes")
     try:
-        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return limit
-    return found if limit is None else min(found, limit)
+    return memory if limit is None else min(memory, limit)
 
 
 def _container(*names: str) -> int | None:
-    """Return what the first of some files tells of the container, in bytes: of control groups, version 2 and 1."""
+    """Return the number of bytes in the first readable file of control groups, version 2 or 1."""
     for name in names:
         try:
             return int((CONTROL_GROUPS / name).read_text(encoding="ascii"))

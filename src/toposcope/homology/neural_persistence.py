@@ -7,11 +7,12 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
 from toposcope.homology.diagram import Diagram
+from toposcope.typing import Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +34,13 @@ class NeuralPersistence:
     degenerate : bool
         True for an all-zero matrix, whose persistence is 0 by convention.
     diagram : Diagram
-        The points (1, a_e); births are 1 and the filtration descends. Made when it is asked for.
+        The points (1, a_e); births are 1 and the filtration descends. Made on first access.
     """
 
     mean: float
     norm: float
     normalized: float
-    deaths: NDArray[np.float64]
+    deaths: Vector
     scale: float
     degenerate: bool
 
@@ -117,7 +118,7 @@ def neural_persistence(
     return _summary(deaths, divisor, p, essential, degenerate=largest == 0)
 
 
-def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> NDArray[np.float64]:
+def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vector:
     """Return the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.bipartite_tree import bipartite_tree_keys
 
@@ -130,7 +131,7 @@ def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> NDArr
     return matrix.values(keys)[::-1]
 
 
-def _on_device(W: Any, name: str, rows: ArrayLike | None) -> NDArray[np.float64]:
+def _on_device(W: Any, name: str, rows: ArrayLike | None) -> Vector:
     """Return the same of a tensor on a GPU, which stays there."""
     from toposcope.kernels.device_bipartite_tree import device_tree_weights
 
@@ -150,9 +151,7 @@ def _scale(scale: Any, largest: float) -> float:
     return number
 
 
-def _summary(
-    deaths: NDArray[np.float64], scale: float, p: float, essential: str, *, degenerate: bool
-) -> NeuralPersistence:
+def _summary(deaths: Vector, scale: float, p: float, essential: str, *, degenerate: bool) -> NeuralPersistence:
     persistences = 1.0 - deaths
     if essential == "count" and not degenerate:
         persistences = np.append(persistences, 1.0)

@@ -15,15 +15,16 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
+from toposcope.typing import Matrix, Vector
 
 N_SIZES = 8
-LEAST_POINTS = 50
+MIN_POINTS = 50
 """Below this the default sizes would be so few, and so close, that a slope over them says nothing."""
 
 
 @dataclass(frozen=True)
 class DimensionEstimate:
-    """The dimension as one alpha sees it.
+    """Dimension estimated with one alpha.
 
     Attributes
     ----------
@@ -35,7 +36,7 @@ class DimensionEstimate:
     interval : (float, float)
         95% interval of ``dimension``; an end may be infinite. It covers the choice of the random subsets, and nothing
         else: not the bias at finite sizes (the same in every draw), and not the choice of the points themselves. More
-        draws make it as narrow as one likes, around a value as biased as before.
+        draws make it arbitrarily narrow, around a value as biased as before.
     slope : float
         Slope of the mean of log E_alpha against log n, by least squares.
     r_squared : float
@@ -60,7 +61,7 @@ class PHDimension:
     Attributes
     ----------
     estimates : tuple of DimensionEstimate
-        One for each alpha, in the order asked for; the first is the primary one.
+        One for each alpha, in the given order; the first is the primary one.
     sizes : ndarray, shape (s,), int64
         Subset sizes, ascending.
     log_sums : ndarray, shape (s, k), float64
@@ -72,7 +73,7 @@ class PHDimension:
 
     estimates: tuple[DimensionEstimate, ...]
     sizes: NDArray[np.int64]
-    log_sums: NDArray[np.float64]
+    log_sums: Matrix
     n_points: int
     n_draws: int
 
@@ -161,7 +162,7 @@ def ph_dimension(
             subset = cloud[generator.choice(len(cloud), int(size), replace=False)]
             logs[:, i, k] = _log_power_sums(rips(subset, max_dimension=0)[0].lifetimes, alphas, cloud.shape)
     estimates = tuple(_estimate(a, np.log(chosen), logs[j]) for j, a in enumerate(alphas))
-    if message := _doubts(estimates):
+    if message := _warning(estimates):
         warnings.warn(message, UserWarning, stacklevel=2)
     return PHDimension(estimates, chosen, logs.mean(axis=2).T.copy(), len(cloud), n_draws)
 
@@ -176,9 +177,9 @@ def _as_alphas(alpha: Any) -> list[float]:
 
 def _default_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
     n = shape[0]
-    if n < LEAST_POINTS:
+    if n < MIN_POINTS:
         raise ToposcopeError(
-            f"points: expected at least {LEAST_POINTS} points, got shape {shape}; fewer need `sizes` of their own"
+            f"points: expected at least {MIN_POINTS} points, got shape {shape}; fewer need `sizes` of their own"
         )
     largest = max(min(n // 2, max(1000, n // 4)), min(4 * n // 5, 100))
     smallest = largest // 4
@@ -197,7 +198,7 @@ def _as_sizes(sizes: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     return counts
 
 
-def _log_power_sums(lifetimes: NDArray[np.float64], alphas: list[float], shape: tuple[int, ...]) -> list[float]:
+def _log_power_sums(lifetimes: Vector, alphas: list[float], shape: tuple[int, ...]) -> list[float]:
     """Logarithm of sum(l^alpha) for every alpha, in units of the longest bar so that no power leaves the range."""
     longest = lifetimes.max()
     if longest == 0:
@@ -209,7 +210,7 @@ def _log_power_sums(lifetimes: NDArray[np.float64], alphas: list[float], shape: 
     return [float(alpha * np.log(longest) + np.log((shares**alpha).sum())) for alpha in alphas]
 
 
-def _estimate(alpha: float, log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> DimensionEstimate:
+def _estimate(alpha: float, log_sizes: Vector, logs: Matrix) -> DimensionEstimate:
     """Fit one line to the means over draws; `logs` has shape (sizes, draws)."""
     from scipy.special import stdtrit
 
@@ -243,13 +244,13 @@ def _dimension(alpha: float, slope: float) -> float:
     return alpha / (1 - slope) if slope < 1 else float("inf")
 
 
-def _doubts(estimates: Sequence[DimensionEstimate]) -> str:
-    """Say in one line what not to believe; empty if there is nothing to say."""
+def _warning(estimates: Sequence[DimensionEstimate]) -> str:
+    """Return one line about estimates that the theory does not cover; empty if there are none."""
     large = [f"{e.alpha:g} (dimension {e.dimension:.3g})" for e in estimates if e.alpha_too_large]
-    endless = [f"{e.alpha:g}" for e in estimates if e.dimension == float("inf")]
-    said = []
+    infinite = [f"{e.alpha:g}" for e in estimates if e.dimension == float("inf")]
+    parts = []
     if large:
-        said.append(f"the theory needs alpha below the dimension, which does not hold for alpha = {', '.join(large)}")
-    if endless:
-        said.append(f"the slope is 1 or more, and no dimension finite, for alpha = {', '.join(endless)}")
-    return "; ".join(said)
+        parts.append(f"the theory needs alpha below the dimension, which does not hold for alpha = {', '.join(large)}")
+    if infinite:
+        parts.append(f"the slope is 1 or more, and no dimension finite, for alpha = {', '.join(infinite)}")
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""The ways to hand in a cloud: Euclidean points, points by their directions, a matrix of distances, or points with it.
+"""The kinds of point cloud: Euclidean points, points by their directions, a matrix of distances, or points with one.
 
 Each gives the lengths of its minimum spanning tree, distances between chosen points, and landmarks.
 """
@@ -7,28 +7,26 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_float_matrix, as_scaled_matrix, scaled
 from toposcope.homology.memory import check_fits
+from toposcope.typing import Indices, Matrix, Vector
 
-Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
-BORUVKA_POINTS = 1000
-BORUVKA_COORDINATES = 40_000
-"""From so many points, and numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
+MIN_BORUVKA_POINTS = 1000
+MIN_BORUVKA_COORDINATES = 40_000
+"""From so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm (measured)."""
 
 
-SAFE_EXPONENT = 1000
+MAX_SAFE_EXPONENT = 1000
 """Distances between points whose coordinates are below two to this power are in the range of float64."""
 
 
 class Cloud(Protocol):
-    """What the filtration needs to know of a cloud."""
+    """What a filtration needs of a cloud."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,12 +34,12 @@ class Cloud(Protocol):
 
     @property
     def distance_bytes(self) -> int:
-        """Bytes of the distances of all points that are at hand."""
+        """Bytes of the distances of all points that are already computed."""
 
     def tree(self) -> tuple[Vector, str]:
         """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Return the distances between chosen points, shape (k, k); not to be changed."""
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
@@ -52,7 +50,7 @@ class Cloud(Protocol):
 
 
 def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
-    """Check what the user hands in; `name` is how messages call it. A cloud of `with_distances` is returned as it is.
+    """Check the user's points; `name` is how messages call them. A cloud of `with_distances` is returned as it is.
 
     Raises
     ------
@@ -61,7 +59,7 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     """
     if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
         raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
-    if isinstance(points, Whole | Distances):
+    if isinstance(points, Distances):
         if points.metric != metric:
             raise ToposcopeError(f"{name}: its distances are of metric {points.metric!r}, not {metric!r}")
         return points
@@ -75,12 +73,12 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
 
 
 def is_large(shape: tuple[int, ...]) -> bool:
-    """Tell whether Boruvka's rounds are quicker than Prim's algorithm for points in several dimensions."""
-    return shape[0] >= BORUVKA_POINTS and shape[0] * shape[1] >= BORUVKA_COORDINATES and shape[1] > 1
+    """Return whether Boruvka's rounds are quicker than Prim's algorithm for points in several dimensions."""
+    return shape[0] >= MIN_BORUVKA_POINTS and shape[0] * shape[1] >= MIN_BORUVKA_COORDINATES and shape[1] > 1
 
 
 def with_distances(points: ArrayLike | Any, metric: Metric = "euclidean", name: str = "points") -> Cloud:
-    """Compute the distances of all points once, for several functions that are handed this in place of the points.
+    """Compute the distances of all points once, for several functions that take the result in place of the points.
 
     Parameters
     ----------
@@ -96,15 +94,14 @@ def with_distances(points: ArrayLike | Any, metric: Metric = "euclidean", name: 
 
     Notes
     -----
-    What is found of it may differ in the last digit from what is found of the points: their coordinates are not always
-    summed in one order.
+    Results may differ in the last digit from those of the points: coordinates are not always summed in one order.
     """
     cloud = as_cloud(points, metric, name)
-    if isinstance(cloud, Whole | Distances):
+    if isinstance(cloud, Distances):
         return cloud
     n = cloud.shape[0]
     check_fits(8 * n * n, f"{name}: distances of {n} points", "take fewer points")
-    return Whole(cloud, cloud.distances(np.arange(n)), metric)
+    return Distances(cloud.distances(np.arange(n)), metric, cloud)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +111,7 @@ class Euclidean:
     A power of two changes no digit of a result, and keeps the squares of all but vanishing differences in range.
     """
 
-    points: Points
+    points: Matrix
     exponent: int
     name: str
 
@@ -142,17 +139,17 @@ class Euclidean:
         from toposcope.kernels.duplicates import first_occurrences
 
         distinct, engine = first_occurrences(self.points), "boruvka"
-        found = self._boruvka_squares(distinct)
-        if found is None:
-            found, engine = _prim_squares(self.points[distinct]), "prim"
-        return self.unscaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(found))])), engine
+        edges = self._boruvka_squares(distinct)
+        if edges is None:
+            edges, engine = _prim_squares(self.points[distinct]), "prim"
+        return self.unscaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(edges))])), engine
 
     def _boruvka_squares(self, distinct: Indices) -> Vector | None:
         from toposcope.kernels.euclidean_tree import boruvka_squares
 
         return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Compute them from coordinate differences."""
         from toposcope.kernels.pairwise import distance_matrix
 
@@ -176,20 +173,20 @@ class Euclidean:
         return float(self.unscaled(nearest).max())
 
     def unscaled(self, lengths: Vector) -> Vector:
-        """Return lengths in the unit of what was handed in."""
-        if self.exponent < SAFE_EXPONENT:
+        """Return lengths in the unit of the user's points."""
+        if self.exponent < MAX_SAFE_EXPONENT:
             return scaled(lengths, self.exponent)
         with np.errstate(over="ignore"):
-            found = scaled(lengths, self.exponent)
-        if not np.isfinite(found).all():
+            unscaled = scaled(lengths, self.exponent)
+        if not np.isfinite(unscaled).all():
             raise ToposcopeError(
                 f"{self.name}: distances are beyond the range of float64, shape {self.points.shape}; divide the points "
                 "by a constant"
             )
-        return found
+        return unscaled
 
 
-def _prim_squares(points: Points) -> Vector:
+def _prim_squares(points: Matrix) -> Vector:
     from toposcope.kernels.euclidean_prim import prim_squares
 
     return prim_squares(points)
@@ -233,7 +230,7 @@ class Directions:
     sphere: Euclidean
 
     @classmethod
-    def of(cls, points: Points, name: str) -> "Directions":
+    def of(cls, points: Matrix, name: str) -> "Directions":
         """Divide every point by its norm."""
         largest = np.abs(points).max(axis=1)
         if not largest.all():
@@ -256,7 +253,7 @@ class Directions:
         chords, engine = self.sphere.tree()
         return chords**2 / 2, engine
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Compute them from chords."""
         return self.sphere.distances(chosen) ** 2 / 2
 
@@ -272,18 +269,27 @@ class Directions:
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """A matrix of distances.
+    """A matrix of distances, alone or with the points it is of.
 
     They need not obey the triangle inequality, without which a cover radius bounds nothing.
+
+    Attributes
+    ----------
+    matrix : ndarray, shape (n, n), float64
+    metric : "euclidean", "cosine" or "precomputed"
+        What the distances are; ``"precomputed"`` where they came without points.
+    points : Cloud, optional
+        Gives landmarks and cover radius in place of the matrix.
     """
 
-    matrix: Points
-    metric: ClassVar[Metric] = "precomputed"
+    matrix: Matrix
+    metric: Metric = "precomputed"
+    points: Cloud | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Points, twice."""
-        return self.matrix.shape
+        """Shape of the points, else of the matrix."""
+        return self.points.shape if self.points else self.matrix.shape
 
     @property
     def distance_bytes(self) -> int:
@@ -296,14 +302,16 @@ class Distances:
 
         return np.sort(prim_lengths(self.matrix)), "prim"
 
-    def distances(self, chosen: Indices) -> Points:
+    def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""
         if np.array_equal(chosen, np.arange(len(self.matrix))):
             return self.matrix
         return self.matrix[np.ix_(chosen, chosen)]
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
-        """Begin with the point that has the farthest other point."""
+        """Begin with the point that has the farthest other point, where there are no points."""
+        if self.points:
+            return self.points.landmarks(count)
         indices, radii = np.empty(count, np.int64), np.empty(count)
         nearest = np.full(len(self.matrix), np.inf)
         farthest = int(self.matrix.max(axis=1).argmax())
@@ -317,55 +325,12 @@ class Distances:
 
     def cover_radius(self, chosen: Indices) -> float:
         """Look up the nearest chosen point of each."""
+        if self.points:
+            return self.points.cover_radius(chosen)
         return float(self.matrix[chosen].min(axis=0).max())
 
 
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """Points with all their distances.
-
-    Attributes
-    ----------
-    cloud : Cloud
-        The points.
-    matrix : ndarray, shape (n, n), float64
-        Their distances.
-    metric : "euclidean" or "cosine"
-        What they are.
-    """
-
-    cloud: Cloud
-    matrix: Points
-    metric: Metric
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the points."""
-        return self.cloud.shape
-
-    @property
-    def distance_bytes(self) -> int:
-        """Bytes of the matrix."""
-        return self.matrix.nbytes
-
-    def tree(self) -> tuple[Vector, str]:
-        """Prim's algorithm on the distances."""
-        return Distances(self.matrix).tree()
-
-    def distances(self, chosen: Indices) -> Points:
-        """Look them up."""
-        return Distances(self.matrix).distances(chosen)
-
-    def landmarks(self, count: int) -> tuple[Indices, Vector]:
-        """Those of the points."""
-        return self.cloud.landmarks(count)
-
-    def cover_radius(self, chosen: Indices) -> float:
-        """Ask the points."""
-        return self.cloud.cover_radius(chosen)
-
-
-def as_distances(values: ArrayLike | Any, name: str) -> Points:
+def as_distances(values: ArrayLike | Any, name: str) -> Matrix:
     """Return a matrix of distances between n points: symmetric, not negative, zero on the diagonal; float64.
 
     Raises

@@ -1,15 +1,14 @@
-"""Random matrices of a given shape, from five ensembles, to see a matrix's persistence beside."""
+"""Random matrices of a given shape, from five ensembles, to compare a matrix's persistence with."""
 
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
+from toposcope.typing import Matrix
 
-Matrix = NDArray[np.float64]
 Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"]
 
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
@@ -17,7 +16,7 @@ ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 DENSITY = 0.1
 """Share of the entries of a sparse matrix that are not zero, on average."""
 
-TAIL = 3.0
+TAIL_DEGREES = 3.0
 """Degrees of freedom of Student's t: the variance is finite, the fourth moment is not.
 
 With a finite fourth moment the largest singular values are those of a Gaussian matrix of the same variance (Bai & Yin
@@ -35,7 +34,7 @@ def random_matrix(ensemble: Ensemble, shape: tuple[int, int], seed: int) -> Matr
         Independent entries but for ``orthogonal``. ``gaussian``: standard normal. ``uniform``: between -1 and 1.
         ``orthogonal``: Haar measure; of m x n the first rows or columns of a larger orthogonal matrix, so that
         the shorter side is orthonormal. ``sparse``: standard normal, 90% of the entries zero. ``heavy_tailed``:
-        Student's t with 3 degrees of freedom (see `TAIL`).
+        Student's t with 3 degrees of freedom (see `TAIL_DEGREES`).
     shape : (m, n)
     seed : int
 
@@ -62,7 +61,7 @@ def random_matrix(ensemble: Ensemble, shape: tuple[int, int], seed: int) -> Matr
         "uniform": lambda: rng.uniform(-1, 1, (m, n)),
         "orthogonal": lambda: _orthogonal(rng, m, n),
         "sparse": lambda: np.where(rng.random((m, n)) < DENSITY, rng.standard_normal((m, n)), 0.0),
-        "heavy_tailed": lambda: rng.standard_t(TAIL, (m, n)),
+        "heavy_tailed": lambda: rng.standard_t(TAIL_DEGREES, (m, n)),
     }
     W: Matrix = make[ensemble]()
     return W

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
@@ -13,12 +13,13 @@ from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, total_memory
 from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large
+from toposcope.typing import Indices, Matrix, Vector
 
 DEFAULT_LANDMARKS = 2000
-"""Landmarks where the number of points is left to us and all are too many."""
+"""Landmarks where the user sets no number of points and all are too many."""
 
 MAX_MEMORY_SHARE = 0.5
-"""Share of the machine's memory that H1 may take where the number of points is left to us."""
+"""Share of the machine's memory that H1 may take where the user sets no number of points."""
 
 ENGINE_BYTES = 32
 """GUDHI's, for each pair of points: its distance in float64, twice, and the edges it makes of it (measured)."""
@@ -63,7 +64,7 @@ def rips(
     -------
     list of Diagram
         Index k holds dimension k. H0 has n - 1 finite points (duplicates give bars of length zero) less the truncated.
-        ``engine`` tells which algorithm ran.
+        ``engine`` names the algorithm that ran.
 
     Raises
     ------
@@ -74,8 +75,8 @@ def rips(
     Notes
     -----
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.euclidean_tree`. H1: O(n^2 d) time for the
-    distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are reckoned with; see
-    `toposcope.homology.loops`. H2 and up may take more memory than is reckoned with before the run. Bars of length zero
+    distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
+    `toposcope.homology.loops`. H2 and up may take more memory than is counted on before the run. Bars of length zero
     are left out from H1 on: how many there are depends on the order of equal distances.
 
     Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
@@ -94,10 +95,9 @@ def rips(
     if max_dimension > 1:
         mend = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", mend)
-    lengths = births = None
+    lengths, births = None, None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
-        found = tree_and_births(cloud)
-        lengths, births = (None, None) if found is None else found
+        lengths, births = tree_and_births(cloud) or (None, None)
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
@@ -119,7 +119,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
 
     Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
-    are not reckoned with: GUDHI's time hangs on the cloud.
+    are not included: GUDHI's time depends on the cloud.
     """
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
@@ -128,9 +128,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
 
 
-def farthest_points(
-    points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def farthest_points(points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean") -> tuple[Indices, Vector]:
     """Choose landmarks greedily, each the farthest from those before it, starting farthest from the centroid.
 
     Parameters
@@ -164,8 +162,8 @@ def farthest_points(
     return cloud.landmarks(count)
 
 
-def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: float) -> Diagram:
-    """Return H0, from the lengths of the minimum spanning tree where they are known of a large cloud."""
+def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagram:
+    """Return H0, from the lengths of the minimum spanning tree where they are known already, for a large cloud."""
     engine = "lunes"
     if lengths is None or not is_large(cloud.shape) or isinstance(cloud, DeviceEuclidean):
         lengths, engine = cloud.tree()
@@ -184,11 +182,11 @@ def _components(cloud: Cloud, lengths: NDArray[np.float64] | None, threshold: fl
 class _Sample(NamedTuple):
     """Points that stand for a cloud, and how far from them another point can be."""
 
-    indices: NDArray[np.int64]
+    indices: Indices
     cover_radius: float
 
 
-def _sample(cloud: Cloud, size: int, chosen: NDArray[np.int64] | None) -> _Sample:
+def _sample(cloud: Cloud, size: int, chosen: Indices | None) -> _Sample:
     """Return the chosen points, or all of them, or landmarks."""
     if chosen is not None:
         return _Sample(chosen, cloud.cover_radius(chosen))
@@ -198,7 +196,7 @@ def _sample(cloud: Cloud, size: int, chosen: NDArray[np.int64] | None) -> _Sampl
     return _Sample(indices, float(radii[-1]))
 
 
-def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: NDArray[np.float64] | None) -> Diagram:
+def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | None) -> Diagram:
     diagram = loop_diagram(cloud.distances(sample.indices), threshold)
     return replace(diagram, cover_radius=sample.cover_radius, births=births)
 
@@ -214,14 +212,14 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
         homology_coeff_field=2,
         n_jobs=1,
     )
-    found = engine.fit_transform([cloud.distances(sample.indices)])[0]
+    diagrams = engine.fit_transform([cloud.distances(sample.indices)])[0]
     return [
         _finite_part(np.asarray(bars, dtype=np.float64).reshape(-1, 2), k, sample.cover_radius)
-        for k, bars in zip(dimensions, found, strict=True)
+        for k, bars in zip(dimensions, diagrams, strict=True)
     ]
 
 
-def _finite_part(bars: NDArray[np.float64], dimension: int, cover_radius: float) -> Diagram:
+def _finite_part(bars: Matrix, dimension: int, cover_radius: float) -> Diagram:
     finite = np.isfinite(bars[:, 1])
     n_truncated = int((~finite).sum())
     return Diagram(

@@ -4,12 +4,11 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_scaled_matrix
-
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix
 
 
 def linear_cka(X: ArrayLike | Any, Y: ArrayLike | Any) -> float:

@@ -12,23 +12,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import NORMAL_EXPONENT, as_array, as_count, not_finite
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_array, as_count, not_finite
+from toposcope.typing import Matrix, Vector
 
 EPS = 2.0**-52
 
-DIRECT = 1 << 18
-"""Entries that are kept, and decomposed themselves if there are no more."""
+MAX_DIRECT_ENTRIES = 1 << 18
+"""Up to so many entries, the points themselves are stored and decomposed."""
 
-LEAST_EXPONENT = -1074
-"""Of the smallest number of float64."""
+MIN_EXPONENT = -1074
+"""Exponent of the smallest number of float64."""
 
-DECAY_FLOOR = 1e-6
-"""Share of the largest singular value; what is not above it has no part in the decay, streamed or not."""
+MIN_DECAY_SHARE = 1e-6
+"""Share of the largest singular value; values not above it are left out of the decay, streamed or not."""
 
-SMALL = 2.0**-500
+MIN_NORM = 2.0**-500
 """Norms below this are measured in a unit of their own: their squares may underflow."""
 
 
@@ -44,7 +42,7 @@ class SpectralMeasures:
         exp of the entropy of sigma / sum sigma (Garrido et al. 2023, Eq. 1, without its epsilon, and of centred
         points). It is the effective rank of Roy & Vetterli 2007.
     effective_rank : float
-        exp of the entropy of lambda / sum lambda: what the published study calls so. (Roy & Vetterli's is that of
+        exp of the entropy of lambda / sum lambda: the published study's name for it. (Roy & Vetterli's is that of
         sigma.)
     participation_ratio : float
         (sum lambda)^2 / sum lambda^2.
@@ -82,7 +80,7 @@ class SpectralMeasures:
 
 
 class Moments:
-    """Mean and scatter of points that are handed over in blocks, in O(d^2) memory whatever their number.
+    """Mean and scatter of points that arrive in blocks, in O(d^2) memory whatever their number.
 
     Rows are gathered in a buffer of max(d, 2^18 / d) of them, so that how they come in blocks does not change a digit.
     As long as all fit, the centred rows themselves are decomposed, exact to about 1e-16 of the largest singular value:
@@ -107,13 +105,13 @@ class Moments:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = d = as_count(dimension, "dimension", 1)
-        self._exponent = LEAST_EXPONENT
+        self._exponent = MIN_EXPONENT
         self._first: Matrix | None = None
         self._varied = False
         # Rows not yet in the sums. Everything below is in units of two to the exponent.
-        self._buffer = np.empty((max(d, DIRECT // d), d))
+        self._buffer = np.empty((max(d, MAX_DIRECT_ENTRIES // d), d))
         self._n_buffered = 0
-        # Sums over rows that are no longer kept. Means are about an origin near them, where they lose no digits.
+        # Sums over rows that are no longer stored. Means are about an origin near them, where they lose no digits.
         self._n_summed = 0
         self._origin = np.zeros(d)
         self._mean = np.zeros(d)
@@ -189,7 +187,7 @@ class Moments:
 
     def _fit_unit(self, largest: float) -> None:
         """Enlarge the unit until no entry is above one; a power of two changes no digit of what is there."""
-        shift = self._exponent - (math.frexp(largest)[1] if largest else LEAST_EXPONENT)
+        shift = self._exponent - (math.frexp(largest)[1] if largest else MIN_EXPONENT)
         if shift >= 0:
             return
         self._exponent -= shift
@@ -205,7 +203,7 @@ class Moments:
             self._first = rows[0].copy()
         self._varied = self._varied or bool((rows != self._first).any())
         place = self._buffer[self._n_buffered : self._n_buffered + len(rows)]
-        if abs(self._exponent) < NORMAL_EXPONENT:
+        if abs(self._exponent) < MAX_NORMAL_EXPONENT:
             np.multiply(rows, 2.0**-self._exponent, out=place, dtype=np.float64)
         else:
             np.ldexp(rows.astype(np.float64), -self._exponent, out=place)
@@ -219,7 +217,7 @@ class Moments:
     def _add_norms(self, rows: Matrix) -> None:
         """Add norms and unit vectors."""
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        small = norms < SMALL
+        small = norms < MIN_NORM
         inverse = np.divide(1, norms, out=np.zeros_like(norms), where=~small)
         self._sum_of_units = self._sum_of_units + inverse @ rows
         if small.any():
@@ -322,14 +320,14 @@ def measures_of_singular_values(sigma: ArrayLike | Any) -> dict[str, float]:
         return dict.fromkeys(_SCALE_FREE, math.nan)
     values = values / values[0]
     squares = values**2
-    found = (
+    measures = (
         _entropy_rank(values),
         _entropy_rank(squares),
         float(squares.sum() ** 2 / (squares**2).sum()),
         _decay(values),
         float(squares.sum()),
     )
-    return dict(zip(_SCALE_FREE, found, strict=True))
+    return dict(zip(_SCALE_FREE, measures, strict=True))
 
 
 _SCALE_FREE = ("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank")
@@ -343,7 +341,7 @@ def _entropy_rank(values: Vector) -> float:
 
 def _decay(values: Vector) -> float:
     """Return minus the weighted slope of ln(value^2) against ln(rank), over the first half; values descend."""
-    half = int((values > DECAY_FLOOR * values[0]).sum()) // 2
+    half = int((values > MIN_DECAY_SHARE * values[0]).sum()) // 2
     if half < 2:
         return math.nan
     ranks = np.arange(1, half + 1)

@@ -13,8 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_float_matrix
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.point_cloud import Euclidean
-
-Vertices = NDArray[np.int64]
+from toposcope.typing import Indices, Vector
 
 # Clockwise from the north-west: consecutive cells touch, and bit k of a set of cells stands for cell k.
 _RING = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
@@ -24,8 +23,8 @@ _NEIGHBOURS: Mapping[str, frozenset[tuple[int, int]]] = {
     "8": frozenset(_RING),
     "freudenthal": frozenset({(-1, -1), (-1, 0), (0, 1), (1, 1), (1, 0), (0, -1)}),
 }
-# The largest range in which float64 holds every whole number.
-_EXACT_INTEGERS = 2**53
+_MAX_EXACT_INTEGER = 2**53
+"""Up to here float64 holds every whole number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +52,10 @@ class Sublevel:
     """
 
     diagram: Diagram
-    minima: Vertices
-    saddles: Vertices
-    essential_minima: Vertices
-    merges: Vertices
+    minima: Indices
+    saddles: Indices
+    essential_minima: Indices
+    merges: Indices
 
     def __repr__(self) -> str:
         return f"Sublevel({len(self.minima)} minima that die, {len(self.essential_minima)} essential)"
@@ -104,7 +103,7 @@ def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "f
     basins = grid_basins(padded, offsets @ np.array([n + 2, 1]), counts)
     merges, essential = _joined(padded.ravel(), *basins)
 
-    def unpadded(vertices: Vertices) -> Vertices:
+    def unpadded(vertices: Indices) -> Indices:
         row, column = np.divmod(vertices, n + 2)
         return np.asarray((row - 1) * n + column - 1)
 
@@ -121,7 +120,7 @@ def sublevel_graph(values: ArrayLike | Any, edges: ArrayLike | Any) -> Sublevel:
     values : array-like or torch.Tensor, shape (n,)
         Finite real numbers, integers or booleans; computed in float64, and left as they are.
     edges : array-like or torch.Tensor, shape (k, 2)
-        Integers from 0 to n - 1, in any order; edges given twice and loops count for nothing. May be empty.
+        Integers from 0 to n - 1, in any order; repeated edges and loops change nothing. May be empty.
 
     Returns
     -------
@@ -147,7 +146,7 @@ def sublevel_graph(values: ArrayLike | Any, edges: ArrayLike | Any) -> Sublevel:
     return _record(function, merges, essential)
 
 
-def delaunay_edges(points: ArrayLike | Any) -> Vertices:
+def delaunay_edges(points: ArrayLike | Any) -> Indices:
     """Return the edges of the Delaunay triangulation of a point cloud.
 
     Parameters
@@ -192,7 +191,7 @@ def delaunay_edges(points: ArrayLike | Any) -> Vertices:
     return _distinct(np.concatenate([*sides, triangulation.coplanar[:, [0, 2]]]), n)
 
 
-def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Vertices:
+def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Indices:
     """Return the edges from each point of a cloud to its k nearest others, in Euclidean distance.
 
     Parameters
@@ -247,8 +246,8 @@ def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Vertices:
 
 
 def _joined(
-    values: NDArray[np.float64], parent: Vertices, minima: Vertices, saddles: Vertices, ends: Vertices
-) -> tuple[Vertices, Vertices]:
+    values: Vector, parent: Indices, minima: Indices, saddles: Indices, ends: Indices
+) -> tuple[Indices, Indices]:
     """Return the merge tree and the essential minima, as vertices."""
     from toposcope.kernels.merge_tree import join_basins
 
@@ -264,7 +263,7 @@ def _joined(
     return np.column_stack([minima[merges[:, :2]], merges[:, 2]]), np.sort(minima[essential])
 
 
-def _order(keys: NDArray[np.float64], tie_breakers: Vertices) -> Vertices:
+def _order(keys: Vector, tie_breakers: Indices) -> Indices:
     """Sort by two keys. Where the first decides, NumPy's default sort does it in a fraction of the time of lexsort."""
     order = np.argsort(keys)
     ranked, breakers = keys[order], tie_breakers[order]
@@ -273,7 +272,7 @@ def _order(keys: NDArray[np.float64], tie_breakers: Vertices) -> Vertices:
     return order
 
 
-def _record(values: NDArray[np.float64], merges: Vertices, essential_minima: Vertices) -> Sublevel:
+def _record(values: Vector, merges: Indices, essential_minima: Indices) -> Sublevel:
     births, deaths = values[merges[:, 1]], values[merges[:, 2]]
     # Merges ascend in their saddles, so their place stands for their death.
     order = _order(births, np.arange(len(births)))
@@ -322,7 +321,7 @@ def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
         raise ToposcopeError(f"values: expected {expected} with at least one entry, got shape {array.shape}")
     if array.dtype.kind not in "biuf":
         raise ToposcopeError(f"values: expected real numbers, got {array.dtype} of shape {array.shape}")
-    if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _EXACT_INTEGERS:
+    if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _MAX_EXACT_INTEGER:
         raise ToposcopeError(
             f"values: expected integers within 2^53, which float64 keeps apart, got {array.dtype} from "
             f"{array.min()} to {array.max()}, shape {array.shape}"
@@ -338,7 +337,7 @@ def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
     return numbers
 
 
-def _as_edges(edges: Any, n_vertices: int) -> Vertices:
+def _as_edges(edges: Any, n_vertices: int) -> Indices:
     """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices."""
     array = as_array(edges, "edges")
     if array.size == 0 and array.ndim in (1, 2) and array.shape[-1] in (0, 2):
@@ -360,7 +359,7 @@ def _scaled(points: Any) -> NDArray[np.float64]:
     return Euclidean.of(as_float_matrix(points, "points").astype(np.float64), "points").points
 
 
-def _distinct(edges: NDArray[Any], n_vertices: int) -> Vertices:
+def _distinct(edges: NDArray[Any], n_vertices: int) -> Indices:
     """Return edges smaller vertex first, sorted, each once."""
     low, high = np.sort(edges.astype(np.int64), axis=1).T
     keys = np.unique(low * n_vertices + high)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
@@ -16,8 +16,7 @@ from toposcope.homology.diagram import Diagram
 from toposcope.homology.loops import check_loops_fit, loop_diagram
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, as_distances
 from toposcope.seeds import derive_seed
-
-Matrix = NDArray[np.float64]
+from toposcope.typing import Indices, Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +42,8 @@ class TopologyDivergence:
 
     value: float
     spread: float
-    forward: NDArray[np.float64]
-    backward: NDArray[np.float64]
+    forward: Vector
+    backward: Vector
     n_batches: int
     batch_size: int
 
@@ -193,7 +192,7 @@ def _same_points(first: tuple[int, ...], second: tuple[int, ...], names: tuple[s
     return first[0]
 
 
-def _batch_distances(cloud: Cloud, batch: NDArray[np.int64], normalize: bool, name: str) -> Matrix:
+def _batch_distances(cloud: Cloud, batch: Indices, normalize: bool, name: str) -> Matrix:
     """Distances within a batch, divided by their 0.9 quantile if asked."""
     distances = cloud.distances(batch)
     with np.errstate(over="ignore", invalid="ignore"):

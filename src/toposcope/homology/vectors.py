@@ -6,7 +6,7 @@ All three use the finite bars of positive length; births and deaths are taken as
 gives the same vectors as the ascending one with its ends exchanged. Essential and truncated classes are not among the
 finite bars. Nothing is scaled by the diagram: the same grid gives vectors that can be compared between diagrams.
 
-Other libraries mean other numbers by the same names; each function tells how GUDHI (3.13, ``gudhi.representations``),
+Other libraries mean other numbers by the same names; each docstring says how GUDHI (3.13, ``gudhi.representations``),
 persim (0.4) and giotto-tda (by its source) differ.
 """
 
@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number
 from toposcope.homology.diagram import Diagram, as_diagram
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 
 def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:
@@ -87,14 +86,12 @@ def landscape(diagram: Diagram, at: ArrayLike, n_layers: int = 5) -> Vector:
     low, high = _ends(diagram)
     tents = np.maximum(0.0, np.minimum(values - low[:, None], high[:, None] - values))
     layers = np.zeros((n_layers, len(values)))
-    kept = -np.sort(-tents, axis=0)[:n_layers]
-    layers[: len(kept)] = kept
+    largest = -np.sort(-tents, axis=0)[:n_layers]
+    layers[: len(largest)] = largest
     return layers
 
 
-def persistence_image(
-    diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: ArrayLike, bandwidth: float
-) -> NDArray[np.float64]:
+def persistence_image(diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: ArrayLike, bandwidth: float) -> Matrix:
     """Integrate the persistence surface over the pixels of a grid (Adams et al. 2017).
 
     Each bar puts an isotropic Gaussian of standard deviation `bandwidth` at (birth, lifetime), weighted by its
@@ -124,7 +121,7 @@ def persistence_image(
     bar's weight. Refining the grid splits pixels and changes no sum; over the whole plane the image sums to the total
     lifetime. What falls beyond the edges is lost, lifetimes below 0 included. persim's ``PersistenceImager`` integrates
     with the same weight, but has births for rows. GUDHI's ``PersistenceImage`` samples the surface at grid points, and
-    weighs every bar 1 unless told otherwise. giotto-tda's counts the bars of each pixel, clips to the grid those beyond
+    weighs every bar 1 by default. giotto-tda's counts the bars of each pixel, clips to the grid those beyond
     it, and weighs pixels relative to the heaviest. For n bars O(n (h + w) + nhw) time, O(n (h + w)) memory.
     """
     from scipy.special import ndtr

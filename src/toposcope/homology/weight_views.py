@@ -4,10 +4,10 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
+from toposcope.typing import Indices
 
 PARTS = ("q", "k", "v")
 
@@ -29,7 +29,7 @@ def unrolled(weight: Any) -> Any:
     -----
     This is the matrix that multiplies unrolled input patches. Rieck et al. 2019 (appendix) unroll the *input* instead,
     one sparse matrix for each pair of input map and filter, whose size depends on the size of the input, which weights
-    alone do not tell.
+    alone do not determine.
     """
     shape = tuple(getattr(weight, "shape", ()))
     if len(shape) < 2 or not hasattr(weight, "reshape"):
@@ -49,7 +49,7 @@ def qkv_rows(
     *,
     layout: Literal["stacked", "interleaved"] = "stacked",
     per: Literal["part", "head"] = "part",
-) -> dict[str, NDArray[np.int64]]:
+) -> dict[str, Indices]:
     """Return which rows of a fused query-key-value matrix belong to which part or head.
 
     Parameters

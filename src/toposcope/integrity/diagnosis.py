@@ -45,7 +45,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
     def __repr__(self) -> str:
-        return f"<Diagnosis of {self.series}: {self.summary}>"
+        return f"Diagnosis({self.series!r}, {self.summary})"
 
     @property
     def summary(self) -> str:

@@ -1,8 +1,10 @@
 """The best alternating monotone stretches of a series: rising, falling, rising again.
 
-Two neighbouring stretches may be fitted apart, for the more extreme of their two ends is the turn: nothing has to join
-them. Cost: O(n²) for the errors of all stretches, by pooling adjacent violators once from every start, and O(k n²) for
-k stretches.
+Neighbouring stretches are fitted independently: the more extreme of their two ends is the turning point, so nothing has
+to join them.
+
+Cost: O(n²) for the errors of all stretches, by pooling adjacent violators once from every start, and O(k n²) for k
+stretches.
 Sources: Ayer, Brunk, Ewing, Reid and Silverman 1955 (pooling); Stout 2008, Unimodal regression via prefix isotonic
 regression (errors of all prefixes in one pass).
 """
@@ -10,42 +12,39 @@ regression (errors of all prefixes in one pass).
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-
-Vector = NDArray[np.float64]
-Index = NDArray[np.int64]
+from toposcope.typing import Indices, Vector
 
 
 @compiled
-def alternating_errors(series: Vector, most: int) -> Vector:
-    """Return the least sums of squares of series about 1, ..., `most` alternating stretches.
+def alternating_errors(series: Vector, max_stretches: int) -> Vector:
+    """Return the least sums of squares of series about 1, ..., `max_stretches` alternating stretches.
 
     Parameters
     ----------
     series : ndarray, shape (m, n)
-    most : int
+    max_stretches : int
 
     Returns
     -------
     ndarray, shape (m, 2, most)
-        By the direction of the first stretch, falling or rising, then by the number of stretches, of which some may be
-        empty: the errors never rise.
+        By the direction of the first stretch, falling or rising, then by the number of stretches. Stretches may be
+        empty, so the errors never rise.
     """
     m, n = series.shape
-    found = np.empty((m, 2, most))
+    errors = np.empty((m, 2, max_stretches))
     for row in range(m):
         cost = _stretch_errors(series[row])
         for rising in range(2):
-            best, _ = _divide(cost, rising, most)
-            found[row, rising] = best[:, n]
-    return found
+            best, _ = _divide(cost, rising, max_stretches)
+            errors[row, rising] = best[:, n]
+    return errors
 
 
 @compiled
-def alternating_places(series: Vector, rising: int, count: int) -> Index:
-    """Return where the best alternating stretches of series begin, and where they turn.
+def alternating_places(series: Vector, rising: int, count: int) -> Indices:
+    """Return where the best alternating stretches of series begin, and their turning points.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ def alternating_places(series: Vector, rising: int, count: int) -> Index:
     rising : {0, 1}
         Whether the first stretch rises.
     count : int
-        Of stretches, of which some may be empty.
+        Number of stretches; some may be empty.
 
     Returns
     -------
@@ -62,19 +61,19 @@ def alternating_places(series: Vector, rising: int, count: int) -> Index:
         the fit there.
     """
     m, n = series.shape
-    found = np.empty((2, m, count - 1), dtype=np.int64)
+    places = np.empty((2, m, count - 1), dtype=np.int64)
     for row in range(m):
         _, origin = _divide(_stretch_errors(series[row]), rising, count)
         end = n
         for s in range(count - 1, 0, -1):
             place = origin[s, end]
             sign = 1.0 if (rising + s) % 2 else -1.0
-            found[0, row, s - 1] = place
+            places[0, row, s - 1] = place
             begin = origin[s - 1, place] if s > 1 else 0
             turn = begin + _turn(-sign * series[row, begin:end], place - begin)
-            found[1, row, s - 1] = min(max(turn, 0), n - 1)
+            places[1, row, s - 1] = min(max(turn, 0), n - 1)
             end = place
-    return found
+    return places
 
 
 @compiled
@@ -95,7 +94,7 @@ def _turn(values: Vector, place: int) -> int:
 
 @compiled
 def _level(values: Vector) -> tuple[float, int]:
-    """Return the largest mean of first values, and of how many."""
+    """Return the largest mean of the first values, and the number of values it is the mean of."""
     highest, length, total = -np.inf, 0, 0.0
     for i in range(len(values)):
         total += values[i]
@@ -129,13 +128,13 @@ def _stretch_errors(values: Vector) -> Vector:
 
 
 @compiled
-def _divide(cost: Vector, rising: int, most: int) -> tuple[Vector, Any]:
+def _divide(cost: Vector, rising: int, max_stretches: int) -> tuple[Vector, Any]:
     """Return the least errors of the first `end` values by number of stretches and end, and where the last begins."""
     n = cost.shape[1] - 1
-    best = np.empty((most, n + 1))
-    origin = np.zeros((most, n + 1), dtype=np.int64)
+    best = np.empty((max_stretches, n + 1))
+    origin = np.zeros((max_stretches, n + 1), dtype=np.int64)
     best[0] = cost[rising, 0]
-    for s in range(1, most):
+    for s in range(1, max_stretches):
         direction = (rising + s) % 2
         for end in range(n + 1):
             least, place = best[s - 1, end], end

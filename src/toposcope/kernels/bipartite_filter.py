@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 
-SURVIVORS = 3.0
-"""Entries sought for each vertex: 6 incident to each, so that about e^-6 of the vertices stay unjoined."""
+SURVIVORS_PER_VERTEX = 3.0
+"""Entries to collect for each vertex: 6 incident to each, so that about e^-6 of the vertices stay unjoined."""
 
-SAMPLED_ABOVE = 32
-"""Entries of the sample that shall exceed the threshold; as many below it are kept, to see whether they equal it."""
+N_SAMPLED_ABOVE = 32
+"""Entries of the sample above the threshold; as many at or below it are kept, to see whether they equal it."""
 
-SAMPLED_TOGETHER = 4
+N_SAMPLED_TOGETHER = 4
 """Neighbours sampled at each position."""
 
 RUN = 256
 """Entries compared with the threshold at once, one flag a byte; flags are then looked at eight at a time."""
 
-FEW_TO_SORT = 1 << 12
+MAX_SHORT_SORT = 1 << 12
 """Up to so many survivors are sorted by digits of 8 bits, more by digits of 12, whose counts take more room."""
 
 EACH_BYTE = 0x0101010101010101
@@ -67,11 +67,11 @@ def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
     """
     m = len(matrix.starts)
     top = _heaviest_of_sample(matrix)
-    threshold = top[SAMPLED_ABOVE]
-    capacity = int(1.6 * SURVIVORS * (m + matrix.n)) * (end - begin) // m
+    threshold = top[N_SAMPLED_ABOVE]
+    capacity = int(1.6 * SURVIVORS_PER_VERTEX * (m + matrix.n)) * (end - begin) // m
     keys = np.empty(capacity + RUN, matrix.buffer.dtype)
     positions = np.empty(capacity + RUN, index.dtype)
-    found = 0
+    n_found = 0
     # One long row, where that is possible: narrow matrices would be read in short runs.
     height = end - begin if matrix.contiguous else 1
     scratch = scratch_for(matrix)
@@ -91,29 +91,29 @@ def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
                     # The number of the lowest byte set: how many bytes lie below it.
                     below = (word & (~word + one)) - one
                     lowest = 8 * w + np.int64((below & each) * each >> np.uint64(56))
-                    keys[found] = run[lowest] & matrix.mask
-                    positions[found] = i * matrix.n + c + lowest
-                    found += 1
+                    keys[n_found] = run[lowest] & matrix.mask
+                    positions[n_found] = i * matrix.n + c + lowest
+                    n_found += 1
                     word &= word - one
-            if found > capacity:
-                ordered, places = descending(keys[:found], positions[:found])
+            if n_found > capacity:
+                ordered, places = descending(keys[:n_found], positions[:n_found])
                 threshold = ordered[capacity // 2]
-                found = 0
-                while ordered[found] > threshold:
-                    keys[found], positions[found] = ordered[found], places[found]
-                    found += 1
-    tied = bool(np.count_nonzero(top == threshold) * SURVIVORS > SAMPLED_ABOVE)
-    return Heavy(keys[:found], positions[:found], threshold, tied)
+                n_found = 0
+                while ordered[n_found] > threshold:
+                    keys[n_found], positions[n_found] = ordered[n_found], places[n_found]
+                    n_found += 1
+    tied = bool(np.count_nonzero(top == threshold) * SURVIVORS_PER_VERTEX > N_SAMPLED_ABOVE)
+    return Heavy(keys[:n_found], positions[:n_found], threshold, tied)
 
 
 @compiled
 def descending(keys: Keys, positions: Index) -> tuple[Keys, Index]:
-    """Sort by key, from the heaviest, on the bits in which keys differ; what is handed in is overwritten."""
+    """Sort by key, from the heaviest, on the bits in which keys differ; both arrays are overwritten."""
     differing = np.uint64(0)
     for key in keys:
         differing |= np.uint64(key ^ keys[0])
     spare, spare_positions = np.empty_like(keys), np.empty_like(positions)
-    bits = 8 if len(keys) <= FEW_TO_SORT else 12
+    bits = 8 if len(keys) <= MAX_SHORT_SORT else 12
     at = np.empty((1 << bits) + 1, positions.dtype)
     last = np.uint64((1 << bits) - 1)
     shift = np.uint64(0)
@@ -161,10 +161,10 @@ def _heaviest_of_sample(matrix: Entries) -> Keys:
     one (MMIX); its high bits choose.
     """
     m, n = len(matrix.starts), matrix.n
-    top = np.zeros(2 * SAMPLED_ABOVE, matrix.buffer.dtype)
-    together = min(SAMPLED_TOGETHER, n)
+    top = np.zeros(2 * N_SAMPLED_ABOVE, matrix.buffer.dtype)
+    together = min(N_SAMPLED_TOGETHER, n)
     state = np.uint64(1)
-    for _ in range(int(SAMPLED_ABOVE * m * n / (SURVIVORS * (m + n) * together))):
+    for _ in range(int(N_SAMPLED_ABOVE * m * n / (SURVIVORS_PER_VERTEX * (m + n) * together))):
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         i = np.int64(state >> np.uint64(33)) * m >> 31
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)

@@ -22,17 +22,17 @@ def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> in
     """
     m, divisor = len(matrix.starts), heavy.positions.dtype.type(matrix.n)  # 32 bits divide sooner than 64
     keys, positions = descending(heavy.keys, heavy.positions)
-    found = 0
+    n_edges = 0
     for k in range(len(keys)):
         i: Any = np.int64(positions[k] // divisor)
         if join(parent, i, m + np.int64(positions[k]) - i * matrix.n):
-            tree[found] = keys[k]
-            found += 1
-            if found == len(tree):
-                return found
+            tree[n_edges] = keys[k]
+            n_edges += 1
+            if n_edges == len(tree):
+                return n_edges
     if heavy.tied:
-        found += _join_equal(matrix, heavy.threshold, parent, tree[found:])
-    return found
+        n_edges += _join_equal(matrix, heavy.threshold, parent, tree[n_edges:])
+    return n_edges
 
 
 @compiled
@@ -41,10 +41,10 @@ def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int
 
     A row is left as soon as it and all columns are in one component.
     """
-    m, n, mask, found = len(matrix.starts), matrix.n, matrix.mask, 0
+    m, n, mask, n_edges = len(matrix.starts), matrix.n, matrix.mask, 0
     scratch = scratch_for(matrix)
     holds_column = np.zeros(m + n, np.bool_)
-    # The root of every column when last looked up: it tells most entries that join nothing without a search.
+    # The root of every column when last looked up: with it, most entries that join nothing need no search.
     label = np.empty(n, parent.dtype)
     n_column_trees = 0
     for j in range(n):
@@ -67,10 +67,10 @@ def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int
                 if (run[j] & mask) != value or labels[j] == root:
                     continue
                 if join(parent, root, m + c + j):
-                    tree[found] = value
-                    found += 1
+                    tree[n_edges] = value
+                    n_edges += 1
                     n_column_trees -= holds_column[root]
                     root = find(parent, root)
                     holds_column[root] = True
                 labels[j] = root
-    return found
+    return n_edges

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 
-NONE = -1
+NO_OFFER = -1
 INSIDE = -2
 HALF = (1 << 32) - 1
 
 Offers = NDArray[np.int64]
-"""The heaviest edge to the tree of every vertex: `NONE` yet, or `INSIDE` it and of no more use."""
+"""Heaviest edge from every vertex to the tree; `NO_OFFER` where there is none, `INSIDE` for vertices of the tree."""
 
 
 @compiled
@@ -30,7 +30,7 @@ def prim_keys(matrix: Entries) -> Keys:
 
 @compiled
 def _with_short_keys(matrix: Entries) -> Keys:
-    """Offer keys with the number of their vertex behind them, in one word: the largest offer tells both."""
+    """Offer keys with the number of their vertex behind them, in one word: the largest offer holds both."""
     buffer, starts, n, step, mask, _ = matrix
     m = len(starts)
     by_column = np.empty((n, m), buffer.dtype)
@@ -38,7 +38,7 @@ def _with_short_keys(matrix: Entries) -> Keys:
         for j in range(n):
             by_column[j, i] = buffer[starts[i] + j * step]
     tree = np.empty(m + n - 1, buffer.dtype)
-    rows, columns = np.full(m, NONE), np.full(n, NONE)
+    rows, columns = np.full(m, NO_OFFER), np.full(n, NO_OFFER)
     added = 0
     for k in range(m + n - 1):
         if added < m:
@@ -56,7 +56,7 @@ def _with_short_keys(matrix: Entries) -> Keys:
 @compiled
 def _offer_all(offers: Offers, keys: Keys, mask: Any, first: int) -> int:
     """Offer the edges from a vertex to all of the other side, numbered from `first`; return the largest offer."""
-    best = NONE
+    best = NO_OFFER
     for j in range(len(offers)):
         old = offers[j]
         # A choice and no branch, so that several are made at once.
@@ -68,7 +68,7 @@ def _offer_all(offers: Offers, keys: Keys, mask: Any, first: int) -> int:
 
 @compiled
 def _largest(offers: Offers) -> int:
-    best = NONE
+    best = NO_OFFER
     for j in range(len(offers)):
         best = max(best, offers[j])
     return best
@@ -79,7 +79,7 @@ def _with_long_keys(matrix: Entries) -> Keys:
     buffer, starts, n, step, mask, _ = matrix
     m = len(starts)
     tree = np.empty(m + n - 1, buffer.dtype)
-    offer = np.full(m + n, NONE)
+    offer = np.full(m + n, NO_OFFER)
     added = 0
     for k in range(m + n - 1):
         offer[added] = INSIDE

@@ -14,8 +14,8 @@ from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys
 from toposcope.kernels.union_find import Parents, find, join
 
-FEW_COLUMNS = 16
-"""Columns outside are looked up one by one where they are less than one in so many."""
+MIN_COLUMNS_PER_LOOKUP = 16
+"""Columns outside are looked up one by one where there is at most one of them to so many columns."""
 
 
 class Components(NamedTuple):
@@ -79,7 +79,7 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
     # What an entry of a column must exceed to be of use to the column's component: no key exceeds the mask.
     needed = np.full(matrix.n, mask)
     needed[forest.outside] = -1
-    few = len(forest.outside) * FEW_COLUMNS < matrix.n
+    few = len(forest.outside) * MIN_COLUMNS_PER_LOOKUP < matrix.n
     scratch = scratch_for(matrix)
     # Backwards: the last rows that were read are still in the cache.
     for i in range(end - 1, begin - 1, -1):
@@ -112,14 +112,14 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
 
 
 @compiled
-def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, found: int) -> int:
-    """Join every component along its choice; returns how many edges `tree` holds."""
+def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, n_edges: int) -> int:
+    """Join every component along its choice; return how many edges `tree` holds."""
     for component in range(len(choices.keys)):
         key = choices.keys[component]
         if key >= 0 and join(parent, choices.rows[component], m + choices.columns[component]):
-            tree[found] = key
-            found += 1
-    return found
+            tree[n_edges] = key
+            n_edges += 1
+    return n_edges
 
 
 @compiled

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from toposcope.kernels.bipartite_filter import SURVIVORS, Heavy, heavy_entries
+from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, Heavy, heavy_entries
 from toposcope.kernels.bipartite_kruskal import join_heavy
 from toposcope.kernels.bipartite_prim import prim_keys
 from toposcope.kernels.bipartite_rounds import Choices, choose, components, join_choices
@@ -32,11 +32,11 @@ from toposcope.kernels.compiled import compiled
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.union_find import Parents
 
-PRIM_LIMIT = 600
-"""Up to this many vertices Prim's algorithm is as fast."""
+MAX_PRIM_VERTICES = 600
+"""Up to so many vertices, Prim's algorithm is as fast."""
 
-LEAST_BLOCK = 1 << 18
-"""Entries a thread is worth starting for."""
+MIN_ENTRIES_PER_THREAD = 1 << 18
+"""Fewer entries than this are not worth another thread."""
 
 Block = tuple[int, int]
 Result = TypeVar("Result")
@@ -52,13 +52,13 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
         The multiset of keys does not depend on it.
     """
     m, n = matrix.shape
-    if m + n <= PRIM_LIMIT:
+    if m + n <= MAX_PRIM_VERTICES:
         return prim_keys(matrix.entries)
     parent: Parents = np.arange(m + n).astype(np.uint32 if m * n < 1 << 32 else np.int64)
     tree = np.empty(m + n - 1, matrix.entries.buffer.dtype)
-    n_threads = max(1, min(n_threads, m, m * n // LEAST_BLOCK))
+    n_threads = max(1, min(n_threads, m, m * n // MIN_ENTRIES_PER_THREAD))
     # Few entries for each vertex: no threshold would leave many of them out.
-    filtered = 2 * SURVIVORS * (m + n) < m * n
+    filtered = 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n
     if n_threads == 1:
         _grow(matrix.entries, filtered, parent, tree)
     else:
@@ -69,24 +69,24 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
 @compiled
 def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
     """Fill the tree, in one call: several matrices can be measured in as many threads."""
-    m, found = len(matrix.starts), 0
+    m, n_edges = len(matrix.starts), 0
     if filtered:
-        found = join_heavy(matrix, heavy_entries(matrix, parent, 0, m), parent, tree)
-    while found < len(tree):
-        found = join_choices(choose(matrix, components(parent, m), 0, m), m, parent, tree, found)
+        n_edges = join_heavy(matrix, heavy_entries(matrix, parent, 0, m), parent, tree)
+    while n_edges < len(tree):
+        n_edges = join_choices(choose(matrix, components(parent, m), 0, m), m, parent, tree, n_edges)
 
 
 def _grow_in_threads(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:
     """Do the same with the rows shared out among threads, where they are read."""
-    m, found = len(matrix.starts), 0
+    m, n_edges = len(matrix.starts), 0
     blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
     with ThreadPoolExecutor(n_threads - 1) as pool:
         if filtered:
             parts = _shared(pool, partial(heavy_entries, matrix, parent), blocks)
-            found = join_heavy(matrix, _united(parts), parent, tree)
-        while found < len(tree):
+            n_edges = join_heavy(matrix, _united(parts), parent, tree)
+        while n_edges < len(tree):
             choices = _shared(pool, partial(choose, matrix, components(parent, m)), blocks)
-            found = join_choices(_heaviest(choices), m, parent, tree, found)
+            n_edges = join_choices(_heaviest(choices), m, parent, tree, n_edges)
 
 
 def _shared(pool: ThreadPoolExecutor, work: Callable[[int, int], Result], blocks: Sequence[Block]) -> list[Result]:
@@ -100,8 +100,8 @@ def _united(parts: Sequence[Heavy]) -> Heavy:
     top = max(parts, key=lambda part: part.threshold)
     keys = np.concatenate([part.keys for part in parts])
     positions = np.concatenate([part.positions for part in parts])
-    kept = keys > top.threshold
-    return Heavy(keys[kept], positions[kept], keys.dtype.type(top.threshold), top.tied)
+    above = keys > top.threshold
+    return Heavy(keys[above], positions[above], keys.dtype.type(top.threshold), top.tied)
 
 
 def _heaviest(parts: Sequence[Choices]) -> Choices:

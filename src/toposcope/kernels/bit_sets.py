@@ -1,4 +1,4 @@
-"""Sets of small integers as bits: the lowest and highest member of a word, and a set whose largest member is at hand.
+"""Sets of small integers as bits: the lowest member of a word, and a set whose largest member is found in a few steps.
 
 Cost: a `BitTree` of m numbers takes m / 8 bytes and a little more; adding, removing and finding the largest visit four
 words each, beyond 64^4 numbers a few more.

@@ -17,8 +17,9 @@ Source: Boruvka 1926; the filtration is that of Rieck et al. 2019, arXiv:1812.09
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from toposcope.typing import Vector
 
 KEY_TYPES = {
     torch.float16: torch.int16,
@@ -28,17 +29,17 @@ KEY_TYPES = {
 }
 """The integers whose order, without the sign bit, is that of the magnitudes."""
 
-SURVIVORS = 4
-"""Entries sought for each vertex."""
+SURVIVORS_PER_VERTEX = 4
+"""Entries to collect for each vertex."""
 
-SAMPLED_ABOVE = 32
-"""Entries of the sample that shall exceed the threshold."""
+N_SAMPLED_ABOVE = 32
+"""Entries of the sample above the threshold."""
 
-BLOCK = 1 << 24
-"""Entries of which torch holds a copy at once."""
+BLOCK_ENTRIES = 1 << 24
+"""Entries that torch copies at once."""
 
-NONE = 1 << 40
-"""Place in the order of an edge that there is none of."""
+NO_EDGE = 1 << 40
+"""In place of the rank of an edge where there is none."""
 
 
 def key_mask(bits: Tensor) -> int:
@@ -80,7 +81,7 @@ class Edges:
         self.b = positions - self.a * n + m
 
 
-def device_tree_weights(W: Tensor) -> NDArray[np.float64]:
+def device_tree_weights(W: Tensor) -> Vector:
     """Return the weights |w| of the maximum spanning tree, ascending; shape (m + n - 1,).
 
     Parameters
@@ -105,7 +106,7 @@ def device_tree_weights(W: Tensor) -> NDArray[np.float64]:
 def _tree_keys(bits: Tensor) -> Tensor:
     m, n = bits.shape
     forest = Forest(m + n, bits)
-    if 2 * SURVIVORS * (m + n) < m * n:
+    if 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n:
         edges = _heavy(bits)
         while len(edges.keys) and _join(forest, edges, None):
             pass
@@ -126,9 +127,9 @@ def _tree_keys(bits: Tensor) -> Tensor:
 def _heavy(bits: Tensor) -> Edges:
     """Collect the entries above a threshold, which is raised until they are few enough."""
     m, n = bits.shape
-    target = SURVIVORS * (m + n)
-    sample = _sample(bits, SAMPLED_ABOVE * m * n // target) & key_mask(bits)
-    threshold = sample.topk(SAMPLED_ABOVE).values[-1]
+    target = SURVIVORS_PER_VERTEX * (m + n)
+    sample = _sample(bits, N_SAMPLED_ABOVE * m * n // target) & key_mask(bits)
+    threshold = sample.topk(N_SAMPLED_ABOVE).values[-1]
     while True:
         keys, positions = _above(bits, threshold, 2 * target)
         if len(keys) <= 2 * target:
@@ -148,17 +149,17 @@ def _sample(bits: Tensor, count: int) -> Tensor:
 def _above(bits: Tensor, threshold: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
     """Return the keys above a threshold and their row-major positions; where they are more than `capacity`, not all."""
     n = bits.shape[1]
-    mask, height = key_mask(bits), max(1, BLOCK // n)
+    mask, height = key_mask(bits), max(1, BLOCK_ENTRIES // n)
     keys: list[Tensor] = []
     positions: list[Tensor] = []
-    found = 0
+    n_found = 0
     for k, rows in enumerate(torch.split(bits, height)):
         block = (rows & mask).flatten()
         places = (block > threshold).nonzero().squeeze(1)
         keys.append(block[places])
         positions.append(places + k * height * n)
-        found += len(places)
-        if found > capacity:
+        n_found += len(places)
+        if n_found > capacity:
             break
     return torch.cat(keys), torch.cat(positions)
 
@@ -171,7 +172,7 @@ def _leaving(bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tupl
     mask = key_mask(bits)
     keys: list[Tensor] = []
     columns: list[Tensor] = []
-    for chosen in torch.split(rows, max(1, BLOCK // bits.shape[1])):
+    for chosen in torch.split(rows, max(1, BLOCK_ENTRIES // bits.shape[1])):
         block = (bits[chosen] & mask).masked_fill_(labels[chosen].unsqueeze(1) == others, -1)
         best = block.max(dim=1)  # torch promises the first index of equal ones
         keys.append(best.values)
@@ -183,13 +184,13 @@ def _join(forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
     """Join every component but the one that waits along its first leaving edge; return whether any had one."""
     vertices = torch.arange(len(forest.labels), device=forest.labels.device)
     a, b = forest.labels[edges.a], forest.labels[edges.b]
-    order = torch.arange(len(a), device=a.device).masked_fill_(a == b, NONE)
-    first = torch.full_like(vertices, NONE)
+    order = torch.arange(len(a), device=a.device).masked_fill_(a == b, NO_EDGE)
+    first = torch.full_like(vertices, NO_EDGE)
     first.scatter_reduce_(0, a, order, "amin").scatter_reduce_(0, b, order, "amin")
     if waiting is not None:
-        first.index_fill_(0, waiting, NONE)
+        first.index_fill_(0, waiting, NO_EDGE)
     chosen = first.clamp(max=len(a) - 1)
-    parent = torch.where(first < NONE, a[chosen] + b[chosen] - vertices, vertices)
+    parent = torch.where(first < NO_EDGE, a[chosen] + b[chosen] - vertices, vertices)
     # Two that chose the same edge: the one of smaller number stays.
     parent = torch.where((first[parent] == first) & (vertices < parent), vertices, parent)
     joined = parent != vertices

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from toposcope.kernels.euclidean_tree import MANY, tree_squares, when_asked
-from toposcope.kernels.neighbour_search import KEPT, Neighbours, rounding
+from toposcope.kernels.euclidean_tree import MIN_POINTS_PER_SEARCH, made_on_first_call, tree_squares
+from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, rounding
 from toposcope.kernels.union_find import Parents
+from toposcope.typing import Indices, Vector
 
 BLOCK_BYTES = 1 << 28
 """Size of what a block of rows takes, about."""
 
 
-def device_tree_squares(points: Tensor) -> NDArray[np.float64] | None:
+def device_tree_squares(points: Tensor) -> Vector | None:
     """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64.
 
     Parameters
@@ -41,11 +41,11 @@ def device_tree_squares(points: Tensor) -> NDArray[np.float64] | None:
     return tree_squares(
         len(points),
         [
-            when_asked(partial(TorchProductSearch, points, np.float32)),
-            when_asked(partial(TorchProductSearch, points, np.float64)),
+            made_on_first_call(partial(TorchProductSearch, points, np.float32)),
+            made_on_first_call(partial(TorchProductSearch, points, np.float64)),
             partial(torch_difference_search, points),
         ],
-        limit=len(points) // MANY,
+        limit=len(points) // MIN_POINTS_PER_SEARCH,
     )
 
 
@@ -71,9 +71,9 @@ class TorchProductSearch:
         self._points = points
         self._left, self._right = of_row.to(precision), of_column.to(precision)
         self._own = (1 - relative) * squared_norms - absolute
-        self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * KEPT * d))
+        self._height = max(1, BLOCK_BYTES // max(self._left.itemsize * n, 8 * N_LISTED * d))
 
-    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
         with torch.no_grad(), _full_precision(self._points.device.type):
             components = torch.from_numpy(labels).to(self._points.device)
@@ -83,14 +83,14 @@ class TorchProductSearch:
     def _search(self, rows: Tensor, components: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         bounds = self._left[rows] @ self._right.T
         bounds.masked_fill_(components[rows].unsqueeze(1) == components, torch.inf)
-        least = bounds.topk(min(KEPT, len(components)), largest=False)
+        least = bounds.topk(min(N_LISTED, len(components)), largest=False)
         squares = (self._points[least.indices] - self._points[rows].unsqueeze(1)).square_().sum(dim=2)
         squares, order = squares.masked_fill_(least.values.isinf(), torch.inf).sort(dim=1)
         indices = least.indices.gather(1, order).masked_fill_(squares.isinf(), -1)
         return indices, squares, least.values[:, -1].double() + self._own[rows]
 
 
-def torch_difference_search(points: Tensor, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+def torch_difference_search(points: Tensor, rows: Indices, labels: Parents) -> Neighbours:
     """Return the neighbours of some points outside their components, from coordinate differences alone.
 
     Parameters
@@ -104,7 +104,7 @@ def torch_difference_search(points: Tensor, rows: NDArray[np.int64], labels: Par
     with torch.no_grad():
         components = torch.from_numpy(labels).to(points.device)
         chosen = torch.from_numpy(rows).to(points.device)
-        found = []
+        blocks = []
         height = max(1, BLOCK_BYTES // (8 * n * d))
         width = max(1, BLOCK_BYTES // (8 * n * height))
         for part in torch.split(chosen, height):
@@ -112,16 +112,16 @@ def torch_difference_search(points: Tensor, rows: NDArray[np.int64], labels: Par
             for coordinates in torch.split(points, width, dim=1):
                 squares += (coordinates[part].unsqueeze(1) - coordinates).square_().sum(dim=2)
             squares.masked_fill_(components[part].unsqueeze(1) == components, torch.inf)
-            least = squares.topk(min(KEPT, n), largest=False)
+            least = squares.topk(min(N_LISTED, n), largest=False)
             indices = least.indices.masked_fill(least.values.isinf(), -1)
-            found.append((indices, least.values, least.values[:, -1]))
-        return _on_host(found)
+            blocks.append((indices, least.values, least.values[:, -1]))
+        return _on_host(blocks)
 
 
 def _on_host(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Neighbours:
-    """Join blocks, and fill the lists of fewer than `KEPT` points."""
+    """Join blocks, and fill the lists of fewer than `N_LISTED` points."""
     indices, squares, beyond = (torch.cat(part) for part in zip(*parts, strict=True))
-    missing = KEPT - indices.shape[1]
+    missing = N_LISTED - indices.shape[1]
     if missing:
         beyond = torch.full_like(beyond, torch.inf)
     return Neighbours(

@@ -5,13 +5,13 @@ Source: Prim 1957.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Matrix, Vector
 
 
 @compiled
-def prim_lengths(lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+def prim_lengths(lengths: Matrix) -> Vector:
     """Return the edge lengths of the tree, in the order they are added; shape (n - 1,).
 
     Parameters

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Indices, Matrix
 
 
-def first_occurrences(points: NDArray[np.float64]) -> NDArray[np.int64]:
+def first_occurrences(points: Matrix) -> Indices:
     """Return the rows that equal no earlier row, ascending; 0.0 and -0.0 are equal.
 
     Parameters
@@ -26,7 +27,7 @@ def first_occurrences(points: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 @compiled
-def _hashes(points: NDArray[np.float64]) -> NDArray[np.uint64]:
+def _hashes(points: Matrix) -> NDArray[np.uint64]:
     """Fowler, Noll & Vo's FNV-1a over words in place of bytes, folded so that high bits reach low ones."""
     hashes = np.empty(len(points), np.uint64)
     word = np.empty(1, np.float64)
@@ -42,7 +43,7 @@ def _hashes(points: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 @compiled
-def _is_first(points: NDArray[np.float64], hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_first(points: Matrix, hashes: NDArray[np.uint64], order: Indices) -> NDArray[np.bool_]:
     is_first = np.ones(len(points), np.bool_)
     first = order[0]
     for k in range(1, len(order)):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Indices
 
 Lengths = NDArray[np.float64]
 Ends = NDArray[np.int32]
@@ -58,7 +59,7 @@ def _list(distances: Lengths, label: NDArray[np.int32], above: float, upto: floa
 
 
 @compiled
-def _order_ties(lengths: Lengths, order: NDArray[np.int64]) -> None:
+def _order_ties(lengths: Lengths, order: Indices) -> None:
     """Put edges of equal length in the order they were listed in."""
     begin = 0
     while begin < len(order):

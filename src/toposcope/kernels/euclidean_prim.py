@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.typing import Matrix, Vector
 
 
 @compiled_sums
-def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def squared_distance(a: Vector, b: Vector) -> float:
     """Return the squared distance of two points from their coordinate differences."""
     squared = 0.0
     for t in range(len(a)):
@@ -21,7 +22,7 @@ def squared_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 
 @compiled
-def squared_distances(points: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+def squared_distances(points: Matrix, pairs: NDArray[np.int64]) -> Vector:
     """Return the squared distances of pairs of points, by their first two numbers; shape (m,)."""
     squares = np.empty(len(pairs))
     for k in range(len(pairs)):
@@ -31,11 +32,11 @@ def squared_distances(points: NDArray[np.float64], pairs: NDArray[np.int64]) -> 
 
 @compiled_sums
 def _four_squares(
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    c: NDArray[np.float64],
-    d: NDArray[np.float64],
-    e: NDArray[np.float64],
+    a: Vector,
+    b: Vector,
+    c: Vector,
+    d: Vector,
+    e: Vector,
 ) -> tuple[float, float, float, float]:
     """Return the squared distances of four points from a fifth: four sums at once wait less for each other."""
     to_a = to_b = to_c = to_d = 0.0
@@ -49,7 +50,7 @@ def _four_squares(
 
 
 @compiled
-def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def prim_squares(points: Matrix) -> Vector:
     """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them.
 
     Parameters
@@ -63,7 +64,7 @@ def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     n = len(points)
     squares = np.empty(n - 1)
-    # Behind the points outside stand others, so that four can be taken at a time; what is found of them is not used.
+    # Behind the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
     outside = np.zeros(n + 3, np.int64)
     outside[:n] = np.arange(n)
     nearest = np.full(n + 3, np.inf)
@@ -73,7 +74,7 @@ def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
         n_outside -= 1
         outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
         for o in range(0, n_outside, 4):
-            found = _four_squares(
+            squared = _four_squares(
                 points[outside[o]],
                 points[outside[o + 1]],
                 points[outside[o + 2]],
@@ -81,7 +82,7 @@ def prim_squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
                 added,
             )
             for i in range(4):
-                nearest[o + i] = min(nearest[o + i], found[i])
+                nearest[o + i] = min(nearest[o + i], squared[i])
         shortest = np.inf
         for o in range(n_outside):
             if nearest[o] < shortest:

@@ -1,26 +1,25 @@
 """Greedy farthest-point order of a cloud.
 
-The farthest points are taken several at a time on trial: their distances from all points are made in one pass over the
-memory. As long as the next landmark is one of them, as it mostly is where there are many dimensions, no pass is needed.
+Several of the farthest points are candidates for the next landmarks: their distances from all points are computed in
+one pass over the memory. As long as the next landmark is a candidate, which is the rule in many dimensions, no pass is
+needed.
 
-Cost: O(n d) for each landmark, and for each point that was taken in vain; O(n) memory.
+Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory.
 Source: Gonzalez 1985.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.typing import Indices, Matrix, Vector
 
-ON_TRIAL = 16
-"""Most points that are taken at a time."""
+MAX_CANDIDATES = 16
+"""Points measured at a time."""
 
 
 @compiled
-def farthest_order(
-    points: NDArray[np.float64], first: int, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vector]:
     """Return distinct landmarks, each the farthest point from those before it.
 
     Parameters
@@ -40,16 +39,16 @@ def farthest_order(
     n = len(points)
     nearest = np.full(n, np.inf)
     indices, squared_radii = np.empty(count, np.int64), np.empty(count)
-    trial, squares = np.full(ON_TRIAL, -1), np.empty((ON_TRIAL, n))
+    candidates, squares = np.full(MAX_CANDIDATES, -1), np.empty((MAX_CANDIDATES, n))
     farthest, size, used = first, 1, 1
-    trial[0] = first
-    _measure(points, trial[:1], squares)
+    candidates[0] = first
+    _measure(points, candidates[:1], squares)
     for k in range(count):
-        place = _place(trial[:size], farthest)
+        place = _place(candidates[:size], farthest)
         if place < 0:
-            size = _farthest(nearest, trial[: min(2 * size, ON_TRIAL) if used == size else used])
+            size = _farthest(nearest, candidates[: min(2 * size, MAX_CANDIDATES) if used == size else used])
             used, place = 0, 0
-            _measure(points, trial[:size], squares)
+            _measure(points, candidates[:size], squares)
         used += 1
         indices[k] = farthest
         for i in range(n):
@@ -61,7 +60,7 @@ def farthest_order(
 
 
 @compiled
-def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+def _measure(points: Matrix, chosen: Indices, squares: Matrix) -> None:
     """Fill in the squared distances of all points from some, a line each."""
     for i in range(len(points)):
         for k in range(len(chosen)):
@@ -69,7 +68,7 @@ def _measure(points: NDArray[np.float64], chosen: NDArray[np.int64], squares: ND
 
 
 @compiled
-def _place(chosen: NDArray[np.int64], index: int) -> int:
+def _place(chosen: Indices, index: int) -> int:
     """Return where an index stands among others; -1 if it does not."""
     for k in range(len(chosen)):
         if chosen[k] == index:
@@ -78,7 +77,7 @@ def _place(chosen: NDArray[np.int64], index: int) -> int:
 
 
 @compiled
-def _farthest(nearest: NDArray[np.float64], chosen: NDArray[np.int64]) -> int:
+def _farthest(nearest: Vector, chosen: Indices) -> int:
     """Fill in the points with the largest values that are not below zero, the largest first; return how many."""
     count = 0
     for i in range(len(nearest)):

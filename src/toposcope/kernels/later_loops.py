@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.bit_sets import Words
 from toposcope.kernels.compiled import compiled
+from toposcope.typing import Matrix
 
 
 @compiled
 def first_row_with_possible_births(
-    distances: NDArray[np.float64],
+    distances: Matrix,
     label: NDArray[np.int32],
     neighbours: Words,
     reached: float,
@@ -38,12 +39,12 @@ def first_row_with_possible_births(
         Rows before it are known to have none.
     """
     n = len(distances)
-    doubtful = np.empty(n, np.int64)
+    undecided = np.empty(n, np.int64)
     for u in range(begin, n):
         count = 0
         for v in range(u + 1, n):
             if reached < distances[u, v] <= upto and not _meet(neighbours, label[u], label[v]):
-                doubtful[count] = v
+                undecided[count] = v
                 count += 1
         if not count:
             continue
@@ -51,15 +52,15 @@ def first_row_with_possible_births(
         for w in near[np.argsort(distances[u][near])]:
             left = 0
             for k in range(count):
-                v = doubtful[k]
+                v = undecided[k]
                 if not distances[w, v] < distances[u, v]:
-                    doubtful[left] = v
+                    undecided[left] = v
                     left += 1
             count = left
             if not count:
                 break
         for k in range(count):
-            if not _lune_has_a_point(distances, u, doubtful[k]):
+            if not _lune_has_a_point(distances, u, undecided[k]):
                 return u
     return n
 
@@ -73,7 +74,7 @@ def _meet(neighbours: Words, a: int, b: int) -> bool:
 
 
 @compiled
-def _lune_has_a_point(distances: NDArray[np.float64], u: int, v: int) -> bool:
+def _lune_has_a_point(distances: Matrix, u: int, v: int) -> bool:
     for w in range(len(distances)):
         if distances[u, w] < distances[u, v] and distances[v, w] < distances[u, v]:
             return True

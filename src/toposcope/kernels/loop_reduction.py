@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from toposcope.kernels.bit_sets import BitTree, empty_tree, largest, toggle
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.lunes import JOINS, Edges, pair_index
+from toposcope.typing import Indices
 
 ALIVE = -1
 """In place of the rank of the edge that closed a loop."""
@@ -37,12 +38,12 @@ class Sums(NamedTuple):
     starts, stops : ndarray, shape (b,), int64
         Where in `members` that of each loop lies.
     members : ndarray, int32
-        Of which the first `size` are in use; those of one set from the latest to the earliest.
+        The first `size` are in use; those of one set from the latest to the earliest.
     size : int
     """
 
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
+    starts: Indices
+    stops: Indices
     members: NDArray[np.int32]
     size: int
 
@@ -176,7 +177,7 @@ def stored(sums: Sums, loop: int, members: BitTree) -> Sums:
 @compiled
 def _up_to_date(expressions: Sums, deaths: NDArray[np.int32], column: BitTree, left: BitTree) -> Sums:
     """Return the sums of closed loops in loops that are open; earlier loops first, so that each is replaced once."""
-    found = Sums(
+    renewed = Sums(
         np.zeros_like(expressions.starts), np.zeros_like(expressions.stops), np.empty_like(expressions.members), 0
     )
     for loop in range(len(deaths)):
@@ -184,9 +185,9 @@ def _up_to_date(expressions: Sums, deaths: NDArray[np.int32], column: BitTree, l
             continue
         for k in range(expressions.starts[loop], expressions.stops[loop]):
             toggle(column, expressions.members[k])
-        _reduce(column, left, deaths, found)
-        found = stored(found, loop, left)
-    return found
+        _reduce(column, left, deaths, renewed)
+        renewed = stored(renewed, loop, left)
+    return renewed
 
 
 @compiled

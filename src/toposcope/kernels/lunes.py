@@ -62,7 +62,7 @@ def pair_index(n: int, a: int, b: int) -> int:
 def scan_lunes(
     edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Let edges enter, and find what their lunes tell.
+    """Let edges enter, and find the births and columns in their lunes.
 
     Parameters
     ----------

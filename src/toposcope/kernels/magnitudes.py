@@ -11,6 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from toposcope.typing import Indices, Vector
+
 Keys = NDArray[np.signedinteger[Any]]
 
 EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
@@ -40,7 +42,7 @@ class Entries(NamedTuple):
     """
 
     buffer: Keys
-    starts: NDArray[np.int64]
+    starts: Indices
     n: int
     step: int
     mask: Any
@@ -62,7 +64,7 @@ class Magnitudes:
     format: str
 
     @classmethod
-    def of(cls, bits: NDArray[Any], format: str, rows: NDArray[np.int64] | None = None) -> "Magnitudes":
+    def of(cls, bits: NDArray[Any], format: str, rows: Indices | None = None) -> "Magnitudes":
         """View a matrix by its bits, shape (m, n), any strides; `rows` selects rows without copying them.
 
         Rows and columns are exchanged where that makes the entries of a row neighbours.
@@ -90,9 +92,7 @@ class Magnitudes:
         return cls._at(buffer, (np.arange(m) if rows is None else rows) * down, n, step, contiguous, format)
 
     @classmethod
-    def _at(
-        cls, buffer: Keys, starts: NDArray[np.int64], n: int, step: int, contiguous: bool, format: str
-    ) -> "Magnitudes":
+    def _at(cls, buffer: Keys, starts: Indices, n: int, step: int, contiguous: bool, format: str) -> "Magnitudes":
         buffer.flags.writeable = False
         return cls(Entries(buffer, starts, n, step, MASKS[buffer.dtype], contiguous), format)
 
@@ -113,7 +113,7 @@ class Magnitudes:
         rows = (buffer[s : s + (n - 1) * step + 1 : step] for s in starts)
         return sum(int(np.count_nonzero((row & mask) >= self.infinity)) for row in rows)
 
-    def values(self, keys: Keys) -> NDArray[np.float64]:
+    def values(self, keys: Keys) -> Vector:
         """Return the magnitudes that keys stand for, exact."""
         if self.format == "bfloat16":
             return (keys.astype(np.int32) << np.int32(16)).view(np.float32).astype(np.float64)

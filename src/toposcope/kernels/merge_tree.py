@@ -6,8 +6,8 @@ is. The vertices whose paths end at one minimum are its basin. Components can me
 neighbours in two basins: these alone are sorted, and visited in ascending order, the younger components at each
 attached to the oldest.
 
-On a grid the lower neighbours are first grouped by their joins around the ring of eight cells, which tells almost all
-vertices from saddles without looking further than one cell.
+On a grid the lower neighbours are first grouped by their joins around the ring of eight cells, which separates
+almost all vertices from saddles without looking further than one cell.
 
 Cost: O(n) beside the saddles, O(s log n) for s of them; two integers a vertex of memory at most, and one byte (grids).
 Source: Carr, Snoeyink & Axen 2003, "Computing contour trees in all dimensions", section 4 (join trees); the elder rule
@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.union_find import find
-
-Vertices = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 
 @compiled
 def grid_basins(
-    padded: NDArray[np.float64], steps: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[Vertices, Vertices, Vertices, Vertices]:
+    padded: Matrix, steps: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[Indices, Indices, Indices, Indices]:
     """Send every vertex of a grid downwards, and find the vertices that join basins.
 
     Parameters
@@ -70,14 +69,14 @@ def grid_basins(
                 | np.uint8(row[j] <= value) << 7
             )
     parent = np.full(padded.size, -1, np.int64)
-    most = 0
+    max_saddles = 0
     for i in range(m):
         for j in range(n):
             vertex = (i + 1) * width + j + 1
             parent[vertex] = vertex + steps[lower[i, j], 0]
-            most += max(counts[lower[i, j]] - 1, 0)
-    saddles, ends = np.empty(most, np.int64), np.empty((most, 2), np.int64)
-    found = 0
+            max_saddles += max(counts[lower[i, j]] - 1, 0)
+    saddles, ends = np.empty(max_saddles, np.int64), np.empty((max_saddles, 2), np.int64)
+    n_saddles = 0
     for i in range(m):
         for j in range(n):
             for group in range(1, counts[lower[i, j]]):
@@ -86,15 +85,13 @@ def grid_basins(
                 first = find(parent, vertex)
                 second = find(parent, vertex + steps[lower[i, j], group])
                 if first != second:
-                    saddles[found], ends[found, 0], ends[found, 1] = vertex, first, second
-                    found += 1
-    return parent, _roots(parent), saddles[:found], ends[:found]
+                    saddles[n_saddles], ends[n_saddles, 0], ends[n_saddles, 1] = vertex, first, second
+                    n_saddles += 1
+    return parent, _roots(parent), saddles[:n_saddles], ends[:n_saddles]
 
 
 @compiled
-def graph_basins(
-    values: NDArray[np.float64], edges: NDArray[np.int64]
-) -> tuple[Vertices, Vertices, Vertices, Vertices]:
+def graph_basins(values: Vector, edges: NDArray[np.int64]) -> tuple[Indices, Indices, Indices, Indices]:
     """Send every vertex of a graph down its steepest descent, and find the edges that join basins.
 
     Parameters
@@ -129,19 +126,19 @@ def graph_basins(
     for e in range(k):
         between += parent[edges[e, 0]] != parent[edges[e, 1]]
     saddles, ends = np.empty(between, np.int64), np.empty((between, 2), np.int64)
-    found = 0
+    n_saddles = 0
     for e in range(k):
         a, b = edges[e]
         if parent[a] != parent[b]:
-            saddles[found] = b if _before(values, a, b) else a
-            ends[found, 0], ends[found, 1] = parent[a], parent[b]
-            found += 1
+            saddles[n_saddles] = b if _before(values, a, b) else a
+            ends[n_saddles, 0], ends[n_saddles, 1] = parent[a], parent[b]
+            n_saddles += 1
     return parent, _roots(parent), saddles, ends
 
 
 @compiled
 def join_basins(
-    births: NDArray[np.float64], heights: NDArray[np.float64], saddles: Vertices, ends: NDArray[np.int64]
+    births: Vector, heights: Vector, saddles: Indices, ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Join basins by the elder rule.
 
@@ -189,7 +186,7 @@ def join_basins(
 
 
 @compiled
-def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
+def _roots(parent: Indices) -> Indices:
     """Return the roots of a union-find forest, ascending."""
     count = 0
     for v in range(len(parent)):
@@ -204,6 +201,6 @@ def _roots(parent: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @compiled
-def _before(values: NDArray[np.float64], a: int, b: int) -> bool:
-    """Tell whether vertex a comes before vertex b in the order of (value, index)."""
+def _before(values: Vector, a: int, b: int) -> bool:
+    """Return whether vertex a comes before vertex b in the order of (value, index)."""
     return bool(values[a] < values[b] or (values[a] == values[b] and a < b))

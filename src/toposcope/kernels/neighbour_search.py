@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.union_find import Parents
+from toposcope.typing import Indices, Matrix, Vector
 
-KEPT = 10
-"""Neighbours on a list."""
+N_LISTED = 10
+"""Neighbours listed for a point."""
 
 BLOCK_BYTES = 1 << 24
 """Size of the block of bounds held at once."""
@@ -28,24 +29,22 @@ BLOCK_BYTES = 1 << 24
 RUN = 256
 """Bounds compared with the last one kept at once."""
 
-Points = NDArray[np.float64]
-
 
 class Neighbours(NamedTuple):
     """The nearest points outside the component of each of k points.
 
     Attributes
     ----------
-    indices : ndarray, shape (k, KEPT), int32
-    squares : ndarray, shape (k, KEPT), float64
+    indices : ndarray, shape (k, N_LISTED), int32
+    squares : ndarray, shape (k, N_LISTED), float64
         Exact squared distances, ascending; infinite where there are fewer points.
     beyond : ndarray, shape (k,), float64
         No point that is neither listed nor of the own component has a smaller squared distance.
     """
 
     indices: NDArray[np.int32]
-    squares: NDArray[np.float64]
-    beyond: NDArray[np.float64]
+    squares: Matrix
+    beyond: Vector
 
 
 def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
@@ -58,9 +57,7 @@ def rounding(d: int, dtype: type[np.floating[Any]]) -> tuple[float, float]:
     return 2.02 * (d + 8) * float(format.eps) / 2, 8 * (d + 2) * float(format.tiny)
 
 
-def product_factors(
-    points: Points, dtype: type[np.floating[Any]]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+def product_factors(points: Matrix, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any], Vector]:
     """Return what lower bounds of squared distances are made of: ``(left @ right.T)[i] + own[i]``.
 
     Parameters
@@ -101,40 +98,40 @@ class ProductSearch:
     dtype : numpy.float32 or numpy.float64
     """
 
-    def __init__(self, points: Points, dtype: type[np.floating[Any]]) -> None:
+    def __init__(self, points: Matrix, dtype: type[np.floating[Any]]) -> None:
         self._points = points
         self._left, self._right, self._own = product_factors(points, dtype)
 
-    def __call__(self, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+    def __call__(self, rows: Indices, labels: Parents) -> Neighbours:
         """Return the neighbours of some points outside their components."""
         n = len(self._points)
-        found = _unfilled(len(rows))
+        lists = _unfilled(len(rows))
         height = max(16, BLOCK_BYTES // (self._left.itemsize * n))
         block = np.empty((min(height, len(rows)), n), self._left.dtype)
         for begin in range(0, len(rows), height):
             chosen = rows[begin : begin + height]
             part = slice(begin, begin + len(chosen))
             bounds = np.matmul(self._left[chosen], self._right.T, out=block[: len(chosen)])
-            _least(bounds, chosen, labels, found.indices[part], found.beyond[part])
-            found.beyond[part] += self._own[chosen]
-        _measure(self._points, rows, found.indices, found.squares)
-        return found
+            _least(bounds, chosen, labels, lists.indices[part], lists.beyond[part])
+            lists.beyond[part] += self._own[chosen]
+        _measure(self._points, rows, lists.indices, lists.squares)
+        return lists
 
 
-def difference_search(points: Points, rows: NDArray[np.int64], labels: Parents) -> Neighbours:
+def difference_search(points: Matrix, rows: Indices, labels: Parents) -> Neighbours:
     """Return the neighbours of some points outside their components, from coordinate differences alone."""
-    found = _unfilled(len(rows))
-    _scan(points, rows, labels, found.indices, found.squares, found.beyond)
-    return found
+    lists = _unfilled(len(rows))
+    _scan(points, rows, labels, lists.indices, lists.squares, lists.beyond)
+    return lists
 
 
 def _unfilled(count: int) -> Neighbours:
-    return Neighbours(np.empty((count, KEPT), np.int32), np.empty((count, KEPT)), np.empty(count))
+    return Neighbours(np.empty((count, N_LISTED), np.int32), np.empty((count, N_LISTED)), np.empty(count))
 
 
 @compiled
-def _insert(values: Any, indices: Any, value: float, index: int) -> None:
-    """Put a value in its place in an ascending list, whose last one falls off."""
+def insert_ascending(values: Any, indices: Any, value: float, index: int) -> None:
+    """Put a value in its place in an ascending list, whose last one is dropped."""
     k = len(values) - 1
     while k > 0 and values[k - 1] > value:
         values[k] = values[k - 1]
@@ -147,21 +144,21 @@ def _insert(values: Any, indices: Any, value: float, index: int) -> None:
 @compiled
 def _least(
     bounds: NDArray[np.floating[Any]],
-    rows: NDArray[np.int64],
+    rows: Indices,
     labels: Parents,
     indices: NDArray[np.int32],
-    beyond: NDArray[np.float64],
+    beyond: Vector,
 ) -> None:
     """List the columns of least bound outside each row's component, and the last bound kept."""
     n = bounds.shape[1]
     words = np.zeros(RUN // 8, np.uint64)
     flags = words.view(np.uint8)
-    kept = np.empty(KEPT, bounds.dtype)
+    least = np.empty(N_LISTED, bounds.dtype)
     for r in range(len(rows)):
         own = labels[rows[r]]
-        kept[:] = np.inf
+        least[:] = np.inf
         indices[r] = -1
-        last = kept[KEPT - 1]
+        last = least[N_LISTED - 1]
         for c in range(0, n, RUN):
             run = bounds[r, c : c + RUN]
             others = labels[c : c + RUN]
@@ -173,31 +170,33 @@ def _least(
                     continue
                 for j in range(8 * w, min(8 * w + 8, len(run))):
                     if flags[j] and run[j] < last:
-                        _insert(kept, indices[r], run[j], c + j)
-                        last = kept[KEPT - 1]
+                        insert_ascending(least, indices[r], run[j], c + j)
+                        last = least[N_LISTED - 1]
         beyond[r] = last
 
 
 @compiled
-def _measure(points: Points, rows: NDArray[np.int64], indices: NDArray[np.int32], squares: NDArray[np.float64]) -> None:
+def _measure(points: Matrix, rows: Indices, indices: NDArray[np.int32], squares: Matrix) -> None:
     """Measure the listed points exactly, and sort the lists."""
     for r in range(len(rows)):
         listed = indices[r].copy()
         indices[r] = -1
         squares[r] = np.inf
-        for k in range(KEPT):
+        for k in range(N_LISTED):
             if listed[k] >= 0:
-                _insert(squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k])
+                insert_ascending(
+                    squares[r], indices[r], squared_distance(points[rows[r]], points[listed[k]]), listed[k]
+                )
 
 
 @compiled
 def _scan(
-    points: Points,
-    rows: NDArray[np.int64],
+    points: Matrix,
+    rows: Indices,
     labels: Parents,
     indices: NDArray[np.int32],
-    squares: NDArray[np.float64],
-    beyond: NDArray[np.float64],
+    squares: Matrix,
+    beyond: Vector,
 ) -> None:
     for r in range(len(rows)):
         own = labels[rows[r]]
@@ -207,6 +206,6 @@ def _scan(
             if labels[j] == own:
                 continue
             square = squared_distance(points[rows[r]], points[j])
-            if square < squares[r, KEPT - 1]:
-                _insert(squares[r], indices[r], square, j)
-        beyond[r] = squares[r, KEPT - 1]
+            if square < squares[r, N_LISTED - 1]:
+                insert_ascending(squares[r], indices[r], square, j)
+        beyond[r] = squares[r, N_LISTED - 1]

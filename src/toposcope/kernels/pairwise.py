@@ -5,18 +5,16 @@ read serves four. What a pair of points gets depends on nothing but the two.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.typing import Matrix, Vector
 
 BLOCK_BYTES = 1 << 18
-"""Size of the points that are kept in the cache while all before them pass."""
-
-Point = NDArray[np.float64]
+"""Size of the points that stay in the cache while all before them are read."""
 
 
 @compiled
-def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def distance_matrix(points: Matrix) -> Matrix:
     """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64.
 
     Parameters
@@ -40,22 +38,22 @@ def distance_matrix(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @compiled
-def _four(points: NDArray[np.float64], begin: int) -> tuple[Point, Point, Point, Point]:
+def _four(points: Matrix, begin: int) -> tuple[Vector, Vector, Vector, Vector]:
     """Return four points; where fewer are left, the last again: no pair is summed in another way."""
     last = len(points) - 1
     return points[begin], points[min(begin + 1, last)], points[min(begin + 2, last)], points[min(begin + 3, last)]
 
 
 @compiled
-def pair_distance(points: NDArray[np.float64], a: int, b: int) -> float:
-    """Return the distance of two points, to the last bit as `distance_matrix` does; made for few."""
+def pair_distance(points: Matrix, a: int, b: int) -> float:
+    """Return the distance of two points, to the last bit as `distance_matrix` does; meant for few pairs."""
     p, q = points[a], points[b]
     return float(np.sqrt(_sixteen_squares(p, p, p, p, q, q, q, q)[0]))
 
 
 @compiled_sums
 def _sixteen_squares(
-    a: Point, b: Point, c: Point, d: Point, w: Point, x: Point, y: Point, z: Point
+    a: Vector, b: Vector, c: Vector, d: Vector, w: Vector, x: Vector, y: Vector, z: Vector
 ) -> tuple[float, ...]:
     """Return the squared distances of four points from four others."""
     aw = ax = ay = az = 0.0
@@ -83,10 +81,10 @@ def _sixteen_squares(
 
 
 @compiled
-def two_least(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the two least entries of each row beside the diagonal, infinite where there are none; shape (n, 2)."""
+def two_least(distances: Matrix) -> Matrix:
+    """Return the two least entries of each row off the diagonal, infinite where there are none; shape (n, 2)."""
     n = len(distances)
-    found = np.empty((n, 2))
+    result = np.empty((n, 2))
     for i in range(n):
         least, second = np.inf, np.inf
         for j in range(n):
@@ -96,5 +94,5 @@ def two_least(distances: NDArray[np.float64]) -> NDArray[np.float64]:
                     least, second = distance, least
                 else:
                     second = distance
-        found[i] = least, second
-    return found
+        result[i] = least, second
+    return result

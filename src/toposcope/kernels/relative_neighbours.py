@@ -12,7 +12,7 @@ The last two steps measure distances from coordinate differences, and what these
 `edge_length` rounds it: the result is that of the matrix of distances, to the last bit.
 
 Cost: one product of all points with all, O(n) comparisons with every pivot for each point, and O(d) for each of the few
-points that are tried; O(nd) memory beside the edges found.
+points that are tried; O(nd) memory beside the edges.
 Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.neighbour_search`.
 """
 
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
+from toposcope.kernels.neighbour_search import insert_ascending
 from toposcope.kernels.pairwise import pair_distance
+from toposcope.typing import Indices, Matrix
 
-Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
-Edges = NDArray[np.int64]
 
 EUCLIDEAN, COSINE = 0, 1
 """What edges are as long as: the distance of two points, or half its square."""
@@ -41,14 +41,14 @@ TIE_TOLERANCE = 1e-9
 
 
 @compiled
-def edge_length(points: Points, a: int, b: int, kind: int) -> float:
+def edge_length(points: Matrix, a: int, b: int, kind: int) -> float:
     """Return the length of an edge as it enters the filtration."""
     length = pair_distance(points, a, b)
     return length**2 / 2 if kind == COSINE else length
 
 
 @compiled
-def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
+def edge_lengths(points: Matrix, edges: Indices, kind: int) -> Matrix:
     """Return the lengths of edges, by their first two numbers; shape (m,)."""
     lengths = np.empty(len(edges))
     for e in range(len(edges)):
@@ -58,8 +58,8 @@ def edge_lengths(points: Points, edges: Edges, kind: int) -> Points:
 
 @compiled
 def empty_lunes(
-    points: Points, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
-) -> tuple[Edges, int]:
+    points: Matrix, lower: Bounds, begin: int, pivots: Bounds, kind: int, trials_left: int
+) -> tuple[Indices, int]:
     """Return the edges that nothing refutes, of some points with all that come before them.
 
     Parameters
@@ -72,18 +72,18 @@ def empty_lunes(
         Upper bounds of the squared distances of some points from all.
     kind : EUCLIDEAN or COSINE
     trials_left : int
-        Points that are tried one by one before it is given up.
+        Points that may be tried one by one.
 
     Returns
     -------
     edges : ndarray, shape (m, 3), int64
         Both ends, and whether some point is no farther from either than they are from each other: 0 or 1.
     trials_left : int
-        What is left of it; below zero if it was given up.
+        What is left of it; below zero where it did not suffice.
     """
     n = points.shape[0]
     refutable, candidates, squares = np.empty(n, np.float32), np.empty(n, np.int64), np.empty(n)
-    edges, found = np.empty((1024, 3), np.int64), 0
+    edges, n_edges = np.empty((1024, 3), np.int64), 0
     for r in range(len(lower)):
         v, row = begin + r, lower[r]
         row -= np.abs(row) * np.float32(2**-22)
@@ -109,13 +109,13 @@ def empty_lunes(
             refuted, tied, tried = _refuted(points, row, others, candidates[k], v, squares[k], kind)
             trials_left -= tried
             if trials_left < 0:
-                return edges[:found].copy(), trials_left
+                return edges[:n_edges].copy(), trials_left
             if not refuted:
-                if found == len(edges):
+                if n_edges == len(edges):
                     edges = np.concatenate((edges, np.empty_like(edges)))
-                edges[found, 0], edges[found, 1], edges[found, 2] = candidates[k], v, tied
-                found += 1
-    return edges[:found].copy(), trials_left
+                edges[n_edges, 0], edges[n_edges, 1], edges[n_edges, 2] = candidates[k], v, tied
+                n_edges += 1
+    return edges[:n_edges].copy(), trials_left
 
 
 @compiled
@@ -131,21 +131,17 @@ def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
 
 
 @compiled
-def _nearest(row: Bounds) -> NDArray[np.int64]:
+def _nearest(row: Bounds) -> Indices:
     """Return the points of least bound, ascending."""
     places, bounds = np.full(N_NEAREST, -1), np.full(N_NEAREST, np.float32(np.inf))
     for w in range(len(row)):
         if row[w] < bounds[N_NEAREST - 1]:
-            k = N_NEAREST - 1
-            while k > 0 and bounds[k - 1] > row[w]:
-                places[k], bounds[k] = places[k - 1], bounds[k - 1]
-                k -= 1
-            places[k], bounds[k] = w, row[w]
+            insert_ascending(bounds, places, row[w], w)
     return places[places >= 0]
 
 
 @compiled
-def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, square: float) -> bool:
+def _refuted_by_some(points: Matrix, some: Indices, u: int, v: int, square: float) -> bool:
     """Return whether one of some points certainly refutes an edge; they are tried up to u itself."""
     below = square * (1 - TIE_TOLERANCE)
     for w in some:
@@ -158,7 +154,7 @@ def _refuted_by_some(points: Points, some: NDArray[np.int64], u: int, v: int, sq
 
 @compiled
 def _refuted(
-    points: Points, row: Bounds, others: NDArray[np.int64], u: int, v: int, square: float, kind: int
+    points: Matrix, row: Bounds, others: Indices, u: int, v: int, square: float, kind: int
 ) -> tuple[bool, bool, int]:
     """Return whether a point refutes an edge, whether one comes as near without being nearer, and how many were tried.
 

@@ -5,15 +5,13 @@ mid-ranks of the resample (the group drawn c times after b smaller ones has rank
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-
-Index = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix, Vector
 
 
 @compiled
-def _rank(groups: Index, drawn: Index, counts: Index, group_ranks: NDArray[np.float64]) -> float:
+def _rank(groups: Indices, drawn: Indices, counts: Indices, group_ranks: Vector) -> float:
     """Fill the centred mid-rank of every group in a resample; return the sum of squares of the drawn ranks."""
     counts[:] = 0
     for i in drawn:
@@ -28,7 +26,7 @@ def _rank(groups: Index, drawn: Index, counts: Index, group_ranks: NDArray[np.fl
 
 
 @compiled
-def resampled_spearman(features: Index, target: Index, draws: Index) -> NDArray[np.float64]:
+def resampled_spearman(features: Indices, target: Indices, draws: Indices) -> Matrix:
     """Return Spearman's rho of every feature with the target in every resample.
 
     Parameters

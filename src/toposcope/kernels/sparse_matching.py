@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.kernels.compiled import compiled
+from toposcope.kernels.neighbour_search import insert_ascending
 from toposcope.typing import Indices, Matrix, Vector
 
 PAIRS_AT_FIRST = 12
@@ -130,9 +131,9 @@ def _cheapest(
         for box in range(n_boxes):
             gap = max(boxes[0, box] - low, low - boxes[1, box], boxes[2, box] - high, high - boxes[3, box], 0.0)
             least[box] = (gap if order == 1 else gap * gap) - boxes[4, box]
-        for turn in range(2 * n_boxes):
+        for k in range(2 * n_boxes):
             # From the middle outwards, so that later ones are passed over.
-            box = middle + (turn + 1) // 2 if turn % 2 else middle - turn // 2
+            box = middle + (k + 1) // 2 if k % 2 else middle - k // 2
             if box < 0 or box >= n_boxes or least[box] >= offers[count - 1]:
                 continue
             run = slice(box * RUN, (box + 1) * RUN)
@@ -167,23 +168,18 @@ def _boxes(side: Side) -> Matrix:
 
 
 @compiled
-def _insert(found: Vector, begin: int, listed: Pairs, i: int, offers: Vector, places: Indices) -> None:
-    """Put the points of a run in their places in an ascending list of offers, whose last ones fall off."""
-    for k in range(len(found)):
-        offer = found[k]
+def _insert(run_offers: Vector, begin: int, listed: Pairs, i: int, offers: Vector, places: Indices) -> None:
+    """Put the points of a run in their places in an ascending list of offers, whose last ones are dropped."""
+    for k in range(len(run_offers)):
+        offer = run_offers[k]
         if offer >= offers[-1]:
             continue
         j = begin + k
-        known = False
+        is_listed = False
         for t in range(listed.starts[i], listed.starts[i + 1]):
-            known |= listed.others[t] == j
-        if known:
-            continue
-        t = len(offers) - 1
-        while t > 0 and offers[t - 1] > offer:
-            offers[t], places[t] = offers[t - 1], places[t - 1]
-            t -= 1
-        offers[t], places[t] = offer, j
+            is_listed |= listed.others[t] == j
+        if not is_listed:
+            insert_ascending(offers, places, offer, j)
 
 
 @compiled
@@ -237,13 +233,13 @@ def _augment(
                     n_reached += 1
                 away[j], before[j] = length, i
                 heappush(heap, (length, j))
-        found = False
+        is_shorter = False
         while len(heap) > 0:
             length, j = heappop(heap)
             if length == away[j]:
-                found = length < limit
+                is_shorter = length < limit
                 break
-        if not found:
+        if not is_shorter:
             break
         if other.partner[j] < 0:
             limit, last = length, j

@@ -19,10 +19,9 @@ from toposcope.kernels.bit_sets import empty_tree, largest, toggle
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.loop_reduction import Sums, stored
-from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, Points, edge_length
+from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, edge_length
 from toposcope.kernels.union_find import Parents, find, join
-
-Edges = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix
 
 LATER, VANISHES = -2, -1
 """In place of the number of an edge: it comes later than the edge in question; it is shorter, or refuted."""
@@ -43,16 +42,16 @@ class Graph(NamedTuple):
         ``a * n + b`` of the ends a < b, ascending, and the number of the edge that has it.
     """
 
-    points: Points
+    points: Matrix
     kind: int
-    edges: Edges
-    lengths: Points
-    codes: Edges
-    places: Edges
+    edges: Indices
+    lengths: Matrix
+    codes: Indices
+    places: Indices
 
 
 @compiled
-def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Edges]:
+def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
     """Return which edges join components, and how many loops of positive length are born at each length.
 
     Returns
@@ -79,7 +78,7 @@ def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Edges]:
 
 
 @compiled
-def _relations(graph: Graph, begin: int, end: int) -> Edges:
+def _relations(graph: Graph, begin: int, end: int) -> Indices:
     """Return the relations among the edges of one length: in each row up to five of them, numbered from 0."""
     n = len(graph.points)
     lune, sides = np.empty(n, np.int64), np.empty((n, 2), np.int64)
@@ -138,7 +137,7 @@ def _before(graph: Graph, a: int, b: int, begin: int, e: int) -> int:
 
 
 @compiled
-def _components(graph: Graph, lune: Edges, begin: int, e: int) -> Parents:
+def _components(graph: Graph, lune: Indices, begin: int, e: int) -> Parents:
     """Return a union-find of the points of a lune, by the edges among them that come before."""
     parent = np.arange(len(lune))
     n_components = len(lune)
@@ -152,7 +151,7 @@ def _components(graph: Graph, lune: Edges, begin: int, e: int) -> Parents:
 
 
 @compiled
-def _rank(relations: Edges, n_edges: int) -> int:
+def _rank(relations: Indices, n_edges: int) -> int:
     """Return the rank of a matrix over two elements, a row a line of at most five places."""
     column = empty_tree(n_edges)
     # The reduced column whose largest member is each edge.

@@ -1,4 +1,4 @@
-"""Models of the family: made of the weights a checkpoint holds, in the size that its run tells."""
+"""Models of the family, with the weights of a checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class FamilyModel:
         self.itemsize = self.module.token_emb.weight.itemsize
 
     def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return wanted hidden states."""
-        found = dict(enumerate(self.module.residual_stream(tokens)))
-        return [found[k] for k in wanted]
+        """Return some hidden states."""
+        states = list(self.module.residual_stream(tokens))
+        return [states[k] for k in wanted]
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits."""
@@ -44,17 +44,17 @@ class FamilyModel:
 
 
 def is_of_family(checkpoint: Checkpoint) -> bool:
-    """Tell whether a checkpoint has the family's names of tensors."""
+    """Return whether a checkpoint has the tensor names of the family."""
     return {entry.name for entry in checkpoint.entries}.issuperset(_MARKS)
 
 
 def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
-    """Return the size of a model of the family, as its run tells it, or as only one published size has it.
+    """Return the size of a model of the family: from its run, or by its shapes if they are of a published size.
 
     Raises
     ------
     ToposcopeError
-        If its ``run.json`` is none, or there is none and the size is no published one: weights do not tell the heads.
+        If its ``run.json`` is damaged, or missing and the size is not a published one: shapes do not show the heads.
     """
     run = origin.find(checkpoint, RUN)
     if run is not None:
@@ -69,13 +69,13 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
         if (shapes[EMBEDDING], shapes["pos_emb.weight"]) == embeddings and size.layers == layers:
             return size
     raise ToposcopeError(
-        f"{checkpoint.location}: no {RUN} with it, and it is none of the published sizes: how many heads it has is not "
-        f"known; name the folder of its run, which holds {RUN}"
+        f"{checkpoint.location}: no {RUN} with it, and not a published size, so the number of its heads is unknown; "
+        f"name the folder of its run, which holds {RUN}"
     )
 
 
 def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) -> FamilyModel:
-    """Make a model of a checkpoint of the family.
+    """Make a model from a checkpoint of the family.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) 
     """
     weights = checkpoint.tensors()
     weights.setdefault(HEAD, weights[EMBEDDING])
-    with torch.device("meta"):  # no weights are drawn that would be thrown away
+    with torch.device("meta"):  # without drawing initial weights
         module = GPT(size)
     try:
         module.load_state_dict(weights, assign=True)

@@ -1,4 +1,4 @@
-"""What the probes need of a language model, whosever code it runs."""
+"""The protocol of a language model that probes read texts with."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,16 +13,16 @@ class LanguageModel(Protocol):
     Attributes
     ----------
     location : str
-        What messages call it.
+        Its name in messages.
     device : torch.device
     vocabulary : int
-        Tokens it knows.
+        Number of tokens.
     context : int
-        Longest sequence it reads.
+        Length of the longest sequence.
     width : int
         Components of a hidden state.
     n_states : int
-        Hidden states of a token: of the embedding, and behind every block; the last behind the final norm.
+        Hidden states of a token: of the embedding and after each block, the last after the final norm.
     itemsize : int
         Bytes of a component.
     """
@@ -36,12 +36,12 @@ class LanguageModel(Protocol):
     itemsize: int
 
     def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return wanted hidden states, each of shape (batch, time, width), as computed.
+        """Return some hidden states, each of shape (batch, time, width), as computed.
 
         Parameters
         ----------
         tokens : Tensor, shape (batch, time), int64
-            Of sequences of one length: nothing is padded.
+            Sequences of one length, without padding.
         wanted : sequence of int
             From 0, the embedding, to ``n_states - 1``.
         """

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that runs and its tokenizer: whose they are, and what they depend on."""
+"""Loading the model and the tokenizer of a checkpoint."""
 
 import hashlib
 from pathlib import Path
@@ -19,7 +19,7 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
 def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
-    """Return a digest of what a model depends on besides its weights: its configuration and its tokenizer.
+    """Return a digest of a model's configuration and tokenizer: everything it depends on besides its weights.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
     """
     digest = hashlib.sha256()
     described = [origin.find(checkpoint, name) for name in (RUN, CONFIG)]
-    if not any(described) and not is_of_family(checkpoint):  # asked last: it looks into the weights' header
+    if not any(described) and not is_of_family(checkpoint):  # last, as it reads the header of the weights
         _config(checkpoint, origin)
     for found in described:
         digest.update(hashlib.sha256(content_of(found) if found else b"").digest())
@@ -40,19 +40,19 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     found = origin.find(checkpoint, CONFIG)
     if found is None:
         raise ToposcopeError(
-            f"{checkpoint.location}: no {CONFIG} with it, and it is not of the family: its model cannot be made; save "
-            "the configuration beside the weights"
+            f"{checkpoint.location}: no {CONFIG} with it, and not a model of the family; save the configuration "
+            "beside the weights"
         )
     return found
 
 
 def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
-    """Return the model of a checkpoint, in the dtype its weights are stored in, on a GPU if there is one.
+    """Return the model of a checkpoint, in the dtype of its weights, on a GPU if available.
 
     Raises
     ------
     ToposcopeError
-        If it is of no known architecture, a weight is missing, or the extra is not installed.
+        If its architecture is unknown, a weight is missing, or the extra is not installed.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if is_of_family(checkpoint):
@@ -78,27 +78,27 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
     if is_of_family(checkpoint):
         return _of_family(checkpoint, origin)
     raise ToposcopeError(
-        f"{checkpoint.location}: no {TOKENIZER} with it, and the text has to become tokens; save it there, or name one "
+        f"{checkpoint.location}: no {TOKENIZER} with it; save it there, or name one "
         'with tokenizer = "FOLDER or hf:owner/name"'
     )
 
 
 def _of_family(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
-    """Return the tokenizer that was trained beside the corpus; code points, where the model has no other vocabulary."""
+    """Return the tokenizer trained with the corpus, or characters for a model of that vocabulary."""
     trained = origin.corpus.with_suffix(".tokenizer.json") if origin.corpus else None
     if trained is not None and trained.is_file():
         return FastTokenizer(str(trained), trained.read_bytes())
     vocabulary = size_of(checkpoint, origin).vocabulary
     if vocabulary != CHARACTERS:
         raise ToposcopeError(
-            f"{checkpoint.location}: trained on a vocabulary of {vocabulary}, and its tokenizer is not with it; name "
+            f"{checkpoint.location}: trained on a vocabulary of {vocabulary}, but its tokenizer is missing; name "
             'one with tokenizer = "FILE"'
         )
     return CharacterTokenizer()
 
 
 def _named(spec: str, access: Access) -> Tokenizer:
-    """Open a tokenizer by what names it."""
+    """Open a tokenizer by its path or spec."""
     if not is_remote(spec):
         path = Path(spec).expanduser()
         path = path / TOKENIZER if path.is_dir() else path
@@ -107,7 +107,7 @@ def _named(spec: str, access: Access) -> Tokenizer:
         return FastTokenizer(str(path), path.read_bytes())
     _, place = roots(spec, access)[0]
     files = place.files()
-    # Of a URL that names the file itself, it is the only one.
+    # A URL may name the file itself.
     found = files.get(TOKENIZER) or (next(iter(files.values())) if len(files) == 1 else None)
     if found is None:
         raise ToposcopeError(f"tokenizer {spec}: no {TOKENIZER} there; name another place")

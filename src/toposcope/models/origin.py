@@ -1,4 +1,4 @@
-"""Where what belongs to a checkpoint lies: its configuration, its tokenizer, the declaration of its run."""
+"""The files that belong to a checkpoint: its configuration, its tokenizer, the declaration of its run."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,24 +9,25 @@ from toposcope.checkpoints import Access, Checkpoint
 from toposcope.checkpoints.sources import Source, StoredFile
 from toposcope.errors import ToposcopeError
 
-LARGEST = 200_000_000
-"""Bytes; no configuration or tokenizer is larger."""
+MAX_FILE_BYTES = 200_000_000
+"""Of a configuration or tokenizer."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where what belongs to the checkpoints of a run lies, besides in the checkpoints.
+    """Where the files of a run are that are not in its checkpoints.
 
     Attributes
     ----------
     root : Source or None
         The place of the series.
     tokenizer : str
-        A ``tokenizer.json``, a folder with one, ``hf:owner/name``, or ``characters``; empty: with the checkpoints.
+        A ``tokenizer.json``, a folder with one, ``hf:owner/name``, or ``characters``; if empty, the one with the
+        checkpoints.
     corpus : Path or None
-        Tokens a run was trained on here; its tokenizer lies beside them.
+        Tokens on which a run was trained here, beside its tokenizer.
     access : Access
-        How the bytes of a remote tokenizer are come by.
+        How a remote tokenizer is fetched.
     """
 
     root: Source | None = None
@@ -35,12 +36,12 @@ class Origin:
     access: Access = field(default_factory=Access)
 
     def find(self, checkpoint: Checkpoint, name: str) -> StoredFile | None:
-        """Return a file of a checkpoint: in its folder, beside it, or where the series begins."""
+        """Return a file of a checkpoint: in its folder, beside it, or in the folder of the series."""
         found = checkpoint.files.get(name)
         if found is not None:
             return found
         is_one_file = any(file.location == checkpoint.location for file in checkpoint.files.values())
-        # Beside a folder that is all of the series lies what belongs to others.
+        # Files beside a folder that is the whole series belong to something else.
         if is_one_file or checkpoint.source != self.root:
             found = checkpoint.source.beside(name)
         if found is None and self.root is not None and checkpoint.source != self.root:
@@ -56,8 +57,8 @@ def content_of(file: StoredFile) -> bytes:
     ToposcopeError
         If it is too large to be one, or cannot be read.
     """
-    if file.size > LARGEST:
-        raise ToposcopeError(f"{file.location}: {file.size // 10**6} MB, too much for what it is called; remove it")
+    if file.size > MAX_FILE_BYTES:
+        raise ToposcopeError(f"{file.location}: {file.size // 10**6} MB, too large for a file of this name; remove it")
     return file.read(0, file.size).tobytes()
 
 
@@ -79,5 +80,5 @@ def read_object(file: StoredFile) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the beginning of what an error of another library says."""
+    """Return the beginning of another library's error message."""
     return " ".join(str(error).split())[:200]

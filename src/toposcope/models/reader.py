@@ -1,4 +1,4 @@
-"""What a probe needs to read a text with a checkpoint's model."""
+"""A checkpoint's model, tokenizer and text, as a probe needs them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,20 +7,20 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.models.language_model import LanguageModel
 from toposcope.models.loading import load_model, load_tokenizer
 from toposcope.models.origin import Origin
-from toposcope.models.texts import read_kept
+from toposcope.models.texts import read_saved_text
 from toposcope.models.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A checkpoint's model, its tokenizer and the fixed text; nothing is loaded before it is asked for.
+    """A checkpoint's model, its tokenizer and the fixed text, each loaded when it is needed.
 
     Attributes
     ----------
     checkpoint : Checkpoint
     origin : Origin
     text_file : Path
-        The text, as a study keeps it.
+        The text that the study saved.
     """
 
     checkpoint: Checkpoint
@@ -29,7 +29,7 @@ class Reader:
 
     def text(self) -> str:
         """Read the text."""
-        return read_kept(self.text_file)
+        return read_saved_text(self.text_file)
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer."""

@@ -1,7 +1,7 @@
 """Reading sequences with a model, in batches that fit in memory: hidden states block by block, losses token by token.
 
-Batches are sized by a fixed budget, never by what is free, so that the same input gives the same bytes. Where memory
-runs out all the same, the batch is halved, and what is returned says so.
+Batches are sized by a fixed budget, never by the free memory, so that the same input gives the same bytes. Where memory
+runs out nevertheless, the batch is halved and the result records it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +18,13 @@ from toposcope.errors import ToposcopeError
 from toposcope.models.language_model import LanguageModel
 from toposcope.models.texts import TokenSequence
 
-BUDGET, GPU_BUDGET = 1 << 26, 1 << 30
-"""Bytes of activations that a batch may need, reckoned: near what a cache holds; enough to keep a GPU busy."""
-INSIDE = 24
-"""Tensors of the size of a hidden state that a block holds at once, reckoned: qkv, scores, the MLP's four times."""
-NO_MEMORY = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
+"""Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
+TENSORS_PER_BLOCK = 24
+"""Estimated tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width."""
+OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class StateBlock:
     Attributes
     ----------
     places : list of int
-        Numbers of the sequences.
+        Indices of the sequences.
     states : list of Tensor
         For each wanted layer, shape (batch, time, width), on the CPU, as computed.
     measured : Tensor, shape (batch, time), bool
-        Tokens of the text, not what the tokenizer put before it.
+        Tokens of the text, without the tokenizer's prefix.
     batch : int
-        Sequences that are read at once; 0 unless the memory did not hold as many as reckoned.
+        Sequences read at once, if memory ran out for the estimated number; otherwise 0.
     """
 
     places: list[int]
@@ -60,7 +60,7 @@ class Losses:
     n_tokens : int
         Predicted tokens.
     batch : int
-        As of `StateBlock`.
+        As in `StateBlock`.
     """
 
     total: float
@@ -79,7 +79,7 @@ def hidden_states(
     sequences : sequence of TokenSequence
         Of any lengths up to the model's context.
     wanted : sequence of int
-        Which of the model's hidden states.
+        Indices of the model's hidden states.
 
     Raises
     ------
@@ -87,10 +87,10 @@ def hidden_states(
         If there are no sequences, one does not fit the model, or one alone does not fit into memory.
     """
     _check(model, sequences)
-    per_token = model.itemsize * model.width * (model.n_states + INSIDE)
+    per_token = model.itemsize * model.width * (model.n_states + TENSORS_PER_BLOCK)
 
     def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
-        tokens, measured = _together([sequences[i] for i in places], model.device)
+        tokens, measured = _stack([sequences[i] for i in places], model.device)
         return [states.cpu() for states in model.states(tokens, wanted)], measured
 
     for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
@@ -111,11 +111,11 @@ def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Lo
         As `hidden_states` does, or if a loss is not finite.
     """
     _check(model, sequences)
-    # Logits three times: as they are, those that are wanted, and in the loss.
-    per_token = model.itemsize * model.width * INSIDE + 3 * max(4, model.itemsize) * model.vocabulary
+    # Logits three times: computed, selected, and in the loss.
+    per_token = model.itemsize * model.width * TENSORS_PER_BLOCK + 3 * max(4, model.itemsize) * model.vocabulary
 
     def read(places: list[int]) -> tuple[float, int]:
-        tokens, measured = _together([sequences[i] for i in places], model.device)
+        tokens, measured = _stack([sequences[i] for i in places], model.device)
         # Nothing comes before the first token of a sequence, so it is not predicted.
         targets = measured[:, 1:].to(model.device)
         logits = model.logits(tokens)[:, :-1][targets]
@@ -139,7 +139,7 @@ def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
     longest = max(len(sequence.ids) for sequence in sequences)
     if longest > model.context:
         raise ToposcopeError(
-            f"{model.location}: a text of {longest} tokens, and it reads {model.context} at most; give a smaller length"
+            f"{model.location}: a text of {longest} tokens, but its context is {model.context}; give a smaller length"
         )
     largest = max(max(sequence.ids) for sequence in sequences)
     if largest >= model.vocabulary:
@@ -149,8 +149,8 @@ def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
         )
 
 
-def _together(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the tokens of sequences of one length, and which of them are of the text."""
+def _stack(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the tokens of sequences of one length, and which of them belong to the text."""
     tokens = torch.tensor([sequence.ids for sequence in sequences])
     prefixes = torch.tensor([sequence.n_prefix for sequence in sequences])
     measured = torch.arange(tokens.shape[1]) >= prefixes[:, None]
@@ -158,19 +158,19 @@ def _together(sequences: Sequence[TokenSequence], device: torch.device) -> tuple
 
 
 def _in_batches(
-    model: LanguageModel, sequences: Sequence[TokenSequence], per_token: int, read: Callable[[list[int]], Found]
-) -> Iterator[tuple[list[int], Found, int]]:
-    """Read all sequences; yield places, what was found, and the size of the batch where it had to be halved, else 0."""
-    # Longest first, so that what does not fit shows at once. Only sequences of one length are read together: padding
-    # would take another way through the attention of some models, with other roundings, large ones in 16 bits.
+    model: LanguageModel, sequences: Sequence[TokenSequence], per_token: int, read: Callable[[list[int]], Result]
+) -> Iterator[tuple[list[int], Result, int]]:
+    """Read all sequences; yield their indices, the result, and the size of the batch if it was halved, else 0."""
+    # Longest first, so that what does not fit fails at once. Only sequences of one length are read together: padding
+    # takes another code path in the attention of some models, with other rounding errors, large ones in 16 bits.
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i].ids), i))
-    budget = GPU_BUDGET if model.device.type == "cuda" else BUDGET
+    budget = GPU_BATCH_BYTES if model.device.type == "cuda" else BATCH_BYTES
     halved = 0
     while order:
         length = len(sequences[order[0]].ids)
         batch = max(1, budget // (per_token * length))
         places = [i for i in order[: min(batch, halved or batch)] if len(sequences[i].ids) == length]
-        found = _unless_no_memory(read, places)
+        found = _read_if_it_fits(read, places)
         if found is None:
             if len(places) == 1:
                 n_tokens = len(sequences[places[0]].ids)
@@ -183,22 +183,24 @@ def _in_batches(
         yield places, found, halved
 
 
-def _unless_no_memory(read: Callable[[list[int]], Found], places: list[int]) -> Found | None:
-    """Read a batch; None if the memory does not hold it."""
+def _read_if_it_fits(read: Callable[[list[int]], Result], places: list[int]) -> Result | None:
+    """Read a batch; None if it does not fit into memory."""
     try:
         with torch.inference_mode():
             return read(places)
     except (MemoryError, RuntimeError) as error:
         if not _is_no_memory(error):
             raise
-    # Here, not above: the error holds on to what was computed.
-    torch.cuda.empty_cache()  # does nothing where no GPU was used
+    # Not within the handler, where the error keeps the activations alive.
+    torch.cuda.empty_cache()  # does nothing without a GPU
     return None
 
 
 def _is_no_memory(error: Exception) -> bool:
     text = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in NO_MEMORY)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in text for words in OUT_OF_MEMORY_MESSAGES
+    )
 
 
 def pooled(states: Tensor, measured: Tensor) -> NDArray[np.float64]:
@@ -210,5 +212,5 @@ def pooled(states: Tensor, measured: Tensor) -> NDArray[np.float64]:
     measured : Tensor, shape (batch, time), bool
         Padding may be on either side.
     """
-    # One by one: a sum over zeros at the padding would round otherwise than the text alone.
+    # One by one: a sum that includes zeros of the padding would round differently.
     return np.array([states[i][measured[i]].double().numpy().mean(axis=0) for i in range(len(states))])

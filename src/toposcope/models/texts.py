@@ -10,10 +10,10 @@ from toposcope.errors import ToposcopeError
 from toposcope.family.corpus import Corpus, read_text
 from toposcope.models.tokenizers import Tokenizer
 
-SHORTEST_LINE = 100
-"""Characters: shorter lines, such as headings, are no texts."""
-FEWEST_TOKENS = 2
-"""A text of one token predicts nothing, and has no context."""
+MIN_LINE = 100
+"""Characters; shorter lines are headings and the like."""
+MIN_TOKENS = 2
+"""A single token has no context and predicts nothing."""
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -23,11 +23,11 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ----------
     source : str
         A text file, a folder of ``.txt`` and ``.md`` files, ``"python-docs"``, ``"hf:owner/name"`` or
-        ``"hf:owner/name:config"`` (see `Corpus`). If empty, the part of the study's corpus that is never trained on.
+        ``"hf:owner/name:config"`` (see `Corpus`). If empty, the held-out part of the study's corpus.
     split, column : str
-        Which split and text column of a Hugging Face dataset.
+        Split and text column of a Hugging Face dataset.
     characters : int
-        How much of its beginning is read; 0 is all.
+        How many characters are read, from the beginning; 0 for all.
     """
 
     source: str = ""
@@ -45,9 +45,9 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Parameters
         ----------
         corpus : Corpus
-            Of which a part is read if no source is named.
+            Its held-out part is read if no source is named.
         corpus_sha256 : str
-            Of the text that runs were trained on; of another one, no part can be said to be held out.
+            Of the text that runs were trained on; of a different text, no part is known to be held out.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             whole = _read(corpus)
             if corpus_sha256 and text_key(whole) != corpus_sha256:
                 raise ToposcopeError(
-                    f"text {corpus.source}: no longer the corpus that was trained on, so no part of it is known to be "
+                    f"text {corpus.source}: differs from the corpus of the training, so no part of it is known to be "
                     "held out; restore it, or name a source under [text]"
                 )
             text = whole[round(len(whole) * (1 - corpus.validation_fraction)) :]
@@ -82,21 +82,21 @@ def text_key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def read_kept(path: Path) -> str:
-    """Read the text that a study keeps."""
+def read_saved_text(path: Path) -> str:
+    """Read the text that a study saved."""
     return path.read_bytes().decode(errors="surrogatepass")
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Tokens that a model reads at once.
+    """Tokens that a model reads in one sequence.
 
     Attributes
     ----------
     ids : tuple of int
     n_prefix : int
-        How many of them, from the first, are read and not measured: those that the tokenizer puts before a text, and in
-        a `Passage` the token that was predicted before.
+        How many of the first tokens are read but not measured: those that the tokenizer puts before a text, and in a
+        `Passage` the token that the sequence before predicted.
     """
 
     ids: tuple[int, ...]
@@ -104,14 +104,14 @@ class TokenSequence:
 
 
 def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[TokenSequence]:
-    """Cut up to `count` sequences of `length` tokens, the prefix included, at even distances.
+    """Cut up to `count` sequences of `length` tokens, including the prefix, at even distances.
 
-    They do not overlap, so a text that is shorter than all of them gives fewer: no token is taken twice.
+    They do not overlap, so a short text gives fewer.
 
     Raises
     ------
     ToposcopeError
-        If the text is shorter than one of them.
+        If the text is shorter than one sequence.
     """
     ids, prefix = tokenizer.encode(text).ids, tuple(tokenizer.prefix)
     inside = length - len(prefix)
@@ -126,25 +126,25 @@ def windows(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[To
 
 
 def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[TokenSequence]:
-    """Take `count` lines of at least `SHORTEST_LINE` characters, evenly spread; the first `length` tokens of each.
+    """Take `count` lines of at least `MIN_LINE` characters, evenly spread; the first `length` tokens of each.
 
-    Which lines are taken depends on the text alone, so models with different tokenizers read the same.
+    The choice depends on the text alone, so models with different tokenizers read the same lines.
 
     Raises
     ------
     ToposcopeError
         If there is no such line.
     """
-    found = [line.strip() for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE]
+    found = [line.strip() for line in text.splitlines() if len(line.strip()) >= MIN_LINE]
     if not found:
         raise ToposcopeError(
-            f'text: no line of {SHORTEST_LINE} characters; give another text, or cut = "windows" to take it as a whole'
+            f'text: no line of {MIN_LINE} characters; give another text, or cut = "windows" to take it as a whole'
         )
-    places = dict.fromkeys(round((len(found) - 1) * k / max(1, count - 1)) for k in range(count))
+    indices = dict.fromkeys(round((len(found) - 1) * k / max(1, count - 1)) for k in range(count))
     prefix = tuple(tokenizer.prefix)
-    sequences = [TokenSequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in places]
-    for i, sequence in zip(places, sequences, strict=True):
-        if len(sequence.ids) - len(prefix) < FEWEST_TOKENS:
+    sequences = [TokenSequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in indices]
+    for i, sequence in zip(indices, sequences, strict=True):
+        if len(sequence.ids) - len(prefix) < MIN_TOKENS:
             raise ToposcopeError(
                 f"text: the line that begins {found[i][:30]!r} has {len(sequence.ids) - len(prefix)} tokens of "
                 f"{tokenizer.location}; give a larger length, or the tokenizer of the model"
@@ -154,14 +154,14 @@ def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Toke
 
 @dataclass(frozen=True)
 class Passage:
-    """A whole text in consecutive windows, each token but the first predicted once.
+    """A whole text in consecutive windows, in which each token but the first is predicted once.
 
     Attributes
     ----------
     sequences : list of TokenSequence
-        Each begins with the last token of the one before, behind the tokenizer's prefix.
+        Each begins, after the tokenizer's prefix, with the last token of the one before.
     n_bytes : int
-        UTF-8 bytes of the text that is predicted.
+        UTF-8 bytes of the predicted text.
     """
 
     sequences: list[TokenSequence]
@@ -169,7 +169,7 @@ class Passage:
 
 
 def passage(text: str, tokenizer: Tokenizer, length: int) -> Passage:
-    """Cut a text for the loss on it.
+    """Cut a text into windows for the loss.
 
     Raises
     ------
@@ -181,9 +181,9 @@ def passage(text: str, tokenizer: Tokenizer, length: int) -> Passage:
     stride = length - len(prefix) - 1
     if stride < 1:
         raise ToposcopeError(f"text: windows of {length} tokens predict nothing; give a larger length")
-    if len(ids) < FEWEST_TOKENS:
+    if len(ids) < MIN_TOKENS:
         raise ToposcopeError(
-            f"text: {len(ids)} tokens of {tokenizer.location}; a loss needs {FEWEST_TOKENS}, give a longer text"
+            f"text: {len(ids)} tokens of {tokenizer.location}; a loss needs {MIN_TOKENS}, give a longer text"
         )
     starts = range(0, len(ids) - 1, stride)
     sequences = [TokenSequence((*prefix, *ids[start : start + stride + 1]), len(prefix) + 1) for start in starts]

@@ -1,4 +1,4 @@
-"""Text to tokens: as the model's own ``tokenizer.json`` says, or by characters as the family reads it."""
+"""Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.family.corpus import CHARACTERS
 
 BY_CHARACTERS = "characters"
-"""What a tokenizer by characters is called, in place of a file."""
-_LONE = re.compile("[\ud800-\udfff]")
+"""Names the tokenizer by characters, in place of a file."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Encoded(NamedTuple):
@@ -22,7 +22,7 @@ class Encoded(NamedTuple):
     ----------
     ids : list of int
     ends : list of int
-        Where in the text each token ends, in characters.
+        End of each token in the text, in characters.
     """
 
     ids: list[int]
@@ -35,21 +35,21 @@ class Tokenizer(Protocol):
     Attributes
     ----------
     location : str
-        What messages call it.
+        Its name in messages.
     key : bytes
-        What its tokens depend on.
+        Equal keys give equal tokens.
     prefix : sequence of int
         Tokens that it puts before every text, such as a beginning of sequence.
     """
 
     @property
     def location(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     @property
     def key(self) -> bytes:
-        """What its tokens depend on."""
+        """Equal keys give equal tokens."""
         ...
 
     @property
@@ -64,20 +64,20 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class CharacterTokenizer:
-    """Code points modulo 128, as the published family reads them."""
+    """Code points modulo 128, as in the published family."""
 
     location: str = BY_CHARACTERS
     key: bytes = BY_CHARACTERS.encode()
     prefix: Sequence[int] = ()
 
     def encode(self, text: str) -> Encoded:
-        """Return a token a character."""
+        """Return one token for each character."""
         return Encoded([ord(character) % CHARACTERS for character in text], list(range(1, len(text) + 1)))
 
 
 @dataclass(frozen=True)
 class FastTokenizer:
-    """A ``tokenizer.json``, read by the library that defines it; nothing in it is executed.
+    """A ``tokenizer.json``, read by the library tokenizers; nothing in it is executed.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class FastTokenizer:
     Raises
     ------
     ToposcopeError
-        On first use, if the file is not a tokenizer, or one that cannot read any text.
+        On first use, if the file is not a tokenizer or cannot read some text.
     """
 
     location: str
@@ -96,15 +96,15 @@ class FastTokenizer:
 
     @property
     def prefix(self) -> Sequence[int]:
-        """What the file's post-processor puts before a text."""
+        """Tokens that the file's post-processor puts before a text."""
         return self._opened[1]
 
     def encode(self, text: str) -> Encoded:
         """Return the tokens of the model's own vocabulary."""
-        # Half of a surrogate pair is no text to the library.
-        whole = _LONE.sub("\N{REPLACEMENT CHARACTER}", text)
+        # The library refuses half of a surrogate pair.
+        whole = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
         tokenizer, _ = self._opened
-        with self._told():
+        with self._naming_the_file():
             encoding = tokenizer.encode(whole, add_special_tokens=False)
         return Encoded(list(encoding.ids), [end for _, end in encoding.offsets])
 
@@ -113,27 +113,27 @@ class FastTokenizer:
         """Return the library's tokenizer and the prefix."""
         from tokenizers import Tokenizer
 
-        with self._told():
+        with self._naming_the_file():
             tokenizer = Tokenizer.from_str(self.key.decode())
             tokenizer.no_truncation()
             tokenizer.no_padding()
             prefix = _prefix(tokenizer)
-            # It would cut spaces off the places in the text.
+            # It would trim spaces off the offsets.
             tokenizer.post_processor = None
         return tokenizer, prefix
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Name the file in what the library says."""
+    def _naming_the_file(self) -> Iterator[None]:
+        """Turn an error of the library into one that names the file."""
         try:
             yield
         except Exception as error:  # the library raises plain ones
-            told = " ".join(str(error).split())[:100]
-            raise ToposcopeError(f"{self.location}: not a tokenizer ({told}); save or fetch it again") from error
+            reason = " ".join(str(error).split())[:100]
+            raise ToposcopeError(f"{self.location}: not a tokenizer ({reason}); save or fetch it again") from error
 
 
 def _prefix(tokenizer: Any) -> tuple[int, ...]:
-    """Return the special tokens before the first that is a text's own."""
+    """Return the special tokens before the first token of a text."""
     around = tokenizer.encode("a", add_special_tokens=True)
     if 0 not in around.special_tokens_mask:
         return ()

@@ -1,7 +1,6 @@
-"""Causal models of transformers: made of the weights a checkpoint holds, in the code that is part of transformers.
+"""Causal models of transformers, with the weights of a checkpoint.
 
-Nothing that comes with a checkpoint is executed: its configuration is JSON, and what in it names code elsewhere is left
-out.
+No code of a checkpoint is executed: its configuration is JSON, and entries that name code elsewhere are ignored.
 """
 
 import warnings
@@ -23,7 +22,7 @@ _CODE = {"auto_map", "custom_pipelines"} | {
     for prefix in ("", "_")
     for suffix in ("", "_internal")
 }
-"""Entries of a configuration that can name code elsewhere: modules beside the weights, kernels on the hub."""
+"""Entries of a configuration that can name code: modules beside the weights, kernels on the hub."""
 _CONTEXTS = ("max_position_embeddings", "max_seq_len")
 _UNLIMITED = 1 << 30
 
@@ -46,7 +45,7 @@ class TransformersModel:
         self.itemsize = int(embeddings.weight.itemsize)
 
     def states(self, tokens: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return wanted hidden states, from the model without its head."""
+        """Return some hidden states, from the model without its head."""
         module: nn.Module = self.module.base_model
         with _silence():
             out = module(input_ids=tokens, output_hidden_states=True, use_cache=False)
@@ -60,7 +59,7 @@ class TransformersModel:
 
 
 def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: torch.device) -> TransformersModel:
-    """Make a model of a checkpoint and its configuration, in the dtype most of its numbers are stored in.
+    """Make a model from a checkpoint and its configuration, in the dtype of most of its weights.
 
     Raises
     ------
@@ -78,12 +77,12 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
     weights = checkpoint.tensors()
     with _silence(), torch.random.fork_rng(devices=[]):
         try:
-            module, told = _made(transformers, content, weights)
-        except Exception as error:  # what a configuration from outside can raise is not to be listed
+            module, report = _made(transformers, content, weights)
+        except Exception as error:  # a configuration can raise anything
             raise ToposcopeError(
-                f"{checkpoint.location}: transformers cannot make a {content['model_type']} of it: {one_line(error)}"
+                f"{checkpoint.location}: transformers cannot build the {content['model_type']}: {one_line(error)}"
             ) from error
-    _check_whole(told, checkpoint)
+    _check_complete(report, checkpoint)
     return TransformersModel(module.to(device).eval(), checkpoint.location, device)
 
 
@@ -97,7 +96,7 @@ def _made(transformers: Any, content: dict[str, Any], weights: dict[str, Tensor]
         state_dict=weights,
         dtype=_dtype(weights),
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are told below, by name and shape
+        ignore_mismatched_sizes=True,  # reported below, by name and shape
     )
     return made
 
@@ -109,28 +108,28 @@ def _without_code(content: Any) -> Any:
 
 
 def _check_causal(transformers: Any, content: dict[str, Any], checkpoint: Checkpoint) -> None:
-    """Refuse what is no causal model, and what is one in name: BERT and its like, unless they are decoders."""
+    """Refuse models that are not causal, and those of masked tokens unless they are decoders."""
     from transformers.models.auto import modeling_auto as known
 
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ToposcopeError(
-            f"{checkpoint.location}: its configuration has model_type {kind!r}, no causal model of transformers "
-            f"{transformers.__version__}; only these are read, and no code that lies elsewhere"
+            f"{checkpoint.location}: its configuration has model_type {kind!r}, not a causal model of transformers "
+            f"{transformers.__version__}; only these are read, without code from elsewhere"
         )
     if kind in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not content.get("is_decoder"):
         raise ToposcopeError(
-            f"{checkpoint.location}: a model of masked tokens ({kind}), which sees what comes later; only causal "
+            f"{checkpoint.location}: a model of masked tokens ({kind}), which attends to later tokens; only causal "
             "models are read"
         )
 
 
-def _check_whole(told: dict[str, Any], checkpoint: Checkpoint) -> None:
-    """Refuse a model of which some weights are not the checkpoint's."""
-    wrong = [f"no weight {name}, which its configuration asks for" for name in sorted(told["missing_keys"])]
+def _check_complete(report: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse a model that does not get all its weights from the checkpoint."""
+    wrong = [f"no weight {name}, which its configuration requires" for name in sorted(report["missing_keys"])]
     wrong += [
-        f"{name} has shape {tuple(stored)}, its configuration asks for {tuple(asked)}"
-        for name, stored, asked in sorted(told["mismatched_keys"])
+        f"{name} has shape {tuple(stored)}, its configuration requires {tuple(expected)}"
+        for name, stored, expected in sorted(report["mismatched_keys"])
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -138,7 +137,7 @@ def _check_whole(told: dict[str, Any], checkpoint: Checkpoint) -> None:
 
 
 def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
-    """Return the floating-point dtype that most of the numbers are stored in."""
+    """Return the floating-point dtype of most of the weights."""
     counts: dict[torch.dtype, int] = {torch.float32: 0}
     for tensor in weights.values():
         if tensor.is_floating_point():
@@ -148,7 +147,7 @@ def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep transformers from writing to the terminal: what it has to say is told by errors here."""
+    """Keep transformers from writing to the terminal; its problems become errors here."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

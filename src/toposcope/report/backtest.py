@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
-from toposcope.forecasting.backtest import Split
-from toposcope.forecasting.line_up import DEFAULT
+from toposcope.forecasting.backtesting import Split
+from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.scores import scores, skills
 from toposcope.logs.formats.study import claims
 from toposcope.progress import Progress, silent
@@ -47,7 +47,7 @@ class Backtested:
     Attributes
     ----------
     rows : polars.DataFrame
-        From `toposcope.forecasting.backtest.backtest`.
+        From `toposcope.forecasting.backtest`.
     split : str
     unit : str
         Of the losses.

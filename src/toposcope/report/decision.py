@@ -10,9 +10,10 @@ import polars as pl
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.equal_flop_pairs import Learnt
-from toposcope.forecasting.decision.reasons import SIGNALS, reasons, short
+from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration
+from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
+from toposcope.forecasting.wording import short
 from toposcope.report.composing import Page
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.figures.decision import decision as draw_decision
@@ -68,22 +69,22 @@ def _draw_plan(material: DecisionMaterial) -> Drawn:
 
 
 def _draw_reliability(material: DecisionMaterial) -> Drawn | None:
-    learnt = material.advice.learnt
-    if learnt is None or learnt.judged is None:
+    learned = material.advice.learned
+    if learned is None or learned.judged is None:
         return None
-    judged = learnt.judged
+    judged = learned.judged
     return draw_reliability(
-        {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(learnt).items()},
+        {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(learned).items()},
         f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
     )
 
 
-def _probabilities(learnt: Learnt) -> dict[str, np.ndarray]:
-    if learnt.judged is None:
+def _probabilities(learned: LearnedCalibration) -> dict[str, np.ndarray]:
+    if learned.judged is None:
         return {}
     return {
-        "share of the bootstrap": Calibration(0.0).probability(learnt.judged.margins),
-        "recalibrated": learnt.probability,
+        "share of the bootstrap": Calibration(0.0).probability(learned.judged.margins),
+        "recalibrated": learned.probability,
     }
 
 
@@ -140,10 +141,10 @@ def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
 
 
 def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    learnt = material.advice.learnt
-    if learnt is None:
+    learned = material.advice.learned
+    if learned is None:
         return ()
-    judged = learnt.judged
+    judged = learned.judged
     scores: Table | None = None
     if judged is not None:
         weight = judged.pairs.weight
@@ -156,10 +157,10 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
-                for name, p in _probabilities(learnt).items()
+                for name, p in _probabilities(learned).items()
             ],
         )  # fmt: skip
-    return (*pictures, scores, say(sentence(learnt.remark)))
+    return (*pictures, scores, say(sentence(learned.remark)))
 
 
 def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.steps import LARGEST
+from toposcope.checkpoints.steps import MAX_STEP
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import identify_columns
@@ -274,7 +274,7 @@ def _number(value: Any, place: str) -> float | None:
 
 
 def _whole(number: float, place: str) -> int:
-    if not number.is_integer() or not 0 <= number <= LARGEST:
+    if not number.is_integer() or not 0 <= number <= MAX_STEP:
         raise _Odd(f"{place} is {number}; expected a whole number from 0")
     return int(number)
 

@@ -20,7 +20,7 @@ from toposcope.files import write_bytes, write_text
 from toposcope.integrity import diagnose, n_parameters
 from toposcope.logs import LogTable, log_beside
 from toposcope.models import Origin
-from toposcope.models.texts import read_kept, text_key
+from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
@@ -221,7 +221,7 @@ class _Runner:
             if not self.text_path.exists() or self.store.meta("text") != declared:
                 self._fail({Unit(name, WHOLE_RUN, "", "text", ""): str(error) for name in self.checkpoints})
                 return
-            content = read_kept(self.text_path)
+            content = read_saved_text(self.text_path)
         self.text_sha256 = text_key(content)
         self.store.set_meta("text_sha256", self.text_sha256)
 

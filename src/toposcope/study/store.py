@@ -22,8 +22,7 @@ from toposcope.study.kinds import PUBLISHED, kind_of
 
 SCHEMA_VERSION = "3"
 OLDER = ("1", "2")
-"""Versions that are brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 no ``kinds`` and no
-``log_targets``."""
+"""Brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from toposcope.experiments.early_stopping.stopping_rules import (
     grid,
     out_of_patience,
 )
-from toposcope.forecasting.forecast import Forecaster, RefusedError, Run
+from toposcope.forecasting.forecaster import Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.logs import Log
 from toposcope.probes import Feature
@@ -199,10 +199,10 @@ def gain_by(forecaster: Forecaster, logs: Iterable[Log]) -> Gain:
         Of complete runs. Of another run nothing is said, nor of one whose learning rates are no schedule, nor where the
         forecaster refuses.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, LoggedRun] = {}
     for log in logs:
         with suppress(ToposcopeError):
-            runs[log.name] = Run(log, planned(log, last_step=log.last_step or int(log.steps[-1])))
+            runs[log.name] = LoggedRun(log, planned(log, last_step=log.last_step or int(log.steps[-1])))
 
     def gain(run: str, step: int) -> float:
         seen = runs[run].log.until(step) if run in runs else None

@@ -6,9 +6,10 @@ import polars as pl
 from toposcope.analysis.trajectories import trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.published_study.predictions import predictions
-from toposcope.forecasting.backtest import complete_runs, siblings_of
-from toposcope.forecasting.forecast import RefusedError, Run
-from toposcope.forecasting.line_up import DEFAULT, line_up
+from toposcope.forecasting.backtesting import siblings_in_split
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.study import Study
 
 TABLE = {
@@ -74,12 +75,12 @@ def _ours(study: Study, asked: pl.DataFrame, protocol: str) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _default(run: Run, runs: tuple[Run, ...], fraction: float) -> float:
+def _default(run: LoggedRun, runs: tuple[LoggedRun, ...], fraction: float) -> float:
     """Return the final loss that the default foretells; NaN if every forecaster refuses."""
     seen = run.seen(fraction)
     if seen is None:
         return np.nan
     try:
-        return line_up(seen, run.schedule, siblings_of(run, runs, "size")).forecasts[DEFAULT].loss
+        return run_forecasters(seen, run.schedule, siblings_in_split(run, runs, "size")).forecasts[DEFAULT].loss
     except RefusedError:
         return np.nan

@@ -18,11 +18,11 @@ from toposcope.engine.pool import TaskFailure, Workers, shared
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks, study_features
-from toposcope.forecasting.backtest import complete_runs
-from toposcope.forecasting.forecast import Run
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.ridge import MOST_FAR, fit_ridge
-from toposcope.forecasting.forecasters.stack import BASE, BESIDE
+from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
 from toposcope.forecasting.scores import SKILLS, skills
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.study import Study
@@ -160,7 +160,7 @@ def topology_chance(study: Study, *, workers: int | None = None, progress: Progr
 
 
 def chance(
-    runs: Sequence[Run],
+    runs: Sequence[LoggedRun],
     blocks: Sequence[FeatureBlocks],
     remarks: Sequence[str] = (),
     *,
@@ -172,7 +172,7 @@ def chance(
 
     Parameters
     ----------
-    runs : list of Run
+    runs : list of LoggedRun
     blocks : list of FeatureBlocks
         One a fraction. Runs without features are left out there.
     remarks : list of str
@@ -227,7 +227,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:
         TOPOLOGY: (block.norms[:, :0], block.topology),
         BOTH: (block.norms, block.topology),
     }
-    names = [BASE.name, *(law.name for law in BESIDE)]
+    names = [BASE.name, *(law.name for law in OTHER_LAWS)]
     rows: list[tuple[object, ...]] = []
     errors: dict[str, list[float]] = {NORMS: [], BOTH: []}
     for fold in folds:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks
-from toposcope.forecasting.forecast import RefusedError, Run
-from toposcope.forecasting.forecasters.stack import BASE, BESIDE, FEWEST_RUNS, FEWEST_SIZES, features
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.stack import BASE, MIN_RUNS, MIN_SIZES, OTHER_LAWS, features
 from toposcope.typing import Indices, Matrix, Vector
 
 
@@ -70,7 +70,7 @@ class LeftOut(NamedTuple):
     notes: tuple[str, ...]
 
 
-def configuration(run: Run) -> str:
+def configuration(run: LoggedRun) -> str:
     """Name what runs share that differ in their seed alone: size, kind of schedule, peak rate, steps."""
     size = run.size[1]
     told = f"{size:.4g}" if isinstance(size, float) else size
@@ -78,12 +78,12 @@ def configuration(run: Run) -> str:
     return f"{told} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
 
 
-def left_out(runs: Sequence[Run], block: FeatureBlocks) -> LeftOut:
+def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
     """Leave out every configuration in turn, among the runs of the largest family.
 
     Parameters
     ----------
-    runs : list of Run
+    runs : list of LoggedRun
         Complete.
     block : FeatureBlocks
         Of one fraction. Runs without features, and those that a law refuses, are left out altogether.
@@ -112,7 +112,7 @@ def left_out(runs: Sequence[Run], block: FeatureBlocks) -> LeftOut:
     told = {block.runs[i] for fold in folds for i in fold.left}
     refused = [run.log.name for run in members if run.log.name not in told]
     if refused:
-        few = f"fewer than {FEWEST_RUNS} other runs of {FEWEST_SIZES} groups, or too little was logged"
+        few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
         notes.append(
             f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}: no forecast at {block.fraction:.0%}: {few}."
         )
@@ -121,12 +121,12 @@ def left_out(runs: Sequence[Run], block: FeatureBlocks) -> LeftOut:
 
 @dataclass(frozen=True, eq=False)
 class _Told:
-    run: Run
+    run: LoggedRun
     base: float
     row: Vector
 
 
-def _told(run: Run, fraction: float, siblings: Sequence[Run], sized: bool) -> _Told | None:
+def _told(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], sized: bool) -> _Told | None:
     """Return what the stack sees of a run; None if a law refuses it."""
     seen = run.seen(fraction)
     if seen is None:
@@ -140,9 +140,9 @@ def _told(run: Run, fraction: float, siblings: Sequence[Run], sized: bool) -> _T
 
 def _fold(group: str, place: Mapping[str, int], learned: Sequence[_Told], left: Sequence[_Told]) -> Fold | None:
     groups = tuple(configuration(told.run) for told in learned)
-    if not left or len(learned) < FEWEST_RUNS or len(set(groups)) < FEWEST_SIZES:
+    if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
         return None
-    names = [law.name for law in BESIDE]
+    names = [law.name for law in OTHER_LAWS]
     return Fold(
         family=left[0].run.log.family,
         group=group,

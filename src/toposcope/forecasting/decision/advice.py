@@ -1,142 +1,218 @@
-"""All that is said to who has a budget: what to train with it, and whether a run in progress should have it."""
+"""What to do with a budget: what to train, or whether a run in progress should have it (METHODS 10)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, decide
-from toposcope.forecasting.decision.equal_flop_pairs import Learnt, learn_calibration
-from toposcope.forecasting.decision.reasons import short
+from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale
+from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration, learn_calibration
+from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
 from toposcope.forecasting.scaling.planner import OverTraining, Plan, over_training, plan
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repeated
-from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw, fit_scaling_law
-from toposcope.logs import Log
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
+from toposcope.forecasting.wording import short
+from toposcope.logs import Log, read_log
 from toposcope.progress import Progress, silent
 
-STEADY = 0.99
-"""Share of its peak above which a learning rate has not begun to fall."""
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What else is to be told of a budget; None for what is not.
-
-    Attributes
-    ----------
-    inference_tokens : float or None
-        To be read or written over the model's life.
-    unique_tokens : float or None
-        Of the data, which are read again where they do not suffice.
-    over_training : float or None
-        How many times smaller than the compute-optimal one the model should be.
-    """
-
-    inference_tokens: float | None = None
-    unique_tokens: float | None = None
-    over_training: float | None = None
+MIN_PEAK_SHARE = 0.99
+"""Share of its peak below which a learning rate has begun to fall."""
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """The answer.
+    """What to do with a budget, and the law that says so.
 
     Attributes
     ----------
-    fitted : FittedLaw
+    fitted : FittedScalingLaw
     plan : Plan
         The best fresh run of the budget.
     decision : Decision or None
         None without a run in progress.
-    learnt : Learnt or None
-        How sure the decision may be; None without one.
+    learned : LearnedCalibration or None
+        How the probability of the decision was calibrated; None without one.
     over_training, repeated, inference
-        What was wished for; else None.
+        What was asked for; else None.
     frontiers : list of Frontier
-        How N* grows with compute by each approach of Hoffmann et al. 2022 that can be taken, the law first.
+        How N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first.
     notes : tuple of str
         What was assumed or ignored, a sentence each.
     """
 
-    fitted: FittedLaw
+    fitted: FittedScalingLaw
     plan: Plan
     decision: Decision | None
-    learnt: Learnt | None
+    learned: LearnedCalibration | None
     over_training: OverTraining | None
     repeated: RepeatedPlan | None
     inference: InferencePlan | None
     frontiers: list[Frontier]
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        if self.decision is not None:
+            return f"<Advice: {self.decision.answer}, probability that scaling wins {self.decision.probability:.2f}>"
+        N, D, loss = short(self.plan.N.value), short(self.plan.D.value), self.plan.loss.value
+        return f"<Advice: {N} parameters on {D} tokens for {self.plan.budget_flops:.3g} FLOP, loss {loss:.3f}>"
 
-def advise(
-    points: Points,
-    budget: float,
-    run: RunInProgress | None = None,
-    wishes: Wishes | None = None,
+
+def decide(
+    points: Points | str | Path,
     *,
-    notes: Sequence[str] = (),
+    budget: float | None = None,
+    extra: float | None = None,
+    log: Log | str | Path | None = None,
+    parameters: float | None = None,
+    tokens: float | None = None,
+    cool_down: float | None = None,
+    family: str | None = None,
+    over_train: float | None = None,
+    unique_tokens: float | None = None,
+    inference_tokens: float | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Advice:
-    """Fit the scaling law to points and answer by it.
+    """Decide what to train with a budget, or whether to continue a run in progress or to train a larger model.
+
+    The scaling law L = E + A / N^alpha + B / D^beta is fitted to the points, and its uncertainty calibrated on pairs of
+    their runs (METHODS 10).
 
     Parameters
     ----------
-    points : Points
-        Of one family.
-    budget : float
-        Floating-point operations; those of the run in progress if there is one.
-    run : RunInProgress, optional
-    wishes : Wishes, optional
-    notes : sequence of str
-        What was assumed before.
+    points : Points, str or Path
+        Losses of earlier runs; a path is a table with columns N, D and loss, perhaps run and family.
+    budget : float, optional
+        Floating-point operations to train a model with. Give either this or `extra`.
+    extra : float, optional
+        Floating-point operations for the run in progress or, in its place, for a fresh one.
+    log : Log, str or Path, optional
+        Of the run in progress.
+    parameters, tokens : float, optional
+        Of the run in progress, if its log lacks them; the tokens it was trained on so far.
+    cool_down : float, optional
+        Share of the steps spent on cool-down. Default: 0.2 for points along runs at a constant rate, else 0.
+    family : str, optional
+        Whose points to fit, where they are of several.
+    over_train : float, optional
+        Compare with a model this many times smaller than the compute-optimal one.
+    unique_tokens : float, optional
+        Of the data; more tokens are repetitions.
+    inference_tokens : float, optional
+        Over the model's life, paid from the same budget.
     resamples, seed : int
         Of the bootstrap.
     progress : callable
 
+    Returns
+    -------
+    Advice
+
     Raises
     ------
     ToposcopeError
-        If the points tell no law, or a number makes no sense.
+        If the points do not determine a law, arguments do not go together, or a number is out of range.
+
+    Examples
+    --------
+    >>> from itertools import product
+    >>> grid = list(product((5e7, 1e8, 2e8, 4e8, 8e8), (5e9, 2e10, 8e10)))
+    >>> N, D = (np.array(axis) for axis in zip(*grid, strict=True))
+    >>> points = Points(N, D, 1.8 + 400 / N**0.34 + 2000 / D**0.36)
+    >>> decide(points, budget=1e21, resamples=20)
+    <Advice: 2.2B parameters on 75.7B tokens for 1e+21 FLOP, loss 2.277>
     """
-    fitted = fit_scaling_law(points, resamples=resamples, seed=seed, progress=progress)
-    planned = plan(fitted, budget)
-    learnt = learn_calibration(points, seed) if run is not None else None
+    _check(budget, extra, log, parameters, tokens, cool_down)
+    points = points_of_family(points, family)
+    run: RunInProgress | None = None
+    assumed: tuple[str, ...] = ()
+    if extra is not None:
+        run, assumed = _run_in_progress(points, log, parameters, tokens, extra, cool_down, unique_tokens)
+    flops = extra if extra is not None else float(budget or 0)
+    fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
+    law, best = fitted.law, plan(fitted, flops)
+    learned = learn_calibration(points, seed) if run is not None else None
     decision = None
-    if run is not None and learnt is not None:
-        decision = decide(fitted.law, fitted.bootstrap, run, learnt.calibration)
-    law, wishes = fitted.law, wishes or Wishes()
-    unique, served, k = wishes.unique_tokens, wishes.inference_tokens, wishes.over_training
-    repeated = plan_repeated(law, budget, unique) if unique is not None else None
-    told = [*notes, *points.remarks, *fitted.remarks, *planned.remarks, *(repeated.remarks if repeated else ())]
-    if learnt is not None:
-        told.append(learnt.remark)
+    if run is not None and learned is not None:
+        decision = continue_or_scale(law, fitted.bootstrap, run, learned.calibration)
+    repeated = plan_repeated(law, flops, unique_tokens) if unique_tokens is not None else None
+    notes = [*assumed, *points.remarks, *fitted.remarks, *best.remarks, *(repeated.remarks if repeated else ())]
+    if learned is not None:
+        notes.append(learned.remark)
     frontiers, refused = approaches(fitted, seed=seed)
-    told += [f"no cross-check by {name}: {why}" for name, why in refused.items()]
+    notes += [f"no cross-check by {name}: {reason}" for name, reason in refused.items()]
     return Advice(
         fitted=fitted,
-        plan=planned,
+        plan=best,
         decision=decision,
-        learnt=learnt,
-        over_training=over_training(law, budget, k) if k is not None else None,
+        learned=learned,
+        over_training=over_training(law, flops, over_train) if over_train is not None else None,
         repeated=repeated,
-        inference=best_for_budget(law, budget, served) if served is not None else None,
+        inference=best_for_budget(law, flops, inference_tokens) if inference_tokens is not None else None,
         frontiers=frontiers,
-        notes=tuple(dict.fromkeys(told)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:
-    """Return the share of the steps that the cool-down takes on either arm, and why, as a sentence.
+def _check(
+    budget: float | None,
+    extra: float | None,
+    log: Log | str | Path | None,
+    parameters: float | None,
+    tokens: float | None,
+    cool_down: float | None,
+) -> None:
+    """Refuse arguments that do not go together."""
+    if (budget is None) == (extra is None):
+        raise ToposcopeError("give either a budget, for what to train, or extra compute, for a run in progress")
+    for name, flops in (("budget", budget), ("extra", extra)):
+        if flops is not None and not (isfinite(flops) and flops > 0):
+            raise ToposcopeError(
+                f"{name} {flops:g}: expected a number of floating-point operations above 0, as in 1e21"
+            )
+    of_a_run = {"log": log, "parameters": parameters, "tokens": tokens, "cool-down": cool_down}
+    given = [name for name, value in of_a_run.items() if value is not None]
+    if budget is not None and given:
+        raise ToposcopeError(f"{given[0]}: it belongs to a run in progress; give extra compute in place of a budget")
+    missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]
+    if extra is not None and log is None and missing:
+        raise ToposcopeError(f"{missing[0]} of the run in progress missing; give it, or the log of the run")
 
-    Points that lie along runs are of losses before a cool-down, unless the runs had begun theirs: both arms then need
-    one. Points of one for a run are of its end, and the law counts the tokens of the cool-down as they are.
+
+def _run_in_progress(
+    points: Points,
+    log: Log | str | Path | None,
+    parameters: float | None,
+    tokens: float | None,
+    extra: float,
+    cool_down: float | None,
+    unique_tokens: float | None,
+) -> tuple[RunInProgress, tuple[str, ...]]:
+    """Return the run in progress and what was assumed of it."""
+    if log is not None and not isinstance(log, Log):
+        log = read_log(log)
+    assumed: tuple[str, ...] = ()
+    if log is None:
+        N0, D0 = float(parameters or 0), float(tokens or 0)
+    else:
+        N0, D0, known = run_of_log(log, points, parameters, tokens)
+        assumed = (known, *log.remarks)
+    share, reason = cool_down_of(points, log, cool_down)
+    run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
+    return run, (*assumed, reason, *(beyond_plan(log, run) if log is not None else ()))
+
+
+def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:
+    """Return the share of the steps that either arm spends on cool-down, and a sentence on why.
+
+    Points along runs are losses before a cool-down, unless the run has begun it: both arms then need one. Where each
+    point is the end of a run, the tokens of its cool-down are among its tokens.
     """
     if declared is not None:
         return declared, f"the cool-down takes {100 * declared:.0f}% of the steps of either arm, as declared"
@@ -145,44 +221,44 @@ def cool_down_of(points: Points, log: Log | None = None, declared: float | None 
             "each point is the end of a run, taken to be annealed: tokens of the cool-down are among the tokens of "
             "either arm, and no others are set aside"
         )
-    if log is not None and _falls(log):
+    if log is not None and _is_decaying(log):
         return 0.0, "the learning rate of the run falls already: no further cool-down is set aside"
     return COOL_DOWN, (
         f"points lie along runs at constant rate: {100 * COOL_DOWN:.0f}% of the steps of either arm are its cool-down, "
-        "whose tokens count half; losses are told before the drop at its end, which is taken as equal on both arms"
+        "whose tokens count half; losses are those before the drop at its end, which is taken as equal on both arms"
     )
 
 
 def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:
-    """Return, as a sentence, that the budget goes beyond the schedule that the run was planned with; else nothing."""
+    """Return a sentence if the budget goes beyond the schedule that the run was planned with; else nothing."""
     planned = np.nan if log.last_step is None else log.tokens_per_step * log.last_step
     end = run.tokens_if_continued
     if not planned < end:
         return ()
-    told = f"the run is planned to {short(planned)} tokens, the budget takes it to {short(end)}: "
-    if _falls(log):
-        return (told + "its learning rate falls already, and what it costs to raise it again is not in the law",)
-    return (told + "its schedule has to be stretched to there",)
+    beyond = f"the run is planned to {short(planned)} tokens, the budget takes it to {short(end)}: "
+    if _is_decaying(log):
+        return (beyond + "its learning rate falls already, and what it costs to raise it again is not in the law",)
+    return (beyond + "its schedule has to be stretched to there",)
 
 
-def _falls(log: Log) -> bool:
+def _is_decaying(log: Log) -> bool:
     rates = log.learning_rate[np.isfinite(log.learning_rate)]
-    return len(rates) > 1 and bool(rates[-1] < STEADY * rates.max() and rates.argmax() < len(rates) - 1)
+    return len(rates) > 1 and bool(rates[-1] < MIN_PEAK_SHARE * rates.max() and rates.argmax() < len(rates) - 1)
 
 
 def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:
-    """Return N0 and D0 of a run, from its log or as declared, and what is not known of it, as a sentence.
+    """Return N0 and D0 of a run, from its log or as declared, and a sentence on what is known of it.
 
     Raises
     ------
     ToposcopeError
-        If nothing tells N0 or D0, or the run cannot be compared with the points.
+        If N0 or D0 is unknown, or the run cannot be compared with the points.
     """
     N0 = log.parameters if parameters is None else parameters
     D0 = log.tokens_per_step * float(log.steps[-1]) if tokens is None else tokens
     for what, option, value in (("parameters", "--parameters", N0), ("tokens", "--tokens", D0)):
         if not value > 0:
-            raise ToposcopeError(f"{log.name}: the log does not tell the run's {what}; give {option}")
+            raise ToposcopeError(f"{log.name}: the log lacks the run's {what}; give {option}")
     per_byte = any("per byte" in remark for remark in points.remarks)
     if log.unit.endswith("per byte") != per_byte:
         raise ToposcopeError(
@@ -194,5 +270,5 @@ def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float
         raise ToposcopeError(f"{log.name}: of family {log.family}, the points of {', '.join(sorted(families))}")
     known = f"{log.name}: {short(N0)} parameters, {short(D0)} tokens so far"
     if not (log.family and families):
-        known += "; nothing tells whether it shares data, tokenizer and recipe with the points, which the law is of"
+        known += "; whether it shares data, tokenizer and recipe with the points, as the law assumes, is unknown"
     return N0, D0, known

@@ -1,8 +1,8 @@
 """From a bootstrap to a probability that holds: recalibration on decisions whose outcome is known (METHODS 10).
 
-The laws of a bootstrap agree too well: they share what no law of N and D tells of a run, its shape, seed and
-hyperparameters. So each of them is blurred by a normal error of `blur` nats, which is learnt from pairs of runs that
-the law had not seen. With no blur the probability is the bare share of the laws.
+The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. So each of them
+is blurred by a normal error of `blur` nats, which is learned from pairs of runs that the law had not seen. With no blur
+the probability is the plain share of the laws.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from toposcope.typing import Matrix, Vector
 Flags = NDArray[np.bool_]
 
 BLURS = (1e-5, 1.0)
-"""Nats among which the blur is looked for."""
+"""Nats between which the blur is searched."""
 GRID = 61
 LIKELY = 3.0
 """Factor within which the blur of one collection of runs is that of another, as one standard deviation: 0.06 nats
@@ -26,14 +26,14 @@ CLOSEST = 1e-3
 
 @dataclass(frozen=True)
 class Calibration:
-    """How probabilities are made of margins.
+    """A probability from margins.
 
     Attributes
     ----------
     blur : float
-        Nats, standard deviation: what N and D do not tell of the difference of two runs.
+        Nats: standard deviation of the part of the difference of two runs that N and D do not explain.
     n_pairs, n_runs : int
-        What it was learnt from, beside the shipped one; 0 if it is the shipped one.
+        Number of pairs and runs it was learned from; 0 for the shipped one.
     """
 
     blur: float
@@ -65,7 +65,7 @@ class Calibration:
 
 
 SHIPPED = Calibration(0.029)
-"""Where a user's own points do not tell: the geometric mean of the blurs of two public collections of runs
+"""Used where the user's own runs are too few: the geometric mean of the blurs of two public collections of runs
 (`benchmarks/decision.py`)."""
 
 

@@ -162,7 +162,7 @@ class Decision:
     signals: tuple[Signal, ...]
 
 
-def decide(
+def continue_or_scale(
     law: ScalingLaw, bootstrap: Sequence[ScalingLaw], run: RunInProgress, calibration: Calibration = SHIPPED
 ) -> Decision:
     """Decide whether a run should go on or a fresh one of another size should begin.

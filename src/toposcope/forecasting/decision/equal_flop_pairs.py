@@ -1,4 +1,4 @@
-"""Pairs of runs that settle which was better, to continue or to scale, at equal compute (METHODS 10)."""
+"""Pairs of runs that show which was better at equal compute, to continue or to scale (METHODS 10)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import SHIPPED, Calibration, fit_calibration
-from toposcope.forecasting.forecast import RefusedError
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw, fit_scaling_law
-from toposcope.logs.points import Points
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 Labels = NDArray[np.str_]
-Fit = Callable[[Points], FittedLaw]
+Fit = Callable[[Points], FittedScalingLaw]
 
-LARGER = 1.3
-"""Least ratio of the sizes of a pair: between sizes nearer than that there is little to decide."""
-MOST_SUNK = 0.95
-"""Largest share of its tokens that the run had behind it at the decision."""
-PAIRS_OF_RUNS = 40
-"""Most pairs of points drawn from the same two runs, which tell little more than the first few of them."""
-POINTS_OF_RUN = 24
-"""Most points kept of a run: neighbours on a curve tell the same."""
-FOLDS = 4
-FEWEST_RUNS = 8
-"""Below, folds hold no two runs of different size, or leave too few to fit a law to."""
+MIN_SIZE_RATIO = 1.3
+"""Of a pair: between closer sizes there is little to decide."""
+MAX_SUNK_SHARE = 0.95
+"""Share of its tokens that the run had behind it at the decision."""
+MAX_PAIRS_OF_RUNS = 40
+"""Pairs of points drawn from the same two runs; more add little information."""
+MAX_POINTS_OF_RUN = 24
+"""Neighbours on a curve add little information."""
+N_FOLDS = 4
+MIN_RUNS = 8
+"""With fewer, folds hold no two runs of different size, or leave too few to fit a law to."""
 RESAMPLES = 100
 """Of the bootstrap of each law that judges pairs."""
 
@@ -93,7 +93,7 @@ class Pairs:
         weight: Vector = 1.0 / count[group.ravel()]
         return weight
 
-    def foretold(self, law: ScalingLaw) -> Vector:
+    def predicted_margin(self, law: ScalingLaw) -> Vector:
         """Return the margin by a law, shape (n,)."""
         return law.loss(self.N0, self.D) - law.loss(self.N1, self.D1)
 
@@ -104,7 +104,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Pairs, with what a law says of them that has not seen their runs.
+    """Pairs, with their margins by a law that was not fitted to their runs.
 
     Attributes
     ----------
@@ -133,21 +133,21 @@ class Judged:
         return len({*self.pairs.run.tolist(), *self.pairs.other.tolist()})
 
     def where(self, kept: NDArray[np.bool_]) -> "Judged":
-        """Return some of them."""
+        """Return some of the pairs."""
         return Judged(self.pairs.where(kept), self.margin[kept], self.margins[kept])
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
-    """A calibration, and how probabilities fared on the pairs that it was learnt from.
+class LearnedCalibration:
+    """A calibration, and the pairs of runs that it was learned from.
 
     Attributes
     ----------
     calibration : Calibration
     judged : Judged or None
-        None where the points do not tell, and the shipped calibration is taken.
+        None where the points are too few, and the shipped calibration is used.
     probability : ndarray, shape (n,)
-        Of each pair, by what was learnt without its runs.
+        That scaling wins each pair, by a calibration learned without its runs.
     remark : str
     """
 
@@ -157,54 +157,56 @@ class Learnt:
     remark: str
 
 
-def learn_calibration(points: Points, seed: int = 0) -> Learnt:
-    """Learn from a collection of runs how sure its scaling law may be.
+def learn_calibration(points: Points, seed: int = 0) -> LearnedCalibration:
+    """Calibrate the probabilities of decisions on pairs of the runs themselves.
 
-    Where its runs are too few, or tell no law when some are held out, the shipped calibration is taken, and said so.
+    Where the runs are too few, or determine no law when some are held out, the shipped calibration is used, with a
+    remark.
     """
-    few = _too_few(points)
-    if not few:
+    problem = _too_few(points)
+    if not problem:
         points = thinned(points)
-        fit = remembered(partial(fit_scaling_law, resamples=RESAMPLES, seed=seed))
+        fit = cached_by_runs(partial(scaling_law, resamples=RESAMPLES, seed=seed))
         try:
-            judged, probability = recalibrated_out_of_fold(points, folds_of(points, FOLDS, seed), fit, seed)
+            judged, probability = recalibrated_out_of_fold(points, folds_of(points, N_FOLDS, seed), fit, seed)
         except RefusedError as error:
-            few = f"with runs held out they tell no law ({error})"
+            problem = f"with runs held out they determine no law ({error})"
         else:
             if len(judged):
-                learnt = calibration_of(judged)
+                calibration = calibration_of(judged)
                 remark = (
                     f"probabilities are recalibrated on {len(judged):,} pairs of {judged.n_runs} of these runs, held "
-                    f"out from law and calibration: two runs differ by {learnt.blur:.3f} nats beyond what N and D tell"
+                    f"out from law and calibration: two runs differ by {calibration.blur:.3f} nats beyond what N and D "
+                    "explain"
                 )
-                return Learnt(learnt, judged, probability, remark)
-            few = "no two of them of different size can be set to equal compute"
+                return LearnedCalibration(calibration, judged, probability, remark)
+            problem = "no two of them of different size have equal compute at any point"
     remark = (
-        f"these runs cannot tell how sure their law may be: {few}; probabilities are recalibrated as on other runs, "
-        f"which differ by {SHIPPED.blur:.3f} nats beyond what N and D tell"
+        f"probabilities cannot be calibrated on these runs: {problem}; they are calibrated on other runs, which differ "
+        f"by {SHIPPED.blur:.3f} nats beyond what N and D explain"
     )
-    return Learnt(SHIPPED, None, np.empty(0), remark)
+    return LearnedCalibration(SHIPPED, None, np.empty(0), remark)
 
 
 def _too_few(points: Points) -> str:
     n_runs = len(np.unique(points.run))
-    return f"there are {n_runs}, and at least {FEWEST_RUNS} are needed" if n_runs < FEWEST_RUNS else ""
+    return f"there are {n_runs}, and at least {MIN_RUNS} are needed" if n_runs < MIN_RUNS else ""
 
 
-def remembered(fit: Fit) -> Fit:
-    """Return a fit that is not done again for runs it was given before: any two folds are held out in two orders."""
-    known: dict[bytes, FittedLaw] = {}
+def cached_by_runs(fit: Fit) -> Fit:
+    """Cache a fit by its runs: any two folds are held out in two orders."""
+    fits: dict[bytes, FittedScalingLaw] = {}
 
-    def recall(points: Points) -> FittedLaw:
+    def fit_once(points: Points) -> FittedScalingLaw:
         runs = points.run.tobytes()
-        if runs not in known:
-            known[runs] = fit(points)
-        return known[runs]
+        if runs not in fits:
+            fits[runs] = fit(points)
+        return fits[runs]
 
-    return recall
+    return fit_once
 
 
-def thinned(points: Points, most: int = POINTS_OF_RUN) -> Points:
+def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
     """Return at most so many points of each run, the first and the last among them, evenly spaced in log order."""
     kept = np.zeros(len(points), dtype=bool)
     for name in np.unique(points.run):
@@ -214,7 +216,7 @@ def thinned(points: Points, most: int = POINTS_OF_RUN) -> Points:
     return points.where(kept)
 
 
-def equal_flop_pairs(points: Points, seed: int = 0, most: int = PAIRS_OF_RUNS) -> Pairs:
+def equal_flop_pairs(points: Points, seed: int = 0, most: int = MAX_PAIRS_OF_RUNS) -> Pairs:
     """Draw pairs in which a larger run took no more compute than the run it is compared with.
 
     Parameters
@@ -228,13 +230,13 @@ def equal_flop_pairs(points: Points, seed: int = 0, most: int = PAIRS_OF_RUNS) -
     Returns
     -------
     Pairs
-        Perhaps none.
+        May be empty.
     """
     of_run = [np.flatnonzero(points.run == name) for name in np.unique(points.run)]
     drawn = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for first in of_run:
         for second in of_run:
-            if points.N[second[0]] < LARGER * points.N[first[0]]:
+            if points.N[second[0]] < MIN_SIZE_RATIO * points.N[first[0]]:
                 continue
             ends, others = _possible(points, first, second)
             if len(ends) > most:
@@ -253,7 +255,7 @@ def _possible(points: Points, first: Indices, second: Indices) -> tuple[Indices,
     sunk = 1 - points.C[others] / points.C[ends]
     # Of a run with several points the decision lies where it is known: not before the first of them.
     began = points.D[first].min() if len(first) > 1 else 0.0
-    possible = (sunk >= 0) & (sunk <= MOST_SUNK) & (sunk * points.D[ends] >= began)
+    possible = (sunk >= 0) & (sunk <= MAX_SUNK_SHARE) & (sunk * points.D[ends] >= began)
     return ends[possible], others[possible]
 
 
@@ -270,19 +272,19 @@ def folds_of(points: Points, n_folds: int, seed: int = 0) -> Indices:
     return np.array([fold[name] for name in points.run.tolist()], dtype=np.int64)
 
 
-def judge(pairs: Pairs, fitted: FittedLaw) -> Judged:
-    """Let a law say what it holds of pairs.
+def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
+    """Predict the margins of pairs by a law.
 
     Raises
     ------
     ToposcopeError
-        If it has seen a run of theirs.
+        If it was fitted to one of their runs.
     """
     seen = {*fitted.points.run.tolist()} & {*pairs.run.tolist(), *pairs.other.tolist()}
     if seen:
         raise ToposcopeError(f"run {min(seen)}: the law that should judge it was fitted to it")
-    margins = np.stack([pairs.foretold(law) for law in fitted.bootstrap], axis=1)
-    return Judged(pairs, pairs.foretold(fitted.law), margins)
+    margins = np.stack([pairs.predicted_margin(law) for law in fitted.bootstrap], axis=1)
+    return Judged(pairs, pairs.predicted_margin(fitted.law), margins)
 
 
 def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> Judged:
@@ -301,7 +303,7 @@ def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) 
     Raises
     ------
     RefusedError
-        If the points of the other folds tell no law.
+        If the points of the other folds determine no law.
     """
     return together([_judged_inside(points, folds == number, fit, seed) for number in np.unique(folds)])
 
@@ -309,10 +311,10 @@ def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) 
 def recalibrated_out_of_fold(
     points: Points, folds: Indices, fit: Fit, seed: int = 0, prior: Calibration | None = SHIPPED
 ) -> tuple[Judged, Vector]:
-    """Judge the pairs inside each fold, and give each a probability by what is learnt from the other folds alone.
+    """Judge the pairs inside each fold, and give each a probability learned from the other folds alone.
 
-    Neither the law nor the calibration has seen a run of the pair, nor has any law that the calibration was learnt
-    from: inside the other folds it is learnt fold by fold again.
+    Neither the law nor the calibration has seen a run of the pair, nor has any law that the calibration was learned
+    from: inside the other folds it is learned fold by fold again.
 
     Returns
     -------

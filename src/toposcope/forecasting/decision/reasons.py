@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER, Decision, Signal
+from toposcope.forecasting.wording import short
 
-LARGE = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 SIGNALS = {
     "score": "the score turned to capacity-limited",
     "tokens per parameter": f"D/N = {TOKENS_PER_PARAMETER:g}",
@@ -19,16 +17,6 @@ def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:
     """Return the answer and its reasons, a sentence each, the answer first; with or without the signals to stop."""
     told = (_signal(decision, signal) for signal in decision.signals) if signals else ()
     return (_answer(decision), *_reasons(decision), *told)
-
-
-def short(value: float) -> str:
-    """Write a count of parameters or tokens to three digits, with k, M, B or T."""
-    if not np.isfinite(value):
-        return "no end of"
-    for unit, letter in LARGE:
-        if value >= unit * 0.9995:
-            return f"{value / unit:.3g}{letter}"
-    return f"{value:.3g}"
 
 
 def _answer(decision: Decision) -> str:

@@ -8,16 +8,16 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import Forecast, RefusedError, Run, curve_steps, end_steps, fraction_seen
-from toposcope.forecasting.forecasters.siblings import kin, of_other_sizes
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, end_steps, fraction_seen
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Steps, Vector
 
 
 @dataclass(frozen=True, eq=False)
-class FittedLaw:
-    """A law, fitted.
+class FittedLossCurve:
+    """The loss over the steps of one schedule, by a law that was fitted to its beginning.
 
     Attributes
     ----------
@@ -51,16 +51,16 @@ class FittedLaw:
 
 
 class LawForecaster(ABC):
-    """What fits a law."""
+    """Forecasts by a law; a subclass has a `name` and fits the law."""
 
     name: str
 
     @abstractmethod
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> FittedLaw:
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit the law to what was seen; arguments and errors as those of `fit`."""
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> Forecast:
-        """Forecast, and foretell the siblings from the same fraction, each without the runs of its size.
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+        """Forecast the run, and the siblings from the same fraction, each without the runs of its size.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class LawForecaster(ABC):
             If the forecaster cannot say anything honest here.
         """
         fitted = self.law(log, schedule, siblings)
-        errors, relatives = self.errors(log, schedule, siblings)
+        errors, relatives = self._errors(log, schedule, siblings)
         steps = curve_steps(log, schedule)
         return Forecast(
             forecaster=self.name,
@@ -81,25 +81,26 @@ class LawForecaster(ABC):
             remarks=fitted.remarks,
         )
 
-    def errors(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return log(foretold / final) of the siblings that can be foretold, and which are of the log's family."""
-        runs = tuple(kin(log, siblings))
-        found = sibling_errors(self, runs, fraction_seen(log, schedule))
-        told = np.isfinite(found)
+    def _errors(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
+        """Return log(predicted / final) of the siblings that can be forecast, and which are of the log's family."""
+        runs = tuple(usable_siblings(log, siblings))
+        errors = _sibling_errors(self, runs, fraction_seen(log, schedule))
+        known = np.isfinite(errors)
         relatives = np.array([run.log.family == log.family for run in runs], dtype=bool)
-        return found[told], relatives[told]
+        return errors[known], relatives[known]
 
 
 @lru_cache(maxsize=512)
-def sibling_errors(forecaster: LawForecaster, runs: tuple[Run, ...], fraction: float) -> Vector:
-    """Return log(foretold / final) of each run, each foretold without the runs of its size; NaN if it cannot be."""
-    found = np.full(len(runs), np.nan)
+def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
+    """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
+    errors = np.full(len(runs), np.nan)
     for i, run in enumerate(runs):
         seen = run.seen(fraction)
         if seen is None:
             continue
         try:
-            found[i] = np.log(forecaster.law(seen, run.schedule, of_other_sizes(run, runs)).final() / run.final())
+            law = forecaster.law(seen, run.schedule, of_other_sizes(run, runs))
+            errors[i] = np.log(law.final() / run.final())
         except RefusedError:
             continue
-    return found
+    return errors

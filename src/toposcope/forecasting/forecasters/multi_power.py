@@ -1,191 +1,195 @@
-"""``multi_power``: L0 + A (S1 + S_W)^-a - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-g S_k)^-b].
+"""``multi_power``: the multi-power law; its decay terms are the siblings', its power law is the run's own (METHODS 9).
 
-A power law of the summed learning rate, less what every fall of the rate has gained since (METHODS 9).
-Source: Luo et al. 2025, "A Multi-Power Law for Loss Curve Prediction Across Learning Rate Schedules".
+B, C, b and g are fitted to the siblings together, with L0, A and a of each size its own: each size is tried once on a
+grid of C, b, g and B, and for every cell and exponent a, L0 and A are solved for. Sizes are combined by adding their
+profile likelihoods, n / 2 log of the sum of squares. So a size weighs by how well it is fitted, one without information
+adds nothing, and leaving one out costs a subtraction.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import RefusedError, Run
-from toposcope.forecasting.forecasters.falls import Falls, falls, gained, summed
-from toposcope.forecasting.forecasters.fitted_falls import Curve, fit_curves
-from toposcope.forecasting.forecasters.law_forecaster import FittedLaw, LawForecaster
-from toposcope.forecasting.forecasters.shared_falls import Shared, best_shared, likelihoods
-from toposcope.forecasting.forecasters.siblings import kin
-from toposcope.forecasting.forecasters.variable_projection import fit_power_law
-from toposcope.forecasting.forecasters.window import FEWEST, LATE, window
-from toposcope.forecasting.memory import remembered
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+from toposcope.forecasting.forecasters.multi_power_law import (
+    MIN_CURVE_POINTS,
+    MIN_RESIDUAL_SCALE,
+    Curve,
+    DecayTerms,
+    check_schedules,
+    curve_of,
+    joined,
+    lr_decay_terms,
+    summed_rate,
+)
+from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL, fit_power_law
+from toposcope.forecasting.forecasters.window import LATE_SHARE, MIN_POINTS, window
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import usable_siblings
 from toposcope.logs import Log
 from toposcope.typing import Matrix, Steps, Vector
 
-FEWEST_SCHEDULES = 3
-"""For the five parameters of the falls and the level that they start from."""
-APART = 0.05
-"""Share of the peak; schedules that are never further apart are one."""
-COMPARED = 65
-"""Evenly spaced places of a run at which schedules are compared."""
-SIBLINGS_SEEN = 0.9
+CELLS = tuple(product(np.geomspace(1e-4, 1, 9), (0.2, 0.4, 0.7, 1.2, 2.0), (0.2, 0.5, 0.8, 1.2)))
+"""C, b and g, rates in units of the peak."""
+GAIN_SIZES = np.geomspace(0.01, 2, 48)
+"""B, in the unit of the loss: the gain from a decay of the whole peak."""
+EXPONENTS = np.geomspace(0.08, 1.4, 14)
+MIN_LOG_LIKELIHOOD_RATIO = 2.0
+"""By which the best B must beat the smallest; else the siblings hold no information on it."""
+SIBLING_SHARE = 0.9
 """Late share of a sibling that the shared parameters are fitted to."""
-MOST_POINTS, LEAST_POINTS = 4000, 20
-"""Of all curves together, and of each."""
-MOST_ALIKE = 6
+MAX_RUNS_OF_A_MODEL = 6
 """Runs of one model that the shared parameters are fitted to."""
 
 
-@dataclass(frozen=True)
-class MultiPowerLaw:
-    """A fitted law; learning rates in their own unit, losses in the logs'.
+class SharedDecay(NamedTuple):
+    """The parameters of the decay terms; rates in units of each run's own peak, so that runs of any peak share them."""
 
-    Attributes
-    ----------
-    L0, A, a, B, C, b, g : float
-        Not negative.
-    scale : float
-        Of the relative residuals: their median absolute value times 1.4826.
-    """
-
-    L0: float
-    A: float
-    a: float
     B: float
     C: float
     b: float
     g: float
-    scale: float
 
-    def loss(self, schedule: Schedule, steps: Steps) -> Vector:
-        """Return the loss at some steps of a schedule, shape of `steps`; warm-up rises along a line."""
-        peak = schedule.peak
-        gain = peak * gained(falls(schedule, steps), self.C * peak ** (1 - self.g), self.b, self.g)
-        loss: Vector = self.L0 + self.A * (peak * summed(schedule, steps)) ** -self.a - self.B * gain
-        return loss
+    def gain(self, terms: DecayTerms) -> Vector:
+        """Return B G, in the unit of the loss."""
+        return self.B * terms.gain(self.C, self.b, self.g)
 
 
-def fit_multi_power(runs: Sequence[Run]) -> MultiPowerLaw:
-    """Fit the law to runs of one model under several schedules, after their warm-up.
+class MultiPower(LawForecaster):
+    """The multi-power law; the siblings must follow three different schedules."""
+
+    name = "multi_power"
+
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+        """Fit L0, A and a; B, C, b and g are the siblings'."""
+        shared = _fit_shared(usable_siblings(log, siblings))
+        return cached(log, schedule, (self.name, shared), lambda: _fit_own(log, schedule, shared))
+
+
+def _fit_own(log: Log, schedule: Schedule, shared: SharedDecay) -> FittedLossCurve:
+    """Fit the power law to the losses seen, plus what the decays gained by then."""
+    late = window(log, schedule, LATE_SHARE)
+    terms = cached(log, schedule, "decay terms", lambda: lr_decay_terms(schedule, late.steps))
+    fit = fit_power_law(summed_rate(schedule, late.steps), late.loss + shared.gain(terms), late.weight)
+    losses: dict[bytes, Vector] = {}
+
+    def loss(steps: Steps) -> Vector:
+        # A backtest asks for the end of each run hundreds of times.
+        key = steps.tobytes()
+        if key not in losses:
+            losses[key] = fit(summed_rate(schedule, steps)) - shared.gain(lr_decay_terms(schedule, steps))
+        return losses[key].copy()
+
+    seen = schedule.decay_seen(int(log.steps[-1]))
+    return FittedLossCurve(
+        loss, schedule, {**fit.diagnostics(), **shared._asdict(), "decay_seen": seen}, fit.warnings()
+    )
+
+
+def _fit_shared(runs: Sequence[LoggedRun]) -> SharedDecay:
+    """Fit what complete runs share; runs that differ in nothing but the schedule have one power law."""
+
+    def fit() -> SharedDecay:
+        models: dict[tuple[object, ...], list[LoggedRun]] = {}
+        for run in runs:
+            conditions = (run.size, run.log.tokens_per_step, float(f"{run.schedule.peak:.3g}"))
+            models.setdefault(conditions, []).append(run)
+        tables = [table for table in map(_likelihoods_of_model, models.values()) if table is not None]
+        if not tables:
+            raise RefusedError(f"no sibling has {MIN_POINTS} logged steps after its warm-up")
+        return best_shared(tables)
+
+    check_schedules(runs)
+    return cached(runs[0].log, runs[0].schedule, ("multi_power shared", _key(runs)), fit)
+
+
+def _key(runs: Sequence[LoggedRun]) -> tuple[tuple[Schedule, str], ...]:
+    return tuple((run.schedule, run.log.name) for run in runs)
+
+
+def _likelihoods_of_model(runs: Sequence[LoggedRun]) -> Matrix | None:
+    """Return `likelihoods` of runs of one model; None if too little of them was logged."""
+    ordered = sorted(runs, key=lambda run: (run.schedule.last_step, run.log.name))
+    count = min(MAX_RUNS_OF_A_MODEL, len(ordered))
+    chosen = [ordered[k] for k in np.unique(np.linspace(0, len(ordered) - 1, count).round().astype(np.int64))]
+
+    def compute() -> Matrix | None:
+        curves = [curve for run in chosen if (curve := curve_of(run, SIBLING_SHARE, MIN_CURVE_POINTS)) is not None]
+        return likelihoods(curves) if curves else None
+
+    return cached(chosen[0].log, chosen[0].schedule, ("multi_power likelihoods", _key(chosen)), compute)
+
+
+def likelihoods(curves: Sequence[Curve]) -> Matrix:
+    """Return minus the profile log likelihood of runs of one size, on the grid of cells and B.
 
     Parameters
     ----------
-    runs : list of Run
-        Of one size, batch size and data.
+    curves : list of Curve
+        Rates in units of their peak; they share L0, A and a.
+
+    Returns
+    -------
+    ndarray, shape (n_cells, n_gain_sizes)
+    """
+    curve = joined(curves)
+    gain = np.stack([curve.terms.gain(C, b, g) for C, b, g in CELLS])
+    bases = np.exp(-EXPONENTS[:, None] * np.log(curve.summed_rate / curve.summed_rate.max()))
+    weight = np.ones(len(curve.loss))
+    squares = _sums_of_squares(bases, gain, curve.loss, weight)
+    # Once more, with less weight for the points far off the best of them.
+    a, cell, size = np.unravel_index(int(squares.argmin()), squares.shape)
+    level = (curve.loss + GAIN_SIZES[size] * gain[cell]) / curve.loss
+    columns = np.stack([np.ones_like(bases[a]), bases[a]], axis=1) / curve.loss[:, None]
+    residuals = np.abs(level - columns @ np.linalg.lstsq(columns, level, rcond=None)[0])
+    limit = max(MIN_RESIDUAL_SCALE, HUBER * NORMAL * float(np.median(residuals)))
+    weight = np.sqrt(np.minimum(1, limit / np.maximum(residuals, 1e-15)))
+    squares = _sums_of_squares(bases, gain, curve.loss, weight).min(axis=0)
+    floor = len(curve.loss) * (MIN_RESIDUAL_SCALE / 10) ** 2
+    profile: Matrix = 0.5 * len(curve.loss) * np.log(squares + floor)
+    return profile
+
+
+def best_shared(tables: Sequence[Matrix]) -> SharedDecay:
+    """Return the cell and B that suit all sizes together; B between grid points by a parabola.
 
     Raises
     ------
     RefusedError
-        If they follow fewer than three different schedules, or have fewer than 5 points each.
+        If hardly any gain suits as well.
     """
-    _check_schedules(runs)
-    unit = runs[0].schedule.peak
-    points = max(LEAST_POINTS, MOST_POINTS // len(runs))
-    curves = [_curve(run, 1.0, points) for run in runs]
-    scaled = [_scaled(curve, run.schedule.peak / unit) for curve, run in zip(curves, runs, strict=True) if curve]
-    if not scaled:
-        raise RefusedError(f"no run has {FEWEST} logged steps after its warm-up")
-    found = fit_curves(scaled)
-    L0, A, a, B, C, b, g, scale = astuple(found)
-    return MultiPowerLaw(L0, A * unit**a, a, B / unit, C * unit ** (g - 1), b, g, scale)
+    total = np.sum(tables, axis=0)
+    cell, size = np.unravel_index(int(total.argmin()), total.shape)
+    if total[:, 0].min() - total[cell, size] < MIN_LOG_LIKELIHOOD_RATIO:
+        raise RefusedError("the siblings' losses do not show what a decay of the learning rate gains")
+    log_B = float(np.log(GAIN_SIZES[size]))
+    if size < len(GAIN_SIZES) - 1:
+        before, here, after = total[cell, size - 1 : size + 2]
+        # The curvature is 0 where the neighbours are equal to the minimum.
+        curvature = max(float(before - 2 * here + after), 1e-12)
+        step = float(np.log(GAIN_SIZES[1] / GAIN_SIZES[0]))
+        log_B += 0.5 * float(np.clip((before - after) / curvature, -1, 1)) * step
+    # Rounded to 1%, so that equal fits are not done again.
+    return SharedDecay(float(np.exp(round(log_B, 2))), *(float(value) for value in CELLS[cell]))
 
 
-class MultiPower(LawForecaster):
-    """The multi-power law: the falls' parameters are the siblings', the power law is the run's own."""
-
-    name = "multi_power"
-
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> FittedLaw:
-        """Fit L0, A and a; B, C, b and g are those of the siblings, which need three different schedules."""
-        shared = _shared(kin(log, siblings))
-        return remembered(log, schedule, (self.name, shared), lambda: _own_law(log, schedule, shared))
-
-
-def _own_law(log: Log, schedule: Schedule, shared: Shared) -> FittedLaw:
-    """Fit the power law to what was seen, what the falls gained given back."""
-    late = window(log, schedule, LATE)
-    behind = remembered(log, schedule, "falls", lambda: falls(schedule, late.steps))
-    found = fit_power_law(summed(schedule, late.steps), late.loss + _gained(behind, shared), late.weight)
-    known: dict[bytes, Vector] = {}
-
-    def loss(steps: Steps) -> Vector:
-        # A backtest asks for the end of each run hundreds of times.
-        asked = steps.tobytes()
-        if asked not in known:
-            known[asked] = found(summed(schedule, steps)) - _gained(falls(schedule, steps), shared)
-        return known[asked].copy()
-
-    seen = schedule.decay_seen(int(log.steps[-1]))
-    return FittedLaw(loss, schedule, {**found.told(), **shared._asdict(), "decay_seen": seen}, found.warnings())
+def _sums_of_squares(bases: Matrix, gain: Matrix, loss: Vector, weight: Vector) -> NDArray[np.float64]:
+    """Return the sums of squares left by the best L0 and A, shape (n_exponents, n_cells, n_gain_sizes)."""
+    scaling = weight / loss
+    scaled_gain = gain * scaling
+    squares = np.empty((len(bases), len(gain), len(GAIN_SIZES)))
+    for k, power in enumerate(bases):
+        basis = np.linalg.qr(np.stack([scaling, power * scaling], axis=1))[0]
+        loss_left = weight - basis @ (basis.T @ weight)
+        gain_left = scaled_gain - (scaled_gain @ basis) @ basis.T
+        crossed, squared = gain_left @ loss_left, np.einsum("ij,ij->i", gain_left, gain_left)
+        squares[k] = loss_left @ loss_left + 2 * crossed[:, None] * GAIN_SIZES + squared[:, None] * GAIN_SIZES**2
+    return np.maximum(squares, 0)
 
 
-def _gained(of: Falls, shared: Shared) -> Vector:
-    return shared.B * gained(of, shared.C, shared.b, shared.g)
-
-
-def _shared(runs: Sequence[Run]) -> Shared:
-    """Return what complete runs share; those that differ in nothing but the schedule have one power law."""
-
-    def make() -> Shared:
-        alike: dict[tuple[object, ...], list[Run]] = {}
-        for run in runs:
-            conditions = (run.size, run.log.tokens_per_step, float(f"{run.schedule.peak:.3g}"))
-            alike.setdefault(conditions, []).append(run)
-        tables = [table for table in map(_table, alike.values()) if table is not None]
-        if not tables:
-            raise RefusedError(f"no sibling has {FEWEST} logged steps after its warm-up")
-        return best_shared(tables)
-
-    _check_schedules(runs)
-    return remembered(runs[0].log, runs[0].schedule, ("multi_power shared", _which(runs)), make)
-
-
-def _which(runs: Sequence[Run]) -> tuple[tuple[Schedule, str], ...]:
-    return tuple((run.schedule, run.log.name) for run in runs)
-
-
-def _table(runs: Sequence[Run]) -> Matrix | None:
-    """Return what runs of one model tell of the shared parameters; None if too little of them was logged."""
-    ordered = sorted(runs, key=lambda run: (run.schedule.last_step, run.log.name))
-    chosen = np.unique(np.linspace(0, len(ordered) - 1, min(MOST_ALIKE, len(ordered))).round().astype(np.int64))
-    few = [ordered[k] for k in chosen]
-
-    def make() -> Matrix | None:
-        curves = [curve for run in few if (curve := _curve(run, SIBLINGS_SEEN, LEAST_POINTS)) is not None]
-        return likelihoods(curves) if curves else None
-
-    return remembered(few[0].log, few[0].schedule, ("multi_power table", _which(few)), make)
-
-
-def _check_schedules(runs: Sequence[Run]) -> None:
-    different: list[Vector] = []
-    for run in runs:
-        cooled = run.schedule.cooled(np.linspace(0, run.schedule.last_step, COMPARED).round().astype(np.int64))
-        if all(np.abs(cooled - other).max() > APART for other in different):
-            different.append(cooled)
-        if len(different) == FEWEST_SCHEDULES:
-            return
-    raise RefusedError(
-        f"the multi-power law needs runs under three different schedules for its five parameters, not {len(different)}"
-    )
-
-
-def _curve(run: Run, share: float, points: int) -> Curve | None:
-    """Return what is fitted of a run, rates in units of its peak; None if too little was logged after warm-up."""
-    try:
-        late = window(run.log, run.schedule, share)
-    except RefusedError:
-        return None
-    after = np.flatnonzero(late.steps >= run.schedule.warm_up)
-    if len(after) < FEWEST:
-        return None
-    chosen = after[np.unique(np.linspace(0, len(after) - 1, min(points, len(after))).round().astype(np.int64))]
-    steps = late.steps[chosen]
-    return Curve(summed(run.schedule, steps), falls(run.schedule, steps), late.loss[chosen])
-
-
-def _scaled(curve: Curve, scale: float) -> Curve:
-    """Return a curve with its rates in another unit."""
-    of, shift = curve.falls, np.log(scale)
-    scaled = of._replace(weight=of.weight * scale, log_rate=of.log_rate + shift, log_sum=of.log_sum + shift)
-    return Curve(curve.summed * scale, scaled, curve.loss)
+FORECASTERS = (MultiPower(),)

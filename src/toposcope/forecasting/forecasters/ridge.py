@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecasters.variable_projection import HUBER, NORMAL
+from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
 from toposcope.typing import Matrix, Vector
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)

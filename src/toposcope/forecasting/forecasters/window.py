@@ -5,19 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import RefusedError
-from toposcope.forecasting.memory import remembered
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
-LATE = 0.7
+LATE_SHARE = 0.7
 """Late share of what was seen that a law is fitted to, if it does not say otherwise (METHODS 9)."""
-ABSURD = 5.0
+MAX_SPIKE = 5.0
 """Times the median of the window; a larger loss counts as this."""
-FEWEST = 5
+MIN_POINTS = 5
 """Points that a law is fitted to."""
-MOST = 200
+MAX_BINS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Window:
     steps : ndarray, shape (n,), int64
     loss : ndarray, shape (n,)
     weight : ndarray, shape (n,)
-        How many logged steps a point is the mean of, over the mean of that.
+        Number of logged steps that a point is the mean of, over the mean of that number.
     """
 
     steps: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Window:
 
 
 def window(log: Log, schedule: Schedule, share: float) -> Window:
-    """Return the late share of what was seen, at least 5 points; a long one as means over at most 200 bins of steps.
+    """Return the late share of what was seen, at least 5 points; more than 200 as means over 200 bins of steps.
 
     Parameters
     ----------
@@ -52,28 +52,28 @@ def window(log: Log, schedule: Schedule, share: float) -> Window:
     RefusedError
         If fewer than 5 points were seen after step 0.
     """
-    return remembered(log, schedule, ("window", share), lambda: _window(log, share))
+    return cached(log, schedule, ("window", share), lambda: _window(log, share))
 
 
 def _window(log: Log, share: float) -> Window:
-    begun = int(np.searchsorted(log.steps, 1))
-    n = len(log.steps) - begun
-    if n < FEWEST:
-        raise RefusedError(f"{n} logged steps so far; a law needs at least {FEWEST}")
+    start = int(np.searchsorted(log.steps, 1))
+    n = len(log.steps) - start
+    if n < MIN_POINTS:
+        raise RefusedError(f"{n} logged steps so far; a law needs at least {MIN_POINTS}")
     first = int(np.searchsorted(log.steps, (1 - share) * log.steps[-1]))
-    first = max(begun, min(first, len(log.steps) - FEWEST))
+    first = max(start, min(first, len(log.steps) - MIN_POINTS))
     steps, loss = log.steps[first:], log.loss[first:]
-    # a mean over a bin, unlike the fit, cannot bear what is absurd
-    loss = np.minimum(loss, ABSURD * np.median(loss))
-    if len(steps) <= MOST:
+    # the mean over a bin, unlike the fit, is not robust
+    loss = np.minimum(loss, MAX_SPIKE * np.median(loss))
+    if len(steps) <= MAX_BINS:
         return Window(steps, loss, np.ones(len(steps)))
-    edges = np.linspace(steps[0], steps[-1] + 1, MOST + 1)
-    place = np.searchsorted(edges, steps, side="right") - 1
-    count = np.bincount(place, minlength=MOST)
+    edges = np.linspace(steps[0], steps[-1] + 1, MAX_BINS + 1)
+    bins = np.searchsorted(edges, steps, side="right") - 1
+    count = np.bincount(bins, minlength=MAX_BINS)
     filled = count > 0
 
     def means(values: Vector) -> Vector:
-        sums: Vector = np.bincount(place, values, minlength=MOST)[filled] / count[filled]
+        sums: Vector = np.bincount(bins, values, minlength=MAX_BINS)[filled] / count[filled]
         return sums
 
     weight = count[filled] / count[filled].mean()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split, over_bootstrap
-from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedLaw
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
@@ -58,7 +58,7 @@ class Frontier:
         return float(np.exp(at))
 
 
-def approaches(fitted: FittedLaw, *, seed: int = 0) -> tuple[list[Frontier], dict[str, str]]:
+def approaches(fitted: FittedScalingLaw, *, seed: int = 0) -> tuple[list[Frontier], dict[str, str]]:
     """Return what each approach that can be taken finds, and why the others cannot, by name."""
     found, refused = [by_law(fitted)], {}
     for name, approach in (("envelope", by_envelope), ("parabolas", by_parabolas)):
@@ -69,7 +69,7 @@ def approaches(fitted: FittedLaw, *, seed: int = 0) -> tuple[list[Frontier], dic
     return found, refused
 
 
-def by_law(fitted: FittedLaw) -> Frontier:
+def by_law(fitted: FittedScalingLaw) -> Frontier:
     """Return approach 3: a = beta / (alpha + beta) and b = alpha / (alpha + beta)."""
     a, b = over_bootstrap(
         fitted, lambda law: (law.beta / (law.alpha + law.beta), law.alpha / (law.alpha + law.beta)), LEVEL

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
-from toposcope.forecasting.scaling.scaling_law import FittedLaw
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.typing import Vector
 
 SPAN = 12.0
@@ -41,7 +41,7 @@ class IsoFlop:
     points: Points
 
 
-def isoflop(fitted: FittedLaw, budget_flops: float, *, level: float = LEVEL) -> IsoFlop:
+def isoflop(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL) -> IsoFlop:
     """Return the curve of a budget.
 
     Raises
@@ -67,7 +67,7 @@ def budgets_of(points: Points, n: int = CURVES) -> Vector:
 
 
 def isoflops(
-    fitted: FittedLaw, budgets: Sequence[float] | Vector | None = None, *, level: float = LEVEL
+    fitted: FittedScalingLaw, budgets: Sequence[float] | Vector | None = None, *, level: float = LEVEL
 ) -> list[IsoFlop]:
     """Return the curves of some budgets; of those of the points if none are given."""
     chosen = budgets_of(fitted.points) if budgets is None else budgets

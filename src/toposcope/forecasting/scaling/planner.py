@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.scaling_law import FittedLaw, ScalingLaw
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 
 FLOP = 6.0
 """Floating-point operations of training, for each parameter and token."""
@@ -106,12 +106,12 @@ def optimal_parameters(law: ScalingLaw, tokens: float) -> float:
     return float(np.exp(log_n / law.alpha))
 
 
-def plan(fitted: FittedLaw, budget_flops: float, *, level: float = LEVEL) -> Plan:
+def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL) -> Plan:
     """Plan the compute-optimal model for a budget.
 
     Parameters
     ----------
-    fitted : FittedLaw
+    fitted : FittedScalingLaw
     budget_flops : float
         C, all of the training.
     level : float
@@ -136,7 +136,7 @@ def plan(fitted: FittedLaw, budget_flops: float, *, level: float = LEVEL) -> Pla
 
 
 def over_bootstrap(
-    fitted: FittedLaw, describe: Callable[[ScalingLaw], tuple[float, ...]], level: float = LEVEL
+    fitted: FittedScalingLaw, describe: Callable[[ScalingLaw], tuple[float, ...]], level: float = LEVEL
 ) -> list[Interval]:
     """Return what a law says, and the percentile intervals of it over the bootstrap."""
     if not 0 < level < 1:
@@ -189,7 +189,7 @@ def tokens_for(law: ScalingLaw, N: float, loss: float) -> float:
     return float((left / law.B) ** (-1 / law.beta)) if left > 0 else np.inf
 
 
-def _remarks(fitted: FittedLaw, at: dict[str, float], beyond: dict[str, float]) -> Iterator[str]:
+def _remarks(fitted: FittedScalingLaw, at: dict[str, float], beyond: dict[str, float]) -> Iterator[str]:
     """Say how far a plan lies outside of the points."""
     points = fitted.points
     for name, what, known in (("N", "parameters", points.N), ("D", "tokens", points.D), ("C", "compute", points.C)):

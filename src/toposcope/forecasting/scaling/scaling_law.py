@@ -2,32 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.forecasting.forecast import RefusedError
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.law_search import Descent, Problem, descend, optima
-from toposcope.logs.points import Points
+from toposcope.forecasting.scaling.points import Points
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 RESAMPLES = 1000
-AT_ONCE = 100
+RESAMPLES_PER_BATCH = 100
 """Resamples between two calls of `progress`."""
-FEWEST_POINTS, FEWEST_LEVELS = 5, 3
-EXPONENTS = (0.01, 3.0)
-"""Least and largest exponent that is believed."""
-COLLINEAR = 0.01
-"""Share of the spread of ln D that has to be left beside ln N."""
-FEW_RUNS, FEW_CURVES = 10, 30
+MIN_POINTS, MIN_LEVELS = 5, 3
+EXPONENT_RANGE = (0.01, 3.0)
+"""Smallest and largest plausible exponent."""
+MIN_INDEPENDENT_SPREAD = 0.01
+"""Share of the spread of ln D that ln N must not explain."""
+MIN_RUNS, MIN_CURVES = 10, 30
 """Below these, intervals cover less than they say: with 22 training curves, of those of 95% about 89% held the loss."""
-ILL_TOLD = 0.5
+MAX_RELATIVE_ERROR = 0.5
 """Standard errors beyond this share of an exponent are remarked on."""
-APART, ALIKE = 0.1, 0.02
-"""Exponents this much apart, at an objective this little higher: a rival optimum."""
+MIN_RIVAL_DISTANCE, MAX_RIVAL_EXCESS = 0.1, 0.02
+"""Relative distance of the exponents, and excess of the objective, of a rival optimum."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class ScalingLaw:
     Attributes
     ----------
     E : float
-        Nats: what no model gets below on these data.
+        Nats: the loss that no model goes below on these data.
     A, alpha : float
         What too few parameters cost.
     B, beta : float
@@ -70,22 +72,22 @@ class ScalingLaw:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedLaw:
-    """A scaling law and how well the points tell it.
+class FittedScalingLaw:
+    """A scaling law and how well the points determine it.
 
     Attributes
     ----------
     law : ScalingLaw
     bootstrap : tuple of ScalingLaw
-        Laws of resampled runs; empty where none was asked for, or half of them or more tell no law.
+        Laws of resampled runs; empty if none was asked for, or if half of them or more could not be fitted.
     standard_errors : dict of float
         Of ``E``, ``A``, ``B``, ``alpha`` and ``beta``: standard deviations over the bootstrap; NaN without one.
     objective : float
         Mean Huber loss of ln L at the optimum, in units of delta^2.
     points : Points
-        What was fitted.
+        The points fitted.
     remarks : tuple of str
-        What the points tell badly or not at all, a sentence each.
+        Warnings on what the points determine badly or not at all, a sentence each.
     """
 
     law: ScalingLaw
@@ -96,41 +98,59 @@ class FittedLaw:
     remarks: tuple[str, ...] = ()
 
 
-def fit_scaling_law(
-    points: Points, *, resamples: int = RESAMPLES, seed: int = 0, progress: Progress = silent
-) -> FittedLaw:
-    """Fit the law to points: the sum of the Huber loss (delta 1e-3) of ln L, over a full grid of starts.
+def scaling_law(
+    points: Points | str | Path,
+    *,
+    family: str | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> FittedScalingLaw:
+    """Fit L(N, D) = E + A / N^alpha + B / D^beta to points.
+
+    The sum of the Huber loss (delta 1e-3) of ln L is minimised from a full grid of starts.
 
     Parameters
     ----------
-    points : Points
-        Of one family. Order is immaterial.
+    points : Points, str or Path
+        In any order; a path is a table with columns N, D and loss, perhaps run and family.
+    family : str, optional
+        Whose points to fit, where they are of several.
     resamples : int
-        Of the bootstrap. Whole runs are drawn, with all their points.
+        Of the bootstrap, which draws whole runs with all their points.
     seed : int
     progress : callable
+
+    Returns
+    -------
+    FittedScalingLaw
 
     Raises
     ------
     RefusedError
-        If the points cannot tell the five parameters: fewer than 5 different ones, fewer than 3 sizes or 3 numbers of
-        tokens, tokens in a fixed relation to parameters (every D / N equal), a loss that does not fall with both, or
+        If the points do not determine the five parameters: fewer than 5 different ones, fewer than 3 sizes or 3 numbers
+        of tokens, tokens in a fixed relation to parameters (every D / N equal), a loss that does not fall with both, or
         an exponent outside 0.01 to 3.
 
     Notes
     -----
     Hoffmann et al. 2022, approach 3, with the corrections of Besiroglu et al. 2024: the objective is a mean, and is
     followed until less than 1e-13 of it is left to gain.
+
+    Examples
+    --------
+    >>> from itertools import product
+    >>> grid = list(product((5e7, 1e8, 2e8, 4e8, 8e8), (5e9, 2e10, 8e10)))
+    >>> N, D = (np.array(axis) for axis in zip(*grid, strict=True))
+    >>> fitted = scaling_law(Points(N, D, 1.8 + 400 / N**0.34 + 2000 / D**0.36), resamples=20)
+    >>> round(fitted.law.E, 3), round(fitted.law.alpha, 3)
+    (1.8, 0.34)
     """
-    families = np.unique(points.family)
-    if len(families) > 1:
-        raise RefusedError(
-            f"scaling law: points of {len(families)} families ({', '.join(families)}); fit one at a time"
-        )
+    points = points_of_family(points, family)
     order = np.lexsort((points.loss, points.D, points.N))
     N, D, loss, run = points.N[order], points.D[order], points.loss[order], points.run[order]
-    if told := _not_told(N, D):
-        raise RefusedError(f"scaling law: {told}")
+    if reason := _undetermined(N, D):
+        raise RefusedError(f"scaling law: {reason}")
     if not np.ptp(loss) > 0:
         raise RefusedError("scaling law: the loss is the same at every point")
     problem = Problem.of(N, D, loss)
@@ -142,7 +162,7 @@ def fit_scaling_law(
     runs = _numbered(run)
     theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
     if 2 * left_out >= resamples:
-        theta = theta[:0]  # what is left of them would seem sure
+        theta = theta[:0]  # the rest of them would agree too well
     errors = theta.std(axis=0, ddof=1) if len(theta) > 1 else np.full(5, np.nan)
     standard_errors = dict(zip(NAMES, errors.tolist(), strict=True))
     law = ScalingLaw(*best.tolist())
@@ -152,7 +172,7 @@ def fit_scaling_law(
         remarks.append(f"{left_out} of {resamples} resamples could not be fitted: {then}")
     if rival := _rival(problem, found):
         remarks.append(rival)
-    return FittedLaw(
+    return FittedScalingLaw(
         law=law,
         bootstrap=tuple(ScalingLaw(*row) for row in theta.tolist()),
         standard_errors=standard_errors,
@@ -162,23 +182,23 @@ def fit_scaling_law(
     )
 
 
-def _not_told(N: Vector, D: Vector) -> str:
-    """Say why points at such N and D cannot tell the law; empty if they can."""
+def _undetermined(N: Vector, D: Vector) -> str:
+    """Return why points at such N and D do not determine the law; empty if they do."""
     n, sizes, tokens = len(np.unique(N + 1j * D)), len(np.unique(N)), len(np.unique(D))
-    if n < FEWEST_POINTS:
-        return f"{_many(n, 'different point')} for five parameters; at least {FEWEST_POINTS} are needed"
-    if sizes < FEWEST_LEVELS:
-        return f"{_many(sizes, 'size')}: A, alpha and E cannot be told apart; at least {FEWEST_LEVELS} are needed"
-    if tokens < FEWEST_LEVELS:
+    if n < MIN_POINTS:
+        return f"{_many(n, 'different point')} for five parameters; at least {MIN_POINTS} are needed"
+    if sizes < MIN_LEVELS:
+        return f"{_many(sizes, 'size')}: A, alpha and E cannot be separated; at least {MIN_LEVELS} are needed"
+    if tokens < MIN_LEVELS:
         few = _many(tokens, "number")
-        return f"{few} of tokens: B, beta and E cannot be told apart; at least {FEWEST_LEVELS} are needed"
+        return f"{few} of tokens: B, beta and E cannot be separated; at least {MIN_LEVELS} are needed"
     x, y = np.log(N) - np.log(N).mean(), np.log(D) - np.log(D).mean()
     slope = float(x @ y) / float(x @ x)
-    # Against a falling D the two terms go opposite ways and are told apart, if badly.
-    if slope > 0 and float(np.std(y - slope * x)) < COLLINEAR * float(np.std(y)):
+    # Against a falling D the two terms go opposite ways and are separated, if badly.
+    if slope > 0 and float(np.std(y - slope * x)) < MIN_INDEPENDENT_SPREAD * float(np.std(y)):
         return (
             f"tokens grow as N^{slope:.2f} at every point (D / N from {float((D / N).min()):.3g} to "
-            f"{float((D / N).max()):.3g}): what parameters and what tokens bring cannot be told apart; add points with "
+            f"{float((D / N).max()):.3g}): what parameters and what tokens bring cannot be separated; add points with "
             "another D at the same N"
         )
     return ""
@@ -190,7 +210,7 @@ def _many(n: int, what: str) -> str:
 
 def _check_exponents(found: Vector) -> None:
     for name, symbol, value in (("parameters", "alpha", found[3]), ("tokens", "beta", found[4])):
-        low, high = EXPONENTS
+        low, high = EXPONENT_RANGE
         if value < low:
             raise RefusedError(
                 f"scaling law: loss does not fall as a power of {name} ({symbol} {value:.3g}, under {low}); "
@@ -218,49 +238,49 @@ def _bootstrap(
     seed: int,
     progress: Progress,
 ) -> tuple[Vector, int]:
-    """Return the coefficients of resampled runs, shape (k, 5), and how many resamples tell no law."""
+    """Return the coefficients of resampled runs, shape (k, 5), and the number of resamples that could not be fitted."""
     n_runs = int(runs.max()) + 1
     random = np.random.default_rng(derive_seed(seed, "scaling law", "bootstrap"))
-    found, left_out = [np.empty((0, 5))], 0
-    for begin in range(0, resamples, AT_ONCE):
-        drawn = random.integers(0, n_runs, (min(AT_ONCE, resamples - begin), n_runs))
+    coefficients, left_out = [np.empty((0, 5))], 0
+    for begin in range(0, resamples, RESAMPLES_PER_BATCH):
+        drawn = random.integers(0, n_runs, (min(RESAMPLES_PER_BATCH, resamples - begin), n_runs))
         weights = np.stack([np.bincount(row, minlength=n_runs) for row in drawn])[:, runs].astype(np.float64)
-        told = np.array([not _not_told(at[0][row > 0], at[1][row > 0]) for row in weights])
-        left_out += int((~told).sum())
-        if told.any():
-            descent = descend(problem, np.repeat(start[None], int(told.sum()), axis=0), weights[told])
+        determined = np.array([not _undetermined(at[0][row > 0], at[1][row > 0]) for row in weights])
+        left_out += int((~determined).sum())
+        if determined.any():
+            descent = descend(problem, np.repeat(start[None], int(determined.sum()), axis=0), weights[determined])
             theta = problem.coefficients(descent.theta)
-            within = (theta[:, 3:] >= EXPONENTS[0]).all(axis=1) & (theta[:, 3:] <= EXPONENTS[1]).all(axis=1)
-            kept = descent.converged & within
-            found.append(theta[kept])
-            left_out += int((~kept).sum())
+            within = (theta[:, 3:] >= EXPONENT_RANGE[0]).all(axis=1) & (theta[:, 3:] <= EXPONENT_RANGE[1]).all(axis=1)
+            accepted = descent.converged & within
+            coefficients.append(theta[accepted])
+            left_out += int((~accepted).sum())
         progress("bootstrap of the scaling law", begin + len(drawn), resamples)
-    return np.concatenate(found), left_out
+    return np.concatenate(coefficients), left_out
 
 
 def _remarks(points: Points, law: ScalingLaw, errors: dict[str, float], n_runs: int) -> Iterator[str]:
-    if len(points) == FEWEST_POINTS:
-        yield "five points for five parameters: none is left over to check the law by"
+    if len(points) == MIN_POINTS:
+        yield "five points for five parameters: none is left to check the law"
     along = len(points) > n_runs
-    if n_runs < (FEW_CURVES if along else FEW_RUNS):
+    if n_runs < (MIN_CURVES if along else MIN_RUNS):
         yield f"only {n_runs} runs{' to resample whole' if along else ''}: intervals from so few are too narrow"
     if along:
         yield (
-            "points lie along runs: unless the learning rate had fallen before each of them, the law tells losses "
+            "points lie along runs: unless the learning rate had fallen before each of them, the law predicts losses "
             "without a cool-down"
         )
     if law.E == 0:
         yield "E is 0: the points do not show a floor under the loss; do not extrapolate"
     for name, value in (("alpha", law.alpha), ("beta", law.beta)):
-        if errors[name] > ILL_TOLD * value:
-            yield f"{name} is hardly told by these points: {value:.2g}, standard error {errors[name]:.2g}"
+        if errors[name] > MAX_RELATIVE_ERROR * value:
+            yield f"{name} is hardly determined by these points: {value:.2g}, standard error {errors[name]:.2g}"
 
 
 def _rival(problem: Problem, found: Descent) -> str:
-    """Say whether another optimum fits nearly as well."""
+    """Return a remark if another optimum fits nearly as well."""
     laws = problem.coefficients(found.theta)
-    apart = np.abs(laws[:, 3:] / laws[0, 3:] - 1).max(axis=1) > APART
-    close = found.converged & apart & (found.objective <= (1 + ALIKE) * found.objective[0])
+    apart = np.abs(laws[:, 3:] / laws[0, 3:] - 1).max(axis=1) > MIN_RIVAL_DISTANCE
+    close = found.converged & apart & (found.objective <= (1 + MAX_RIVAL_EXCESS) * found.objective[0])
     if not close.any():
         return ""
     alpha, beta = laws[int(np.argmax(close)), 3:]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
 from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, recognise, warm_up_end
-from toposcope.forecasting.schedules.schedule import AT_PEAK, Schedule
+from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.logs import Log
 from toposcope.typing import Vector
 
@@ -158,7 +158,7 @@ def _continued(log: Log, logged: _Logged, end: int | None) -> Schedule:
 def _held(logged: _Logged) -> str:
     """Say what is not known of a rate that is held at its last value."""
     rates = logged.rates
-    if len(rates) > 1 and np.argmax(rates >= AT_PEAK * logged.peak) == len(rates) - 1:
+    if len(rates) > 1 and np.argmax(rates >= WARMED_UP * logged.peak) == len(rates) - 1:
         return "learning rate still rises: its peak and what follows are not known, it is held; declare the schedule"
     if rates[-1] >= logged.peak * (1 - CONSTANT):
         return "learning rate is constant so far; a cool-down is not known: declare it"

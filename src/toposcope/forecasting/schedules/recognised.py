@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.schedules.declared import falling
-from toposcope.forecasting.schedules.schedule import AT_PEAK
+from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.typing import Vector
 
 Plan = Callable[[NDArray[np.number[Any]]], Vector]
@@ -85,7 +85,7 @@ def warm_up_end(steps: Vector, rates: Vector) -> float:
     ----------
     steps, rates : ndarray, shape (n,)
     """
-    first = int(np.argmax(rates >= AT_PEAK * rates.max()))
+    first = int(np.argmax(rates >= WARMED_UP * rates.max()))
     before = first - 1
     if first == 0 or not rates[before] > CONSTANT * rates.max():
         return float(steps[first])
@@ -105,7 +105,7 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     last_step : float or None
         Of the planned training.
     """
-    begin = int(np.argmax(rates >= AT_PEAK * rates.max()))
+    begin = int(np.argmax(rates >= WARMED_UP * rates.max()))
     warm_up = warm_up_end(steps, rates)
     before = float(steps[max(begin - 1, 0)])
     steps, rates = steps[begin:], rates[begin:]

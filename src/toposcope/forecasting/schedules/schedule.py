@@ -1,4 +1,4 @@
-"""The learning rate of every step of a run, and the clocks that forecasts run by (METHODS 9)."""
+"""The learning rate at every step of a run, and what it adds up to (METHODS 9)."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,8 +8,9 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.typing import Steps, Vector
 
-MOST_FALLS, SHAPE_POINTS = 100, 64
-AT_PEAK = 0.999
+MAX_DECAY_GROUPS = 100
+N_SHAPE_STEPS = 64
+WARMED_UP = 0.999
 """Share of the peak at which warm-up is over."""
 
 
@@ -21,7 +22,7 @@ class Schedule:
     rates : array_like, shape (T + 1,)
         Learning rate at steps 0 to T, in any unit; at least one of them positive.
     remarks : sequence of str
-        What was assumed of it, a sentence each.
+        Assumptions about it, a sentence each.
 
     Attributes
     ----------
@@ -41,7 +42,7 @@ class Schedule:
         self.peak = float(planned.max())
         if not self.peak > 0:
             raise ToposcopeError("schedule: no learning rate is positive")
-        self.warm_up = int(np.argmax(planned >= AT_PEAK * self.peak))
+        self.warm_up = int(np.argmax(planned >= WARMED_UP * self.peak))
         planned[: self.warm_up] = self.peak
         self.rates = planned
         self.remarks = tuple(remarks)
@@ -65,7 +66,7 @@ class Schedule:
         return 1 - self.rates[steps] / self.peak
 
     def momentum(self, steps: Steps, decay: float = 0.999) -> Vector:
-        """Return S2, the annealing that has taken effect by step t: falls of eta / eta_pk, delayed by a momentum.
+        """Return S2, the annealing that has taken effect by step t: decays of eta / eta_pk, delayed by a momentum.
 
         S2(t) = (1 - λ) sum over i <= t and k <= i of (eta_{k-1} - eta_k) / eta_pk λ^(i-k) (Tissue et al. 2024, section
         3); warm-up counts as at the peak, so that it adds nothing. Where the rate rises again, S2 falls.
@@ -83,32 +84,32 @@ class Schedule:
         if decay not in self._momenta:
             from scipy.linalg import solve_banded
 
-            falls = -np.diff(self.rates, prepend=self.rates[0]) / self.peak
-            # m_i = λ m_{i-1} + (1 - λ) fall_i as a banded system, and its sum over i; scipy.signal takes long to import
-            bands = np.vstack([np.ones(len(falls)), np.full(len(falls), -decay)])
-            self._momenta[decay] = np.cumsum(solve_banded((1, 0), bands, (1 - decay) * falls))
+            decays = -np.diff(self.rates, prepend=self.rates[0]) / self.peak
+            # m_i = λ m_{i-1} + (1 - λ) decay_i as a banded system, and its sum over i; scipy.signal is slow to import
+            bands = np.vstack([np.ones(len(decays)), np.full(len(decays), -decay)])
+            self._momenta[decay] = np.cumsum(solve_banded((1, 0), bands, (1 - decay) * decays))
         return self._momenta[decay][steps]
 
     @cached_property
-    def falls(self) -> tuple[Vector, Vector]:
-        """Progress at which the learning rate falls, and by how much of its peak; gathered into at most 100."""
-        falls = -np.diff(self.rates) / self.peak
-        when = np.flatnonzero(falls) + 1
-        if not len(when):
+    def grouped_decays(self) -> tuple[Vector, Vector]:
+        """Progress at each decay of the learning rate, and its size as a share of the peak; in at most 100 groups."""
+        sizes = -np.diff(self.rates) / self.peak
+        steps = np.flatnonzero(sizes) + 1
+        if not len(steps):
             return np.empty(0), np.empty(0)
-        parts = np.array_split(when, min(MOST_FALLS, len(when)))
-        # a jump among small falls is where it is
-        at = [np.average(self.progress(part), weights=np.abs(falls[part - 1])) for part in parts]
-        return np.array(at), np.array([falls[part - 1].sum() for part in parts])
+        groups = np.array_split(steps, min(MAX_DECAY_GROUPS, len(steps)))
+        # weighted by size: a jump among small decays stays in its place
+        progress = [np.average(self.progress(group), weights=np.abs(sizes[group - 1])) for group in groups]
+        return np.array(progress), np.array([sizes[group - 1].sum() for group in groups])
 
     @cached_property
     def shape(self) -> Vector:
         """The learning rate over its peak at 64 evenly spaced steps."""
-        steps = np.linspace(0, self.last_step, SHAPE_POINTS).round().astype(np.int64)
+        steps = np.linspace(0, self.last_step, N_SHAPE_STEPS).round().astype(np.int64)
         return self.rates[steps] / self.peak
 
     def decay_seen(self, step: int) -> float:
-        """Return the share of the whole run's fall of the learning rate that was seen until a step; 1 if none falls."""
-        falls = np.maximum(-np.diff(self.rates), 0)
-        whole = float(falls.sum())
-        return float(falls[:step].sum()) / whole if whole > 0 else 1.0
+        """Return the share of the learning rate's whole decay that lies before a step; 1 if it never decays."""
+        decays = np.maximum(-np.diff(self.rates), 0)
+        whole = float(decays.sum())
+        return float(decays[:step].sum()) / whole if whole > 0 else 1.0

@@ -7,8 +7,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import LEVEL
-from toposcope.forecasting.line_up import DEFAULT
 from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, SOFT, Drawn, legend, new_figure
 from toposcope.report.ticks import plain_or_power
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from toposcope.forecasting.decision.decision import Decision, continued, scaled
 from toposcope.forecasting.decision.reasons import reasons
-from toposcope.forecasting.scaling.scaling_law import FittedLaw
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.report.figures.drawn import COLOURS, INK, SOFT, Drawn, legend, new_figure
 from toposcope.report.ticks import power_of_ten
 
@@ -17,7 +17,7 @@ LAWS = 200
 """Of the bootstrap, for the bands."""
 
 
-def decision(fitted: FittedLaw, found: Decision) -> Drawn:
+def decision(fitted: FittedScalingLaw, found: Decision) -> Drawn:
     """Draw the loss that either arm ends at, over the budget, with the break-even."""
     budgets = np.geomspace(found.run.budget / AROUND, found.run.budget * AROUND, GRID)
     figure = new_figure(4.2)

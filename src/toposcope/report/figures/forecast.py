@@ -1,40 +1,38 @@
-"""Where the loss of a run will end: what was seen, what is foretold, and what is planned of the learning rate."""
+"""The forecast of a run: the loss seen, the predicted loss, and the planned learning rate."""
 
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
-from toposcope.forecasting.ask import Answer, headline
-from toposcope.forecasting.forecast import Forecast, Run
+from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.forecaster import Forecast, LoggedRun
+from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
-from toposcope.forecasting.line_up import DEFAULT
 from toposcope.logs import Log
 from toposcope.report.figures.drawn import COLOURS, FAINT, INK, SMALL, SOFT, Drawn, legend, new_figure
 from toposcope.report.rendering import PLACES
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
-
-MOST_SIBLINGS = 12
+MAX_SIBLINGS = 12
 BINS = 250
 """Of steps, where more were logged; a line is the median of each."""
 EARLY = 0.25
 """Share of what was seen that may lie above the figure: the first fall would hide the rest."""
-SEEN, FORETOLD = COLOURS[0], COLOURS[1]
+SEEN, PREDICTED = COLOURS[0], COLOURS[1]
 APART = 0.052
 """Of the height of the panel, between two names at its right."""
 
 
-def forecast(answer: Answer) -> Drawn:
-    """Draw the loss that was seen, the curve foretold with its band, siblings, and where each forecaster ends."""
+def forecast(report: ForecastReport) -> Drawn:
+    """Draw the loss seen, the predicted curve with its band, siblings, and the end of each forecaster."""
     figure = new_figure(5.2)
     loss, rate = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    log, believed = answer.log, answer.believed
-    siblings = _nearest(answer)
+    log, default = report.log, report.default
+    siblings = _nearest(report)
     for place, run in enumerate(siblings):
         # stretched to the steps planned: at equal shares of their steps runs are compared
-        share = answer.schedule.last_step / run.schedule.last_step
+        share = report.schedule.last_step / run.schedule.last_step
         steps, values = _smooth(run.log)
         loss.plot(
             steps * share, values, color=FAINT, linewidth=0.7, alpha=0.7, zorder=1,
@@ -45,53 +43,53 @@ def forecast(answer: Answer) -> Drawn:
         thin = max(1, len(log.steps) // 2000)
         loss.plot(log.steps[::thin], log.loss[::thin], color=SEEN, linewidth=0.5, alpha=0.2, zorder=2)
     loss.plot(steps, values, color=SEEN, label="seen", zorder=4, marker="o" if len(steps) == 1 else None)
-    if believed is not None:
-        low, high = band(believed)
-        loss.fill_between(believed.steps, low, high, color=FORETOLD, alpha=0.2, linewidth=0, zorder=3)
+    if default is not None:
+        low, high = band(default)
+        loss.fill_between(default.steps, low, high, color=PREDICTED, alpha=0.2, linewidth=0, zorder=3)
         loss.plot(
-            believed.steps,
-            believed.curve,
-            color=FORETOLD,
+            default.steps,
+            default.curve,
+            color=PREDICTED,
             linestyle="--",
             zorder=5,
-            label=f"foretold ({answer.chosen})",
+            label=f"forecast ({report.chosen})",
         )
-    bottom, top = _limits(answer)
+    bottom, top = _limits(report)
     loss.set(ylabel=f"loss ({log.unit})", ylim=(bottom, top))
-    if answer.found is not None:
-        _ends(loss, answer, bottom, top)
-    _rate(rate, answer)
+    if report.results is not None:
+        _ends(loss, report, bottom, top)
+    _rate(rate, report)
     legend(figure, loss, columns=3)
     drawn = "Solid: what was seen"
     if len(log.steps) > BINS:
         drawn += ", medians over steps; faint: single rows"
-    if believed is not None:
+    if default is not None:
         drawn += "; dashed: the default forecast with its 90% band; at the right, the end of each forecaster"
     if siblings:
-        which = f"the {len(siblings)} of {len(answer.siblings)} siblings nearest" if _some(answer) else "siblings"
+        which = f"the {len(siblings)} of {len(report.siblings)} siblings nearest" if _some(report) else "siblings"
         drawn += f"; thin: {which}, stretched to the same length"
     below = "Below: the learning rate as a share of its peak, warm-up left out."
-    told = headline(answer)
-    told = f"{told[:1].upper()}{told[1:]}."
-    return Drawn("forecast", f"{told} {drawn}. {below}", f"Loss over training steps. {told} {below}", figure)
+    headline = report.headline()
+    headline = f"{headline[:1].upper()}{headline[1:]}."
+    return Drawn("forecast", f"{headline} {drawn}. {below}", f"Loss over training steps. {headline} {below}", figure)
 
 
-def _some(answer: Answer) -> bool:
-    return len(answer.siblings) > MOST_SIBLINGS
+def _some(report: ForecastReport) -> bool:
+    return len(report.siblings) > MAX_SIBLINGS
 
 
-def _nearest(answer: Answer) -> list[Run]:
+def _nearest(report: ForecastReport) -> list[LoggedRun]:
     """Return the siblings in the log's unit whose loss is nearest where it ends, those of its family first."""
-    log = answer.log
+    log = report.log
     now = log.final_loss()[0]
 
-    def off(run: Run) -> tuple[bool, float]:
-        at = log.steps[-1] / answer.schedule.last_step * run.schedule.last_step
+    def off(run: LoggedRun) -> tuple[bool, float]:
+        at = log.steps[-1] / report.schedule.last_step * run.schedule.last_step
         there = np.interp(at, *_smooth(run.log))
         return run.log.family != log.family, abs(float(np.log(there / now)))
 
-    alike = [run for run in answer.siblings if run.log.unit == log.unit]
-    return sorted(alike, key=off)[:MOST_SIBLINGS]
+    alike = [run for run in report.siblings if run.log.unit == log.unit]
+    return sorted(alike, key=off)[:MAX_SIBLINGS]
 
 
 def _smooth(log: Log) -> tuple[Vector, Vector]:
@@ -103,44 +101,44 @@ def _smooth(log: Log) -> tuple[Vector, Vector]:
     return np.array([steps[p].mean() for p in parts]), np.array([np.median(log.loss[p]) for p in parts])
 
 
-def _limits(answer: Answer) -> tuple[float, float]:
+def _limits(report: ForecastReport) -> tuple[float, float]:
     """Return the ends of the vertical axis: the forecasts, the band, and what was seen but for its first quarter."""
-    steps, values = _smooth(answer.log)
+    steps, values = _smooth(report.log)
     late = values[steps >= EARLY * steps[-1]]
     shown = [float(late.min()), float(late.max())]
-    if answer.found is not None and answer.believed is not None:
-        believed = answer.believed
-        shown += [believed.low, believed.high]
+    if report.results is not None and report.default is not None:
+        default = report.default
+        shown += [default.low, default.high]
         # a forecaster that is far off does not press the others together
         reach = max(shown) - min(shown)
-        ends = [each.loss for each in answer.found.forecasts.values()]
+        ends = [each.loss for each in report.results.forecasts.values()]
         shown += [end for end in ends if min(shown) - reach < end < max(shown) + reach]
     low, high = min(shown), max(shown)
     margin = 0.05 * (high - low) if high > low else 0.05 * high
     return low - margin, high + margin
 
 
-def _ends(axes: Axes, answer: Answer, bottom: float, top: float) -> None:
+def _ends(axes: Axes, report: ForecastReport, bottom: float, top: float) -> None:
     """Mark where each forecaster ends, with its name at the right; names are moved apart."""
-    assert answer.found is not None
+    assert report.results is not None
     found: list[tuple[str, Forecast]] = sorted(
-        ((name, each) for name, each in answer.found.forecasts.items() if name != DEFAULT),
+        ((name, each) for name, each in report.results.forecasts.items() if name != DEFAULT),
         key=lambda pair: pair[1].loss,
     )
     height = top - bottom
     wanted = np.array([(np.clip(each.loss, bottom, top) - bottom) / height for _, each in found])
-    last = answer.schedule.last_step
+    last = report.schedule.last_step
     for (name, each), place, at in zip(found, _apart(wanted), wanted, strict=True):
-        mine = name == answer.chosen
-        colour = FORETOLD if mine else SOFT
+        is_default = name == report.chosen
+        colour = PREDICTED if is_default else SOFT
         axes.plot(
-            [last], [np.clip(each.loss, bottom, top)], marker="_", markersize=9, markeredgewidth=2 if mine else 1,
+            [last], [np.clip(each.loss, bottom, top)], marker="_", markersize=9, markeredgewidth=2 if is_default else 1,
             color=colour, clip_on=False, linestyle="none", zorder=6,
         )  # fmt: skip
         beyond = "" if bottom <= each.loss <= top else f" {each.loss:.3g}"
         axes.annotate(
             f"{name}{beyond}", xy=(1, at), xytext=(1.07, place), xycoords="axes fraction", textcoords="axes fraction",
-            color=colour if mine else INK, fontsize=SMALL, fontweight="bold" if mine else None, va="center",
+            color=colour if is_default else INK, fontsize=SMALL, fontweight="bold" if is_default else None, va="center",
             annotation_clip=False, arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "relpos": (0, 0.5)},
         )  # fmt: skip
 
@@ -158,9 +156,9 @@ def _apart(wanted: Vector) -> Vector:
     return np.asarray(np.clip(placed, gaps, 1 - gaps[::-1]).round(PLACES), dtype=np.float64)
 
 
-def _rate(axes: Axes, answer: Answer) -> None:
+def _rate(axes: Axes, report: ForecastReport) -> None:
     """Draw the learning rate: what is past, and what is planned."""
-    schedule, last = answer.schedule, int(answer.log.steps[-1])
+    schedule, last = report.schedule, int(report.log.steps[-1])
     look: dict[str, Any] = {"color": INK, "linewidth": 0.9}
     steps = np.unique(np.linspace(schedule.warm_up, schedule.last_step, 600).round().astype(np.int64))
     share = schedule.rates[steps] / schedule.peak

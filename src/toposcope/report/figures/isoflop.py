@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from toposcope.forecasting.scaling.frontier import by_law
 from toposcope.forecasting.scaling.isoflop import IsoFlop, budgets_of, isoflops
 from toposcope.forecasting.scaling.planner import Interval, Plan
-from toposcope.forecasting.scaling.scaling_law import FittedLaw
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
 from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, STYLE, Drawn, legend, new_figure, number
 from toposcope.report.ticks import plain_or_power, power_of_ten
 
@@ -16,12 +16,12 @@ CURVES = 5
 HEIGHT = 4.4
 
 
-def isoflop(fitted: FittedLaw, planned: Plan | None = None) -> Drawn:
+def isoflop(fitted: FittedScalingLaw, planned: Plan | None = None) -> Drawn:
     """Draw the loss over parameters at a few budgets, with its band, the points near them, and the best sizes.
 
     Parameters
     ----------
-    fitted : FittedLaw
+    fitted : FittedScalingLaw
     planned : Plan, optional
         Whose budget is drawn beside those of the points.
     """
@@ -52,7 +52,7 @@ def isoflop(fitted: FittedLaw, planned: Plan | None = None) -> Drawn:
     return Drawn("isoflop", f"{told} {drawn}", f"{alt} {told}", figure)
 
 
-def _answer(fitted: FittedLaw, planned: Plan | None) -> str:
+def _answer(fitted: FittedScalingLaw, planned: Plan | None) -> str:
     exponent = by_law(fitted).a
     grows = f"Compute-optimal parameters grow as C^{_with_interval(exponent)}."
     if planned is None:

@@ -54,7 +54,7 @@ def _gain(directory: Path) -> Gain | None:
     """Foretell with a law that knows the schedule; None where nothing was logged."""
     from toposcope.errors import ToposcopeError
     from toposcope.experiments.early_stopping.early_stopping import gain_by
-    from toposcope.forecasting.forecasters.median import Median
+    from toposcope.forecasting.forecasters.cooldown_laws import Median
     from toposcope.logs import read_logs
 
     try:

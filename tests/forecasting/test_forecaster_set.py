@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
 
-from toposcope.forecasting.forecast import Forecast, RefusedError
-from toposcope.forecasting.forecasters.last import Last
-from toposcope.forecasting.forecasters.median import Median
-from toposcope.forecasting.forecasters.power_law import PowerLaw
-from toposcope.forecasting.forecasters.template import Template
-from toposcope.forecasting.line_up import DEFAULT, FORECASTERS, PREFERRED, LineUp, line_up
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
+from toposcope.forecasting.forecasters import forecasters
+from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
+from toposcope.forecasting.forecasters.cooldown_laws import Median
+from toposcope.forecasting.forecasters.sibling_template import Template
 
 RUN = made_up_run("run", noise=0.003, size=1e10)
-NAMES = [forecaster.name for forecaster in FORECASTERS]
+NAMES = [forecaster.name for forecaster in forecasters()]
 
 
-def at(fraction: float, siblings: object = ()) -> LineUp:
-    return line_up(seen(RUN, fraction), RUN.schedule, tuple(siblings))  # type: ignore[arg-type]
+def at(fraction: float, siblings: object = ()) -> ForecastSet:
+    return run_forecasters(seen(RUN, fraction), RUN.schedule, tuple(siblings))  # type: ignore[arg-type]
 
 
 def equal(one: Forecast, other: Forecast) -> bool:
@@ -53,7 +53,7 @@ def test_else_the_default_is_the_median(n: int) -> None:
 
 
 def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
-    found = line_up(made_up_run(every=1000).log.until(1500), made_up_run(every=1000).schedule, ())  # type: ignore[arg-type]
+    found = run_forecasters(made_up_run(every=1000).log.until(1500), made_up_run(every=1000).schedule, ())  # type: ignore[arg-type]
     assert list(found.forecasts) == [DEFAULT, "last"]
     assert found.chosen == "last"
 
@@ -61,8 +61,8 @@ def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
 def test_none_is_a_refusal() -> None:
     log = seen(RUN, 0.001)
     with pytest.raises(RefusedError, match="a law needs at least 5"):
-        line_up(log, RUN.schedule, (), [PowerLaw(), Median(), Template()])
-    assert list(line_up(log, RUN.schedule, (), [Last(), PowerLaw()]).refused) == ["power_law"]
+        run_forecasters(log, RUN.schedule, (), [StepPowerLaw(), Median(), Template()])
+    assert list(run_forecasters(log, RUN.schedule, (), [Last(), StepPowerLaw()]).refused) == ["power_law"]
 
 
 def test_the_order_of_siblings_changes_nothing() -> None:
@@ -83,7 +83,7 @@ def test_the_same_bytes_again() -> None:
     told = []
     for _ in range(2):
         run, siblings = copied(RUN), tuple(copied(sibling) for sibling in made_up_family())
-        found = line_up(seen(run, 0.6), run.schedule, siblings)
+        found = run_forecasters(seen(run, 0.6), run.schedule, siblings)
         told.append(
             {name: (f.loss, f.low, f.high, f.curve.tobytes(), f.remarks) for name, f in found.forecasts.items()}
         )
@@ -94,7 +94,7 @@ def test_a_spike_at_the_end_is_no_divergence() -> None:
     log = seen(RUN, 0.3)
     spiked = log.loss.copy()
     spiked[-2:] *= 2
-    assert line_up(replace(log, loss=spiked), RUN.schedule, ()).chosen == "median"
+    assert run_forecasters(replace(log, loss=spiked), RUN.schedule, ()).chosen == "median"
     risen = log.loss + np.maximum(log.steps - log.steps[-1] / 2, 0) * 0.01
-    assert line_up(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
-    assert line_up(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"
+    assert run_forecasters(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
+    assert run_forecasters(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"

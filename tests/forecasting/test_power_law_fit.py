@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import curve_fit, least_squares, nnls
 
-from toposcope.forecasting.forecasters.variable_projection import EXPONENTS, HUBER, fit_power_law
+from toposcope.forecasting.forecasters.power_law_fit import EXPONENTS, HUBER, fit_power_law
 
 Vector = NDArray[np.float64]
 

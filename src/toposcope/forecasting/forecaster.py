@@ -1,4 +1,4 @@
-"""What a forecaster is given and what it returns."""
+"""The input and the output of a forecaster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,17 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.memory import remembered
+from toposcope.forecasting.caching import cached
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.typing import Steps, Vector
 
 ROUNDING = 1e-6
-"""Steps; a fraction of a whole number of steps may fall just short of it."""
-LEAST_SHARE = 1e-6
-END_STEPS = 5
-CURVE_STEPS = 200
+"""Steps; a fraction of the last step may fall just short of a whole number."""
+MIN_FRACTION = 1e-6
+N_END_STEPS = 5
+"""Steps over the last 2% of the plan whose mean loss is the final loss of a law."""
+MAX_CURVE_STEPS = 200
 
 
 class RefusedError(ToposcopeError):
@@ -26,31 +27,31 @@ class RefusedError(ToposcopeError):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A run: its log and the schedule it follows."""
+class LoggedRun:
+    """A run as forecasters see it: its log and the schedule that it follows."""
 
     log: Log
     schedule: Schedule
 
     @property
     def size(self) -> tuple[str, float | str]:
-        """Family and parameters of the run; runs of unknown size are each a size of their own."""
-        known = np.isfinite(self.log.parameters)
-        return self.log.family, self.log.parameters if known else self.log.name
+        """Family and number of parameters; a run of unknown size has its name in place of the number."""
+        parameters = self.log.parameters
+        return self.log.family, parameters if np.isfinite(parameters) else self.log.name
 
     def final(self) -> float:
         """Return the final loss of a complete run."""
-        return remembered(self.log, self.schedule, "final", lambda: self.log.final_loss()[0])
+        return cached(self.log, self.schedule, "final", lambda: self.log.final_loss()[0])
 
     def seen(self, fraction: float) -> Log | None:
-        """Return what was logged in the first part of the planned steps; None if nothing was."""
+        """Return the log of the first part of the planned steps; None if it is empty."""
         step = fraction * self.schedule.last_step + ROUNDING
-        return remembered(self.log, self.schedule, ("seen", fraction), lambda: self.log.until(step))
+        return cached(self.log, self.schedule, ("seen", fraction), lambda: self.log.until(step))
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The final loss of a run, foretold.
+    """The predicted final loss of a run.
 
     Attributes
     ----------
@@ -58,17 +59,17 @@ class Forecast:
     loss : float
         The final loss, in the log's unit.
     low, high : float
-        Ends of its interval; NaN until `toposcope.forecasting.intervals` sets them.
+        Ends of its 90% interval; NaN until `toposcope.forecasting.intervals` sets them.
     steps, curve : ndarray, shape (m,)
-        Steps from the last one seen to the end, and the loss foretold there.
+        Steps from the last one seen to the end, and the predicted loss there.
     errors : ndarray, shape (k,)
-        log(foretold / final) of sibling runs at the same fraction, each foretold without the runs of its own size.
+        log(predicted / final) of sibling runs at the same fraction, each predicted without the runs of its size.
     relatives : ndarray, shape (k,), bool
-        Which of these are of the run's family.
+        Whether each of these is of the run's family.
     diagnostics : dict of float
         Fitted parameters and how well they fit, by name.
     remarks : tuple of str
-        Warnings, a sentence each.
+        Warnings and where the interval is from, a sentence each.
     """
 
     forecaster: str
@@ -84,21 +85,21 @@ class Forecast:
 
 
 class Forecaster(Protocol):
-    """Foretells the final loss of a run from the part of it that was seen."""
+    """Predicts the final loss of a run from its beginning."""
 
     name: str
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[Run]) -> Forecast:
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Return the forecast.
 
         Parameters
         ----------
         log : Log
-            What was seen.
+            Of the beginning.
         schedule : Schedule
             Planned, to the end.
-        siblings : list of Run
-            Complete runs that coefficients may be borrowed from; none of them is the run to forecast.
+        siblings : list of LoggedRun
+            Complete runs to borrow coefficients from; none of them is the run itself.
 
         Raises
         ------
@@ -111,19 +112,19 @@ class Forecaster(Protocol):
 def fraction_seen(log: Log, schedule: Schedule) -> float:
     """Return the share of the planned steps that was seen, to a hundredth; below 10% to two digits.
 
-    Siblings are cut there. Rounded, so that runs logged at different steps ask for the same parts of them.
+    It is rounded so that runs logged at different steps use the same beginnings of their siblings.
     """
-    share = max(float(log.steps[-1]) / max(schedule.last_step, 1), LEAST_SHARE)
+    share = max(float(log.steps[-1]) / max(schedule.last_step, 1), MIN_FRACTION)
     return float(f"{share:.2g}") if share < 0.1 else round(share, 2)
 
 
 def end_steps(schedule: Schedule) -> Steps:
     """Return steps over the last 2% of the plan; the final loss is the mean over them (METHODS 7)."""
     last = schedule.last_step
-    return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, END_STEPS).round().astype(np.int64))
+    return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, N_END_STEPS).round().astype(np.int64))
 
 
 def curve_steps(log: Log, schedule: Schedule) -> Steps:
     """Return steps from the last one seen to the end of the plan."""
     first = int(log.steps[-1])
-    return np.unique(np.linspace(first, schedule.last_step, CURVE_STEPS).round().astype(np.int64))
+    return np.unique(np.linspace(first, schedule.last_step, MAX_CURVE_STEPS).round().astype(np.int64))

@@ -1,0 +1,268 @@
+"""A run's forecast: from a log and what is planned to a report of every forecaster, with its remarks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
+from toposcope.forecasting.forecaster_set import ForecastSet, run_forecasters
+from toposcope.forecasting.intervals import LEVEL, band
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
+from toposcope.forecasting.wording import counted, short
+from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs.log import FINAL_SHARE
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastReport:
+    """The forecast of a run.
+
+    Attributes
+    ----------
+    log : Log
+        What was seen, with the family that it is taken to belong to.
+    schedule : Schedule
+    siblings : tuple of LoggedRun
+        Complete runs that were borrowed from; the run itself is none of them.
+    results : ForecastSet or None
+        None if the run is complete: its final loss is known.
+    remarks : tuple of str
+        Warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings.
+    """
+
+    log: Log
+    schedule: Schedule
+    siblings: tuple[LoggedRun, ...]
+    results: ForecastSet | None
+    remarks: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<ForecastReport of {self.log.name}: {self.headline()}>"
+
+    @property
+    def chosen(self) -> str:
+        """Name of the default forecaster; empty if the run is complete."""
+        return "" if self.results is None else self.results.chosen
+
+    @property
+    def default(self) -> Forecast | None:
+        """The default forecast; None if the run is complete."""
+        return None if self.results is None else self.results.forecasts[self.chosen]
+
+    @property
+    def loss(self) -> float:
+        """The final loss: that of the default forecast, or of the complete run."""
+        return self.log.final_loss()[0] if self.default is None else self.default.loss
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 90% interval of the final loss; NaN if the run is complete."""
+        return (np.nan, np.nan) if self.default is None else (self.default.low, self.default.high)
+
+    @property
+    def digits(self) -> int:
+        """Decimals that losses are written with: two of them within the interval."""
+        low, high = self.interval
+        if not high > low:
+            return 4
+        return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
+
+    def headline(self) -> str:
+        """Return the final loss in a line, in the log's unit."""
+        log, digits = self.log, self.digits
+        if self.default is None:
+            loss, error = log.final_loss()
+            spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
+            return (
+                f"the run is complete, at step {log.steps[-1]:,} of {self.schedule.last_step:,}: "
+                f"final loss {loss:.{digits}f}{spread} {log.unit}, the mean of the last {FINAL_SHARE:.0%} of its rows"
+            )
+        low, high = (f"{end:.{digits}f}" for end in self.interval)
+        return f"final loss {self.loss:.{digits}f} {log.unit} ({LEVEL:.0%}: {low} to {high}), default: {self.chosen}"
+
+    def inputs(self) -> dict[str, str]:
+        """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
+        log, schedule = self.log, self.schedule
+        size = f", {short(log.parameters)} parameters" if np.isfinite(log.parameters) else ""
+        sentences = {
+            "read": f"{counted(len(log.steps), 'loss', 'losses')} from {log.target!r} in {log.unit}, steps "
+            f"{log.steps[0]:,} to {log.steps[-1]:,}{size}; {log.final_loss()[0]:.{self.digits}f} now",
+            "plan": f"{schedule.last_step:,} steps, {log.steps[-1] / schedule.last_step:.0%} seen; "
+            f"{_learning_rate(log, schedule)}",
+        }
+        if self.siblings:
+            relatives = sum(run.log.family == log.family for run in self.siblings)
+            family = f" {log.family}" if log.family else ""
+            n_runs = counted(len(self.siblings), "complete run")
+            sentences["siblings"] = f"{n_runs}, {relatives} of the log's family{family}"
+        return sentences
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as numbers, strings, lists and dictionaries; what is not finite stays so."""
+        log, schedule, results, default = self.log, self.schedule, self.results, self.default
+        last = int(log.steps[-1])
+        final, error = log.final_loss()
+        report: dict[str, Any] = {
+            "log": {
+                "name": log.name, "unit": log.unit, "target": log.target, "family": log.family, "n": len(log.steps),
+                "first_step": int(log.steps[0]), "last_step": last, "loss": final, "parameters": log.parameters,
+            },
+            "schedule": {
+                "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
+                "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(last),
+            },
+            "fraction_seen": fraction_seen(log, schedule),
+            "complete": results is None,
+            "final_loss": None if results is not None else {"loss": final, "standard_error": error},
+            "siblings": [run.log.name for run in self.siblings],
+            "remarks": self.remarks,
+            "default": None,
+            "forecasts": {},
+            "refused": {},
+            "curve": None,
+        }  # fmt: skip
+        if results is not None and default is not None:
+            low, high = band(default)
+            curve = {"steps": default.steps, "loss": default.curve, "low": low, "high": high}
+            report |= {
+                "default": self.chosen,
+                "forecasts": {
+                    name: {
+                        "loss": each.loss, "low": each.low, "high": each.high, "remarks": each.remarks,
+                        "diagnostics": each.diagnostics, "siblings_asked": len(each.errors),
+                    }
+                    for name, each in results.forecasts.items()
+                },
+                "refused": results.refused,
+                "curve": {name: values.tolist() for name, values in curve.items()},
+            }  # fmt: skip
+        return report
+
+
+def forecast(
+    log: Log | str | Path,
+    *,
+    siblings: CompleteRuns | str | Path | None = None,
+    schedule: str = "",
+    last_step: int | None = None,
+    run: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+) -> ForecastReport:
+    """Predict a run's final loss, with an interval.
+
+    Parameters
+    ----------
+    log : Log, str or Path
+        What was logged so far; a path is read with `toposcope.logs.read_log`.
+    siblings : str, Path or CompleteRuns, optional
+        Complete logs of similar runs, or those that `read_siblings` returned. With them the forecast is closer, and
+        its interval narrower. If the run itself is among them it is left out.
+    schedule : str, optional
+        Of the learning rate, for example ``cosine:steps=20000``; by default it is recognised from the log.
+    last_step : int, optional
+        Last step planned, if neither the log nor the schedule has it.
+    run : str, optional
+        Name of the run, where the log holds several.
+    columns : mapping, optional
+        Names of the log's columns by what they are, in place of guesses: ``{"loss": "ce"}``.
+    unit : str, optional
+        Of the losses; by default the name of the column decides.
+
+    Returns
+    -------
+    ForecastReport
+
+    Raises
+    ------
+    ToposcopeError
+        If the log cannot be read, the schedule is invalid, the last step is unknown, or every forecaster refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from toposcope.logs import Log
+    >>> steps = np.arange(20, 5001, 20)
+    >>> rate = np.full(len(steps), 3e-4)
+    >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
+    <ForecastReport of now: final loss 2.190 nats (90%: 2.144 to 2.237), default: median>
+    """
+    if not isinstance(log, Log):
+        log = read_log(log, run=run, columns=columns, unit=unit)
+    plan = planned(log, schedule, last_step)
+    if siblings is not None and not isinstance(siblings, CompleteRuns):
+        siblings = read_siblings(siblings, log, columns=columns, unit=unit)
+    runs: tuple[LoggedRun, ...] = ()
+    remarks: list[str] = []
+    if siblings is not None:
+        runs, sibling_remarks = without_itself(log, siblings)
+        log, family_remarks = with_family(log, runs)
+        remarks = [*sibling_remarks, *family_remarks]
+    if is_complete(log, plan):
+        return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
+    results = run_forecasters(log, plan, runs)
+    first = [remark for remark in log.remarks if "diverged" in remark]
+    if results.chosen == "last" and "power_law" in results.refused:
+        first.append(f"no law could be fitted: {results.refused['power_law']}")
+    default = results.forecasts[results.chosen].remarks
+    return ForecastReport(
+        log, plan, runs, results, tuple(dict.fromkeys((*first, *default, *plan.remarks, *log.remarks, *remarks)))
+    )
+
+
+def read_siblings(
+    path: str | Path, log: Log, *, columns: Mapping[str, str] | None = None, unit: str | None = None
+) -> CompleteRuns:
+    """Read the complete runs that a forecast of a log may borrow from.
+
+    Parameters
+    ----------
+    path : str or Path
+        As in `toposcope.logs.read_logs`.
+    log : Log
+        Of the run to forecast.
+    columns, unit
+        As declared for the log; they hold for siblings of the same tool.
+
+    Raises
+    ------
+    ToposcopeError
+        If none can be read, or none is complete and in the unit of the log.
+    """
+    try:
+        logs = read_logs(path, columns=columns)
+    except ToposcopeError:
+        if not columns:
+            raise
+        # the columns named are those of the log; siblings may come from another tool
+        logs = read_logs(path)
+    return siblings_among(log, logs, unit)
+
+
+def is_complete(log: Log, schedule: Schedule) -> bool:
+    """Return whether a log goes to the end of the plan, but for the steps between two rows.
+
+    Where steps are counted from 0, the last row is one before the end.
+    """
+    left = schedule.last_step - int(log.steps[-1])
+    usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
+    between = left < usual or (left == usual and log.steps[0] == 0)
+    return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
+
+
+def _learning_rate(log: Log, schedule: Schedule) -> str:
+    end = schedule.rates[-1] / schedule.peak
+    if schedule.rates.min() == schedule.peak:
+        return "learning rate constant"
+    # without a rate in log or plan the peak is 1 and means nothing
+    peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"
+    return (
+        f"learning rate at its peak{peak} at step {schedule.warm_up:,}, {100 * end:.3g}% of that at the end, "
+        f"{schedule.decay_seen(int(log.steps[-1])):.0%} of its decay seen"
+    )

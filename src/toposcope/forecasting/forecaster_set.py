@@ -1,0 +1,69 @@
+"""All forecasters side by side, and the default among them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
+from toposcope.forecasting.forecasters import forecasters as all_forecasters
+from toposcope.forecasting.intervals import is_learning, with_interval
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+
+DEFAULT = "default"
+PREFERRED = ("stack", "median", "template")
+"""The default is the first of these that does not refuse; of a run whose loss rises or is constant it is ``last``."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastSet:
+    """The forecasts of a run by all forecasters.
+
+    Attributes
+    ----------
+    forecasts : dict of Forecast
+        By name, the default first.
+    refused : dict of str
+        Name -> why the forecaster made none.
+    chosen : str
+        Name of the forecaster that is the default.
+    """
+
+    forecasts: dict[str, Forecast]
+    refused: dict[str, str]
+    chosen: str
+
+
+def run_forecasters(
+    log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], forecasters: Sequence[Forecaster] | None = None
+) -> ForecastSet:
+    """Run every forecaster, give each forecast its interval, and choose the default.
+
+    Parameters
+    ----------
+    log : Log
+        The part of the run that was seen.
+    schedule : Schedule
+        Planned, to the end.
+    siblings : sequence of LoggedRun
+        Complete runs to borrow from; none of them is the run itself.
+    forecasters : sequence of Forecaster, optional
+        All that are installed, if left out.
+
+    Raises
+    ------
+    RefusedError
+        If all of them refuse.
+    """
+    forecasts: dict[str, Forecast] = {}
+    refused: dict[str, str] = {}
+    for forecaster in all_forecasters() if forecasters is None else forecasters:
+        try:
+            forecasts[forecaster.name] = with_interval(forecaster.fit(log, schedule, siblings), log, schedule)
+        except RefusedError as error:
+            refused[forecaster.name] = str(error)
+    if not forecasts:
+        raise RefusedError(next(iter(refused.values())))
+    # no law of a run that learns holds for one that diverges or does not change
+    preferred = PREFERRED if is_learning(log) else ("last",)
+    chosen = next(name for name in (*preferred, *forecasts) if name in forecasts)
+    return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen)

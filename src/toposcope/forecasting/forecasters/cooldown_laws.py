@@ -1,0 +1,196 @@
+"""``s1_anneal``, ``annealing``, ``cooldown`` and their ``median``: laws with a gain from a falling learning rate.
+
+L0 + A S1^-a - c G(t), where G is what the falling rate has gained by step t (METHODS 9). The coefficient c hardly shows
+until the learning rate has fallen, and is then confused with the exponent. So it is that of sibling runs, or a prior,
+until half of the run and half of the decay were seen; from then on it is fitted, shrunk towards the prior.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
+from toposcope.forecasting.forecasters.power_law_fit import (
+    NORMAL,
+    PowerLawFit,
+    fit_annealing_coefficient,
+    fit_power_law,
+)
+from toposcope.forecasting.forecasters.window import LATE_SHARE, window
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import usable_siblings
+from toposcope.logs import Log
+from toposcope.typing import Steps, Vector
+
+PRIOR, PRIOR_SPREAD = 0.19, 0.06
+"""Of c, in nats (METHODS 9)."""
+PRIOR_SHARE = PRIOR / 3.1
+"""Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
+MAX_PRIOR_SHARE = 0.1
+"""Of the loss, where that is in nats but small: a prior for language models does not hold there."""
+MIN_SPREAD_SHARE = 1e-6
+"""Of the loss: a smaller spread of the siblings' coefficients counts as this."""
+SIBLING_SHARE = 0.9
+"""Late share of a complete sibling that its own coefficient is fitted to."""
+MIN_DECAY = 0.5
+"""Share of the peak: a sibling whose rate falls by less holds no information on c."""
+MIN_SIBLINGS = 3
+MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5
+"""Shares of the run and of the decay of its rate that have to be seen before c is fitted."""
+COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0
+"""d and b; of five pairs the one that did best without siblings of the family at 20 and 30% of three families."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of c before the run shows it."""
+
+    centre: float
+    spread: float
+    source: str
+
+
+class AnnealedLaw(LawForecaster):
+    """The law with a given annealing.
+
+    Parameters
+    ----------
+    name : str
+    annealing : callable
+        Schedule, steps -> G at the steps.
+    """
+
+    def __init__(self, name: str, annealing: Callable[[Schedule, Steps], Vector]) -> None:
+        self.name, self.annealing = name, annealing
+
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+        """Fit L0, A and a, and c where enough of the run was seen."""
+        fit, c, source = self._fit(log, schedule, siblings)
+        remarks = fit.warnings()
+        seen = schedule.decay_seen(int(log.steps[-1]))
+        if source and schedule.cooled(np.array([schedule.last_step]))[0] > 0:
+            part = log.steps[-1] / schedule.last_step
+            what = f"{seen:.0%} of the decay" if seen < MIN_DECAY_SEEN else f"{part:.0%} of the run"
+            only = "only " if min(seen / MIN_DECAY_SEEN, part / MIN_SEEN) < 1 else ""
+            remarks += (f"{only}{what} seen: the annealing coefficient is {source}",)
+
+        def loss(steps: Steps) -> Vector:
+            return fit(schedule.progress(steps)) - c * self.annealing(schedule, steps)
+
+        return FittedLossCurve(loss, schedule, {**fit.diagnostics(), "c": c, "decay_seen": seen}, remarks)
+
+    def _fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
+        """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
+        prior = self._prior(log, siblings)
+        step = int(log.steps[-1])
+        if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
+            key = (self.name, prior.centre, prior.spread)
+            c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, LATE_SHARE))
+            if c is not None:
+                return self._fit_given(log, schedule, c), c, ""
+        return self._fit_given(log, schedule, prior.centre), prior.centre, prior.source
+
+    def _fit_given(self, log: Log, schedule: Schedule, c: float) -> PowerLawFit:
+        """Fit the power law for a given c."""
+
+        def fit() -> PowerLawFit:
+            late = window(log, schedule, LATE_SHARE)
+            level = late.loss + c * self._annealing(log, schedule, LATE_SHARE)
+            return fit_power_law(schedule.progress(late.steps), level, late.weight)
+
+        return cached(log, schedule, (self.name, "given", c), fit)
+
+    def _fit_coefficient(self, log: Log, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
+        """Return c, rounded; the prior counts as one more observation. None if no sound law fits."""
+        late = window(log, schedule, share)
+        x, G = schedule.progress(late.steps), self._annealing(log, schedule, share)
+        c = fit_annealing_coefficient(x, G, late.loss, late.weight, (prior.centre, prior.spread) if prior else None)
+        return None if c is None else _rounded(c)
+
+    def _annealing(self, log: Log, schedule: Schedule, share: float) -> Vector:
+        key = (self.name, "annealing", share)
+        return cached(log, schedule, key, lambda: self.annealing(schedule, window(log, schedule, share).steps))
+
+    def _prior(self, log: Log, siblings: Sequence[LoggedRun]) -> Prior:
+        """Return the prior from siblings, else from the loss; rounded, so that equal priors give the same fit."""
+        runs = usable_siblings(log, siblings)
+        coefficients = [c for c in (self._coefficient_of(run) for run in runs) if c is not None]
+        if len(coefficients) >= MIN_SIBLINGS:
+            centre = float(np.median(coefficients))
+            spread = NORMAL * float(np.median(np.abs(np.array(coefficients) - centre)))
+            spread = max(spread, 0.1 * centre, MIN_SPREAD_SHARE * float(log.loss[-1]))
+            source = f"the median of {len(coefficients)} siblings, {centre:.3g}"
+            return Prior(_rounded(centre), _rounded(spread), source)
+        level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))
+        if log.unit == "nats" and MAX_PRIOR_SHARE * level >= PRIOR:
+            return Prior(PRIOR, PRIOR_SPREAD, f"a prior, {PRIOR} nats")
+        share = MAX_PRIOR_SHARE if log.unit == "nats" else PRIOR_SHARE
+        centre, spread = share * level, PRIOR_SPREAD / PRIOR * share * level
+        return Prior(_rounded(centre), _rounded(spread), f"a prior, {share:.0%} of the loss")
+
+    def _coefficient_of(self, run: LoggedRun) -> float | None:
+        """Return the coefficient fitted to a complete run by itself; None if its rate hardly falls."""
+
+        def fit() -> float | None:
+            if np.ptp(run.schedule.cooled(run.log.steps)) < MIN_DECAY:
+                return None
+            try:
+                return self._fit_coefficient(run.log, run.schedule, None, SIBLING_SHARE)
+            except RefusedError:
+                return None
+
+        return cached(run.log, run.schedule, (self.name, "own"), fit)
+
+
+def _rounded(c: float) -> float:
+    """Round to three digits, so that equal fits are not done again."""
+    return float(f"{c:.3g}")
+
+
+def delayed_decay(schedule: Schedule, steps: Steps) -> Vector:
+    """Return the annealing K of ``cooldown``, shape of `steps`; the decays of the learning rate are grouped.
+
+    K(t) = sum over k <= t of (eta_{k-1} - eta_k) / eta_pk [1 - (1 + (S1(t) - S1(k)) / (d S1(T)))^-b]. It is that of
+    Luo et al. 2025 (the multi-power law), with the delay d as a share of the whole progress S1(T) rather than a sum of
+    learning rates. So it is comparable between runs of any batch size and length, and one coefficient is left.
+    """
+    progress, size = schedule.grouped_decays
+    if not len(progress):
+        return np.zeros(len(steps))
+    since = schedule.progress(steps)[:, None] - progress
+    delay = COOLDOWN_DELAY * schedule.progress(np.array([schedule.last_step]))[0]
+    reached = np.where(since >= 0, 1 - (1 + np.maximum(since, 0) / delay) ** -COOLDOWN_EXPONENT, 0.0)
+    values: Vector = reached @ size
+    return values
+
+
+S1_ANNEAL = AnnealedLaw("s1_anneal", Schedule.cooled)
+"""G = 1 - eta_t / eta_pk: the gain follows the learning rate at once."""
+ANNEALING = AnnealedLaw("annealing", Schedule.momentum)
+"""G = S2: the gain follows with a delay of about a thousand steps (Tissue et al. 2024, arXiv:2408.11029)."""
+COOLDOWN = AnnealedLaw("cooldown", delayed_decay)
+"""G = K: the gain follows with a delay that grows with the run."""
+
+
+class Median(LawForecaster):
+    """The median of ``s1_anneal``, ``annealing`` and ``cooldown``, step by step."""
+
+    name = "median"
+    laws = (S1_ANNEAL, ANNEALING, COOLDOWN)
+
+    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+        """Fit the three."""
+        curves = {law.name: law.law(log, schedule, siblings) for law in self.laws}
+
+        def loss(steps: Steps) -> Vector:
+            return np.asarray(np.median([curve.loss(steps) for curve in curves.values()], axis=0), dtype=np.float64)
+
+        finals = {name: curve.final() for name, curve in curves.items()}
+        # the remarks of all three are about their coefficient, and alike
+        return FittedLossCurve(loss, schedule, finals, curves[S1_ANNEAL.name].remarks)
+
+
+FORECASTERS = (S1_ANNEAL, ANNEALING, COOLDOWN, Median())

@@ -1,0 +1,171 @@
+"""Robust fits of L0 + A x^-a, and of L0 + A x^-a - c G: a is searched, the rest is solved for (METHODS 9).
+
+Golub & Pereyra 2003, "Separable nonlinear least squares: the variable projection method and its applications".
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toposcope.typing import Matrix, Vector
+
+EXPONENTS = np.linspace(0.05, 1.5, 59)
+N_FINER_EXPONENTS = 21
+MIN_ROUNDS, MAX_ROUNDS = 4, 20
+"""Of reweighting; more than 4 only while many outliers keep the scale falling."""
+SETTLED_RATIO = 0.9
+"""The scale has settled if it is at least this share of that of the round before."""
+HUBER = 1.345
+"""Residuals beyond this multiple of their scale count less: 95% efficient where residuals are normal."""
+MIN_SCALE = 1e-6
+"""Share of the mean value; a curve without noise has no scale of its own."""
+NORMAL = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation."""
+MIN_RELATIVE_SCALE = 1e-9
+"""Of the fit with annealing, whose values are divided by their mean."""
+MAX_PRIOR_STRENGTH = 1e9
+"""Scale of the residuals over the spread of c, from which c is what the prior says."""
+
+
+@dataclass(frozen=True)
+class PowerLawFit:
+    """L0 + A (x / x_n)^-a, with x_n the last of the fitted values.
+
+    Attributes
+    ----------
+    L0, A, a : float
+    last : float
+        x_n.
+    scale : float
+        Of the residuals: their median absolute deviation times 1.4826.
+    at_edge : bool
+        Whether no exponent within the range fits better than its ends.
+    """
+
+    L0: float
+    A: float
+    a: float
+    last: float
+    scale: float
+    at_edge: bool
+
+    def __call__(self, x: Vector) -> Vector:
+        """Return the law's values."""
+        values: Vector = self.L0 + self.A * (x / self.last) ** -self.a
+        return values
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return the offset, the factor at the last point, the exponent and the residuals' scale, by name."""
+        return {"L0": self.L0, "A": self.A, "a": self.a, "residual": self.scale}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return the warnings that belong to a forecast by this fit, a sentence each."""
+        if self.A <= MIN_SCALE * self.L0:
+            return ("the loss does not fall as in training, it diverges or stands still: the law is its mean",)
+        if not self.at_edge:
+            return ()
+        return ("the exponent is at the edge of its range: the losses seen do not bend as a power law does",)
+
+
+def fit_power_law(x: Vector, y: Vector, weight: Vector, exponents: Vector = EXPONENTS) -> PowerLawFit:
+    """Fit L0 + A x^-a with L0, A at least 0: least squares for each exponent, reweighted by Huber's function.
+
+    The exponent is searched on a grid, then on a finer one about the best.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n,)
+        Positive, ascending.
+    y, weight : ndarray, shape (n,)
+    exponents : ndarray, shape (k,)
+        Grid on which a is searched, ascending.
+    """
+    k, coarse = _best_exponent(x, y, weight, exponents)
+    if k in (0, len(exponents) - 1):
+        return replace(coarse, at_edge=len(exponents) > 1)
+    return _best_exponent(x, y, weight, np.linspace(exponents[k - 1], exponents[k + 1], N_FINER_EXPONENTS))[1]
+
+
+def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> tuple[int, PowerLawFit]:
+    """Return which exponent fits best, and its fit."""
+    z = np.exp(-exponents[:, None] * np.log(x / x[-1]))
+    least = MIN_SCALE * float(np.abs(y).mean())
+    robust = np.broadcast_to(weight, z.shape)
+    best = np.inf
+    for done in range(1, MAX_ROUNDS + 1):
+        L0, A = _nonnegative_lines(z, y, robust)
+        size = np.abs(y - L0[:, None] - A[:, None] * z)
+        scale = NORMAL * np.median(size, axis=1) + least
+        robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, least))
+        before, best = best, float(scale.min())
+        if done >= MIN_ROUNDS and best > SETTLED_RATIO * before:
+            break
+    within = size <= HUBER * best
+    losses = np.where(within, size**2, 2 * HUBER * best * size - (HUBER * best) ** 2)
+    k = int((weight * losses).sum(axis=1).argmin())
+    return k, PowerLawFit(float(L0[k]), float(A[k]), float(exponents[k]), float(x[-1]), float(scale[k]), at_edge=False)
+
+
+def _nonnegative_lines(z: Matrix, y: Vector, weight: Matrix) -> tuple[Vector, Vector]:
+    """Return the best L0 and A, both at least 0, for each row of z."""
+    total = weight.sum(axis=1)
+    z_mean, y_mean = (weight * z).sum(axis=1) / total, (weight * y).sum(axis=1) / total
+    z_left, y_left = z - z_mean[:, None], y - y_mean[:, None]
+    spread = (weight * z_left**2).sum(axis=1)
+    slope = (weight * z_left * y_left).sum(axis=1) / np.where(spread > 0, spread, np.inf)
+    slope = np.maximum(slope, 0)
+    offset = y_mean - slope * z_mean
+    through_zero = (weight * z * y).sum(axis=1) / (weight * z**2).sum(axis=1)
+    return np.maximum(offset, 0), np.where(offset < 0, through_zero, slope)
+
+
+def fit_annealing_coefficient(
+    x: Vector, annealing: Vector, y: Vector, weight: Vector, prior: tuple[float, float] | None = None
+) -> float | None:
+    """Return c by least squares for each exponent, reweighted by Huber's function; at least 0.
+
+    Parameters
+    ----------
+    x, annealing, y, weight : ndarray, shape (n,)
+        Progress, positive and ascending; G, the loss, and how much each point counts.
+    prior : tuple of float, optional
+        Centre and spread of c: one more observation, whose noise is the spread where that of the points is the scale of
+        their residuals.
+
+    Returns
+    -------
+    float or None
+        None with a prior, if nothing fits with L0 and A at least 0. Without one A is then 0.
+    """
+    unit = float(np.abs(y).mean())
+    c = _fit_scaled(x, annealing, y / unit, weight, prior and (prior[0] / unit, prior[1] / unit))
+    return None if c is None else c * unit
+
+
+def _fit_scaled(
+    x: Vector, annealing: Vector, y: Vector, weight: Vector, prior: tuple[float, float] | None
+) -> float | None:
+    z = (x / x[-1]) ** -EXPONENTS[:, None]
+    columns = np.stack([np.ones_like(z), z, np.broadcast_to(-annealing, z.shape)], axis=2)
+    robust, scale = np.broadcast_to(weight, z.shape), np.zeros(len(z))
+    for _ in range(MIN_ROUNDS):
+        normal = np.einsum("kni,kn,knj->kij", columns, robust, columns) + MIN_RELATIVE_SCALE**1.5 * np.eye(3)
+        right = np.einsum("kni,kn,n->ki", columns, robust, y)
+        if prior:
+            strength = np.minimum(scale / prior[1], MAX_PRIOR_STRENGTH) ** 2
+            normal[:, 2, 2] += strength
+            right[:, 2] += strength * prior[0]
+        solution = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
+        size = np.abs(y - np.einsum("kni,ki->kn", columns, solution))
+        scale = NORMAL * np.median(size, axis=1) + MIN_RELATIVE_SCALE
+        robust = weight * np.minimum(1, HUBER * scale[:, None] / np.maximum(size, MIN_RELATIVE_SCALE))
+    sound = (solution[:, :2] >= 0).all(axis=1)
+    if sound.any():
+        misfit = (robust * size**2).sum(axis=1)
+        if prior:
+            misfit += ((solution[:, 2] - prior[0]) * np.minimum(scale / prior[1], MAX_PRIOR_STRENGTH)) ** 2
+        return max(float(solution[np.where(sound, misfit, np.inf).argmin(), 2]), 0.0)
+    if prior:
+        return None
+    flat = np.stack([np.ones(len(x)), -annealing], axis=1) * np.sqrt(weight)[:, None]
+    return max(float(np.linalg.lstsq(flat, y * np.sqrt(weight), rcond=None)[0][1]), 0.0)

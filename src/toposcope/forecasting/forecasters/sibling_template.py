@@ -1,0 +1,100 @@
+"""``template``: an affine map from log L(f) to log L(T), over sibling runs of the same schedule."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.siblings import usable_siblings
+from toposcope.logs import Log
+from toposcope.typing import Vector
+
+LEVEL_SHARE = 0.05
+"""Late share of the steps seen over which the present loss is the mean."""
+MAX_SHAPE_DIFFERENCE = 0.05
+"""Mean difference, over the peak, of two schedules that count as the same."""
+MIN_SIBLINGS = 4
+MIN_SPREAD = 0.02
+"""Of log L(f); with less the slope of the map is taken as 1."""
+
+
+class Template:
+    """The run ends as its siblings of the same schedule did."""
+
+    name = "template"
+
+    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+        """Forecast."""
+        fraction = fraction_seen(log, schedule)
+        relatives = [run for run in usable_siblings(log, siblings) if run.log.family == log.family]
+        same_schedule = [run for run in relatives if _same_shape(run.schedule, schedule)]
+        known, now, end = _known(same_schedule, fraction)
+        if len(known) < MIN_SIBLINGS:
+            raise RefusedError(
+                f"{len(known)} siblings of the family follow the same schedule; a template needs at least "
+                f"{MIN_SIBLINGS}"
+            )
+        slope, offset = _line(now, end)
+        loss = float(np.exp(offset + slope * np.log(_level(log))))
+        errors = _errors(tuple(known), fraction)
+        steps = curve_steps(log, schedule)
+        return Forecast(
+            self.name,
+            loss,
+            steps=steps[[0, -1]],
+            curve=np.array([_level(log), loss]),
+            errors=errors,
+            relatives=np.ones(len(errors), dtype=bool),
+            diagnostics={"slope": slope, "offset": offset, "siblings": float(len(known))},
+        )
+
+
+@lru_cache(maxsize=512)
+def _errors(runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
+    """Return log(predicted / final) of runs, each by the others of other sizes, if these are enough."""
+    known, now, end = _known(runs, fraction)
+    sizes = [run.size for run in known]
+    lines = {}
+    for size in set(sizes):
+        others = np.array([other != size for other in sizes])
+        if others.sum() >= MIN_SIBLINGS:
+            lines[size] = _line(now[others], end[others])
+    held_out = [(lines[size], i) for i, size in enumerate(sizes) if size in lines]
+    return np.array([offset + slope * now[i] - end[i] for (slope, offset), i in held_out])
+
+
+def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun], Vector, Vector]:
+    """Return the runs that were seen at the fraction, log of the loss there and at the end."""
+    known, now, end = [], [], []
+    for run in runs:
+        seen = run.seen(fraction)
+        if seen is None:
+            continue
+        known.append(run)
+        now.append(np.log(_level(seen)))
+        end.append(np.log(run.final()))
+    return known, np.array(now), np.array(end)
+
+
+def _level(log: Log) -> float:
+    """Return the mean loss over the last 5% of the steps seen."""
+    return float(log.loss[log.steps >= (1 - LEVEL_SHARE) * log.steps[-1]].mean())
+
+
+def _line(x: Vector, y: Vector) -> tuple[float, float]:
+    """Return slope and offset by Theil and Sen's medians, which are robust to single siblings."""
+    if x.std() < MIN_SPREAD:
+        return 1.0, float(np.median(y - x))
+    i, j = np.triu_indices(len(x), 1)
+    apart = np.abs(x[j] - x[i]) > MIN_SPREAD / 2
+    slope = float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])) if apart.any() else 1.0
+    return slope, float(np.median(y - slope * x))
+
+
+def _same_shape(one: Schedule, other: Schedule) -> bool:
+    return float(np.abs(one.shape - other.shape).mean()) < MAX_SHAPE_DIFFERENCE
+
+
+FORECASTERS = (Template(),)

@@ -1,0 +1,20 @@
+"""Numbers as the sentences of this room write them."""
+
+import numpy as np
+
+LARGE_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def short(value: float) -> str:
+    """Write a count of parameters or tokens to three digits, with k, M, B or T."""
+    if not np.isfinite(value):
+        return "no end of"
+    for unit, letter in LARGE_UNITS:
+        if value >= unit * 0.9995:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """Return a number and what it counts."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
