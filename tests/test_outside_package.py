@@ -19,6 +19,7 @@ ENTRY_POINTS = {
     "toposcope.needs": "targets = outsider.targets",
     "toposcope.formats": "square = outsider.square_file",
     "toposcope.logs": "losses = outsider.loss_lines",
+    "toposcope.forecasters": "first = outsider.first_loss",
     "toposcope.sections": "counts = outsider.study_section",
     "toposcope.backtest_sections": "counts = outsider.backtest_section",
 }
@@ -147,6 +148,16 @@ def test_without_its_input_a_probe_fails_in_one_line(site: Path, checkpoints: Pa
     assert "Traceback" not in done.stderr
 
 
+def test_its_forecaster_predicts_from_its_logs(site: Path, tmp_path: Path) -> None:
+    folder = logs(tmp_path / "logs")
+    (log,) = folder.glob("*-3.losses")
+    begun = tmp_path / log.name
+    begun.write_text("".join(log.read_text().splitlines(keepends=True)[:50]))
+    schedule = ("--schedule", "cosine:steps=1000")
+    out = succeeded(command("forecast", begun, *schedule, "--json", path=site, directory=tmp_path))
+    assert json.loads(out)["forecasts"]["first"]["loss"] == float(log.read_text().split()[2])
+
+
 def test_a_backtest_of_its_logs_has_its_section(site: Path, tmp_path: Path) -> None:
     folder = logs(tmp_path / "logs")
     words = ("backtest", folder, "--fractions", "0.5", "--workers", "1", "--out", "backtest")
@@ -168,7 +179,8 @@ def test_a_backtest_of_its_logs_has_its_section(site: Path, tmp_path: Path) -> N
         ),
         ("toposcope.formats", "1 / 0", ("measure", "run"), "ZeroDivisionError"),
         ("toposcope.logs", "claims = runs = None\nraise OSError('gone')", ("forecast", "run/a.csv"), "OSError: gone"),
-        ("toposcope.forecasters", "def", ("forecast", "run/a.csv"), "SyntaxError"),
+        ("toposcope.forecasters", "def", ("forecast", "run/a.csv", "--schedule", "cosine:steps=9"), "SyntaxError"),
+        ("toposcope.sections", "1 / 0", ("study", "run", "study.toml", "--out", "study"), "ZeroDivisionError"),
     ],
 )
 def test_a_package_at_fault_is_refused_in_one_line(
@@ -178,6 +190,7 @@ def test_a_package_at_fault_is_refused_in_one_line(
     distribution(other, "careless", {group: "bad = careless_module"})
     (other / "careless_module.py").write_text(code)
     (checkpoints / "a.csv").write_text("step,loss\n1,3\n2,2.5\n3,2.25\n4,2\n5,1.9\n6,1.8\n")
+    (tmp_path / "study.toml").write_text('name = "study"\n[[series]]\npath = "run"\n')
     done = command(*words, path=other, directory=tmp_path)
     assert done.returncode in (1, 2)
     (line,) = [text for text in done.stderr.splitlines() if "careless" in text]
