@@ -29,14 +29,14 @@ SCORED = ("forecasts", "scores", "skills", "families")
     type=click.Choice(["size", "group", "family"]),
     default="size",
     show_default=True,
-    help="What is left out with each run: its size, its kind of schedule, or its family.",
+    help="Runs that a forecast may not borrow from: those of its size, kind of schedule or family.",
 )
 @click.option(
     "--fractions", default=FRACTIONS, show_default=True, metavar="F,...", help="Shares of a run that are seen."
 )
 @workers_option
 @columns_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for tables, figures and report.")
 def backtest(
     data: Path,
@@ -48,18 +48,17 @@ def backtest(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Tell how well the forecasters would have done on runs whose end is known.
+    """Measure how well the forecasters predict runs whose end is known.
 
-    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning alone, by
-    what was learnt from the others. Of a study it is told as well what topology adds. Files are written when all is
-    done; nothing is lost by an interruption but the time.
+    DATA is a table or a folder of complete training logs, or a study. Each run is forecast from its beginning and from
+    the other runs. For a study the report also says what topology adds. Files are written at the end.
 
     \b
     Example:
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.forecasting.backtesting import backtest as run_backtest
+    from toposcope import forecasting
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import Backtested, backtest_page
@@ -67,21 +66,21 @@ def backtest(
 
     shares = _shares(fractions)
     with bad_use():
-        collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
+        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
-        rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
-        found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
+        rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
+        found = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
         page = backtest_page(found, data, workers=workers, progress=progress)
         tables = page.tables()
     if out is not None:
         write_page(out, "Backtest of forecasts", page, workers=1)
     if as_json:
-        told = {
-            **{name: frame.to_dicts() for name, frame in tables.items()},
-            **{"summary": page.summary(), "notes": [*found.remarks, *page.notes()]},
+        values = {
+            **{"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()},
+            **{"summary": page.summary(), "remarks": [*found.remarks, *page.notes()]},
             **{"split": split, "unit": found.unit},
         }
-        click.echo(json.dumps(finite_or_null(told), sort_keys=True))
+        click.echo(json.dumps(finite_or_null(values), sort_keys=True))
     else:
         _show(found, tables)
         for sentence in page.summary():

@@ -100,9 +100,9 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
         default="lru:10GB",
         show_default=True,
         metavar="none|lru:SIZE|all",
-        help="What is kept of fetched bytes, for the next time.",
+        help="Size of the cache of fetched bytes.",
     )
-    @click.option("--offline", is_flag=True, help="Only what was kept; the network is not touched.")
+    @click.option("--offline", is_flag=True, help="Use only the cache, not the network.")
     @functools.wraps(command)
     def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
         from toposcope.checkpoints.sources import Access
