@@ -85,7 +85,7 @@ def measure(
     """
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
-    from toposcope.study.measuring import measure_series, refuse_idle_text
+    from toposcope.study.measuring import check_probes, measure_series
 
     with bad_use():
         declared = _name_series(series, opening, _resolve(tokenizer, "--tokenizer", ("characters",)))
@@ -95,11 +95,7 @@ def measure(
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
         from toposcope.probes import make_probes
 
-        made = make_probes(wanted)
-        for probe in made:
-            if "gradients" in probe.NEEDS:
-                raise click.BadParameter(f"{probe.name()} needs a model to evaluate; declare runs in a study instead")
-        refuse_idle_text(made, text, tokenizer)
+        check_probes(make_probes(wanted), text, tokenizer)
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
