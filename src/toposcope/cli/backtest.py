@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.forecasting.backtesting import Split
-    from toposcope.report.backtest import Backtested
+    from toposcope.report.backtest import BacktestResult
 
 FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
 SCORED = ("forecasts", "scores", "skills", "families")
@@ -62,7 +62,7 @@ def backtest(
     from toposcope.forecasting.backtesting import backtest as run_backtest
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import Backtested, backtest_page
+    from toposcope.report.backtest import BacktestResult, backtest_page
     from toposcope.report.writing import write_page
 
     shares = _shares(fractions)
@@ -70,7 +70,7 @@ def backtest(
         collected = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
         rows = run_backtest(collected.runs, split=split, fractions=shares, workers=workers, progress=progress)
-        found = Backtested.of(rows, split, collected.runs[0].log.unit, collected.remarks)
+        found = BacktestResult.of(rows, split, collected.runs[0].log.unit, collected.remarks)
         page = backtest_page(found, data, workers=workers, progress=progress)
         tables = page.tables()
     if out is not None:
@@ -102,7 +102,7 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _show(found: Backtested, tables: dict[str, pl.DataFrame]) -> None:
+def _show(found: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
     """Print the scores, and what else the page's sections compute."""
     from toposcope.report.backtest import SCORES, families_of, shown
 
