@@ -319,7 +319,7 @@ def test_chunks_that_do_not_make_the_tensor(change: Callable[[Metadata], None], 
     assert kind(changed(sharded(tmp_path), change), "head.weight") == "index"
 
 
-def test_chunks_of_another_shape_or_dtype_than_told(tmp_path: Path) -> None:
+def test_chunks_of_another_shape_or_dtype_than_declared(tmp_path: Path) -> None:
     def other_dtype(metadata: Metadata) -> None:
         metadata.state_dict_metadata[HEAD].properties.dtype = torch.float16  # type: ignore[union-attr]
 
@@ -332,7 +332,7 @@ def test_chunks_of_another_shape_or_dtype_than_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [Metadata({}), {"a": 1}, [], None, 3, "text"])
-def test_metadata_that_tells_nothing(content: Any, tmp_path: Path) -> None:
+def test_metadata_without_content(content: Any, tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(content))
     assert kind(tmp_path) == "damaged"
 

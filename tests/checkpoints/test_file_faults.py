@@ -169,7 +169,7 @@ def test_tensors_of_nothing(tmp_path: Path) -> None:
         assert len(entry.content_hash()) == 64
 
 
-def test_a_name_told_twice(tmp_path: Path) -> None:
+def test_a_name_declared_twice(tmp_path: Path) -> None:
     tensor = json.dumps(told())
     other = json.dumps(told(offsets=(16, 32)))
     same = raw(tmp_path / "1.safetensors", f'{{"a": {tensor}, "a": {other}}}'.encode(), bytes(32))
@@ -177,7 +177,7 @@ def test_a_name_told_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 63, 200, 0])
-def test_headers_of_another_length_than_told(length: int, tmp_path: Path) -> None:
+def test_headers_of_another_length_than_declared(length: int, tmp_path: Path) -> None:
     path = raw(tmp_path / "step_1.safetensors", {"a": told()}, bytes(16), length)
     assert problem_of(path) in ("truncated", "damaged")
 
@@ -249,7 +249,7 @@ def disagreement_of(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_the_size_an_index_tells(suffix: str, tmp_path: Path) -> None:
+def test_the_size_in_an_index(suffix: str, tmp_path: Path) -> None:
     total = sum(tensor.nbytes for tensor in family_weights().values())
 
     def checkpoint(size: Any) -> Path:

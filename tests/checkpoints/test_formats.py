@@ -82,7 +82,7 @@ def test_all_tensors_by_name(write: Writer, tmp_path: Path) -> None:
     assert all(torch.equal(got[name], weights[name]) for name in weights)
 
 
-def test_a_hash_tells_dtype_shape_and_every_bit() -> None:
+def test_a_hash_depends_on_dtype_shape_and_every_bit() -> None:
     def hash_of(tensor: Tensor) -> str:
         dtype = str(tensor.dtype).removeprefix("torch.")
         entry = Entry("w", tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
@@ -131,7 +131,7 @@ def test_without_a_matrix_there_is_nothing_to_measure(write: Writer, tmp_path: P
         Checkpoint(path, 1).analysed()
 
 
-def test_a_fingerprint_tells_a_changed_file(tmp_path: Path) -> None:
+def test_a_fingerprint_changes_with_a_file(tmp_path: Path) -> None:
     for path in (write_safetensors(tmp_path, 1, family_weights()), model_folder(".bin")(tmp_path, 2, family_weights())):
         checkpoint = Checkpoint(path, 1)
         before = checkpoint.fingerprint()

@@ -205,7 +205,7 @@ def test_a_server_that_falls_silent(server: RangeServer, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, str(1 << 63), "-1", "many"])
-def test_a_size_that_is_none(server: RangeServer, length: str) -> None:
+def test_sizes_that_are_not_valid(server: RangeServer, length: str) -> None:
     server.conduct.statuses = [(200, {"Content-Length": length})] * 50
     ((_, root),) = roots(f"{server.url}/a.bin", Access(keep=0))
     with pytest.raises(CheckpointError) as caught:

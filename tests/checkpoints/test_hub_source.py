@@ -237,7 +237,7 @@ def test_offline_after_online(model: Hub, access: Access) -> None:
     assert (len(model.requests), len(model.storage.requests)) == n_requests
 
 
-def test_the_offline_mode_of_the_hub_is_told(model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_offline_mode_of_the_hub_is_reported(model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
     (main,) = series("hf:owner/name", access=Access(keep=0))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ToposcopeError, match="HF_HUB_OFFLINE is set"):

@@ -94,7 +94,7 @@ def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
         steps = set(STEPS[1:] if label.startswith("distances") else STEPS)
         assert set(measured.filter(label=label)["step"]) == steps, label
     assert study.notes() == [
-        "gradient_rips:batches=4 does not apply to pythia-14m: only runs trained here can be evaluated"
+        "gradient_rips:batches=4 does not apply to pythia-14m: only runs trained here have gradients"
     ]
     # What was published of it stands at the same steps.
     assert declaration.published is not None

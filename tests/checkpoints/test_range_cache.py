@@ -302,7 +302,7 @@ def test_a_damaged_listing_is_asked_for_again(server: RangeServer, tmp_path: Pat
         opened(server, Access(offline=True, folder=tmp_path / "kept"))
 
 
-def test_a_folder_that_cannot_be_written_is_told(server: RangeServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(server: RangeServer, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file")
     with pytest.raises(ToposcopeError, match=r"kept: the cache cannot be written: .*--keep none"):
         opened(server, Access(folder=tmp_path / "kept"))

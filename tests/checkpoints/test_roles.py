@@ -310,7 +310,7 @@ def test_own_rules_that_make_no_sense(rules: dict[str, str], words: str) -> None
         ("transformer.h.0.crossattention.c_attn.bias", False),
     ],
 )
-def test_buffers_are_told_from_biases(name: str, buffer: bool) -> None:
+def test_buffers_are_not_biases(name: str, buffer: bool) -> None:
     assert is_buffer(name) == buffer
 
 
@@ -444,7 +444,7 @@ def test_a_tied_head_that_is_not_stored_counts_once(tmp_path: Path) -> None:
         ({"model_type": "gpt2"}, [("token_emb.weight", "head")]),
     ],
 )
-def test_the_configuration_tells_whether_the_head_is_tied(
+def test_the_configuration_decides_whether_the_head_is_tied(
     config: dict[str, object], expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     folder = model_folder(".safetensors")(tmp_path, 1, without_head())

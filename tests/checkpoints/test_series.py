@@ -100,7 +100,7 @@ def test_a_study_of_several_runs_or_none_is_refused(runs: list[str], told: str, 
         series(tmp_path)
 
 
-def test_files_that_tell_no_step_are_ignored_and_told(tmp_path: Path) -> None:
+def test_files_without_a_step_are_ignored_and_listed(tmp_path: Path) -> None:
     touch(tmp_path, "step_2.pt", "step_1.pt", "best.pt", "last.ckpt", "notes.txt", "config.json", ".step_3.pt")
     found = series(tmp_path)
     assert found.steps == [1, 2]
@@ -158,7 +158,7 @@ def test_one_checkpoint_need_not_tell_its_step(tmp_path: Path) -> None:
     assert series(folder).steps == [0]
 
 
-def test_a_folder_tells_the_step_of_the_one_file_in_it(tmp_path: Path) -> None:
+def test_a_folder_names_the_step_of_the_one_file_in_it(tmp_path: Path) -> None:
     for folder in (tmp_path / "step70", tmp_path / "checkpoint-70"):
         folder.mkdir()
         save_file(family_weights(), folder / "model.safetensors")
@@ -179,7 +179,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
             series(path)
 
 
-def test_names_that_are_none(tmp_path: Path) -> None:
+def test_names_that_are_not_valid(tmp_path: Path) -> None:
     for spec, words in (
         ("~nobody-of-that-name/x", "home folder"),
         ("x" * 300, "too long"),

@@ -247,7 +247,7 @@ def test_little_is_used(content: bytes, place: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_TENSORS.values(), ids=NAMES_OF_TENSORS)
-def test_names_that_are_none(name: str, tmp_path: Path) -> None:
+def test_names_that_are_not_valid(name: str, tmp_path: Path) -> None:
     for step in (1, 2, 3):
         torch.save(
             {"model": family_weights() | ({name: torch.ones(2, 2)} if step == 2 else {})}, tmp_path / f"{step}.pt"

@@ -195,11 +195,11 @@ def test_train_tells_the_place_of_each_run(training: tuple[Path, Done]) -> None:
 
 def test_progress_without_a_terminal_is_a_line_as_each_thing_begins_and_ends(training: tuple[Path, Done]) -> None:
     assert training[1].stderr.splitlines() == [
-        "corpus: begun, 1 to do",
+        "corpus: started, 1 to do",
         "corpus: done",
-        "tiny-3k: begun, 30 to do",
+        "tiny-3k: started, 30 to do",
         "tiny-3k: done",
-        "read: begun, 63.4 kB to do",
+        "read: started, 63.4 kB to do",
         "read: done",
     ]
 
@@ -239,7 +239,7 @@ def test_layers_whose_loops_are_of_landmarks_are_named(series: Path) -> None:
     done = inside("measure", series, "--probe", "rips:max_points=5", "--workers", "1")
     (line,) = complaints(done)
     assert line.startswith(f"note: {len(SHAPES)} layers (")
-    assert "...): H1 is of landmarks" in line
+    assert "...): H1 is computed from landmarks" in line
     assert complaints(inside("measure", series, "--probe", "rips:max_points=500", "--workers", "1")) == []
 
 

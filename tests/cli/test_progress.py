@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def stage(clock: SimpleNamespace, what: str, total: int) -> _Stage:
-    return _Stage(what, total, task=0, begun=clock.now, last=clock.now)
+    return _Stage(what, total, task=0, started=clock.now, last_line=clock.now)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_work_is_told_in_seconds_left(clock: SimpleNamespace) -> None:
     # Until a tenth is done, what was expected; from then on, the pace so far.
     assert measuring.left(9_000) == "about 2 min left"
     assert measuring.left(50_000) == "about 60 s left"
-    assert measuring.told(50_000) == "50%"
+    assert measuring.progress(50_000) == "50%"
     assert measuring.line(50_000) == "50%, about 60 s left"
     assert measuring.left(100_000) == ""
     assert measuring.line(100_000) == "done"
@@ -65,7 +65,7 @@ def test_a_line_now_and_then_without_a_terminal(
         for done in (0, 1_000, 50_000, 100_000, 100_000):
             progress("measure", done, 100_000)
     assert capsys.readouterr().err.splitlines() == [
-        "measure: begun, about 2 min to do",
+        "measure: started, about 2 min to do",
         "measure: 0%, about 2 min left",
         "measure: 1%, about 2 min left",
         "measure: 50%, about 1 s left",

@@ -59,5 +59,5 @@ def test_a_report_of_two_is_not_written_into_a_study(tmp_path: Path) -> None:
         (folder / "study.toml").write_text("")
     done = CliRunner().invoke(toposcope, ["report", str(first), str(second), "--out", str(first)])
     assert done.exit_code == 2
-    assert f"--out {first}: there is a study in it; choose another folder" in done.output
+    assert f"--out {first}: the folder holds a study; choose another" in done.output
     assert sorted(path.name for path in first.iterdir()) == ["study.toml"]

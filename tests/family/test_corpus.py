@@ -178,7 +178,7 @@ def test_tokens_made_by_other_options_are_never_taken_for_these(tmp_path: Path, 
     assert torch.equal(load(path).training, load(tmp_path / "right.safetensors").training)
 
 
-def test_a_damaged_token_file_is_told_with_its_mend(tmp_path: Path) -> None:
+def test_a_damaged_token_file_is_reported_with_its_mend(tmp_path: Path) -> None:
     corpus, path = prepared(tmp_path)
     path.write_bytes(path.read_bytes()[:-50])
     message = refusal(corpus, path)

@@ -397,7 +397,7 @@ def test_a_directory_trained_on_another_text_is_refused(run: Run, corpus_path: P
 
 
 @pytest.mark.parametrize("file", ["state.safetensors", "run.json"])
-def test_a_damaged_file_is_told_with_its_mend(run: Run, corpus_path: Path, tmp_path: Path, file: str) -> None:
+def test_a_damaged_file_is_reported_with_its_mend(run: Run, corpus_path: Path, tmp_path: Path, file: str) -> None:
     directory = tmp_path / "run"
     train(run, corpus_path, directory)
     undisturbed = contents(directory)

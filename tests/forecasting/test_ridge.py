@@ -7,7 +7,14 @@ from sklearn.linear_model import Ridge
 
 from toposcope.forecasting.forecasters import ridge
 from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
-from toposcope.forecasting.forecasters.ridge import MOST_FAR, MOST_FOLDS, STRENGTHS, UNLIKE, WORST, fit_ridge
+from toposcope.forecasting.forecasters.ridge import (
+    LEVERAGE_FACTOR,
+    MAX_COUNTED_ERROR,
+    MAX_DEVIATIONS,
+    MAX_FOLDS,
+    STRENGTHS,
+    fit_ridge,
+)
 
 Vector = NDArray[np.float64]
 
@@ -22,7 +29,7 @@ def made(seed: int, n: int = 24, p: int = 3, noise: float = 0.01) -> tuple[Vecto
 def by_sklearn(features: Vector, target: Vector, strength: float, asked: Vector) -> Vector:
     """Iteratively reweighted ridge: Huber's weights of the residuals, the scale by their median."""
     centre, scale = features.mean(axis=0), features.std(axis=0)
-    z, asked_z = (features - centre) / scale, np.clip((asked - centre) / scale, -MOST_FAR, MOST_FAR)
+    z, asked_z = (features - centre) / scale, np.clip((asked - centre) / scale, -MAX_DEVIATIONS, MAX_DEVIATIONS)
     weight = np.ones(len(target))
     for _ in range(4):
         model = Ridge(alpha=strength).fit(z, target, sample_weight=weight)
@@ -44,10 +51,13 @@ def test_it_is_a_robust_ridge_that_errs_least_on_left_out_groups(seed: int, n: i
             out = np.array([other == group for other in groups])
             answers[out] = by_sklearn(features[~out], target[~out], strength, features[out])
         held_out[strength] = answers
-    losses = {strength: np.minimum(np.abs(answers - target), WORST).mean() for strength, answers in held_out.items()}
+    losses = {
+        strength: np.minimum(np.abs(answers - target), MAX_COUNTED_ERROR).mean()
+        for strength, answers in held_out.items()
+    }
     best = min(losses, key=lambda strength: losses[strength])
     if np.isinf(found.strength):
-        assert np.minimum(np.abs(found.held_out - target), WORST).mean() <= losses[best]
+        assert np.minimum(np.abs(found.held_out - target), MAX_COUNTED_ERROR).mean() <= losses[best]
         return
     assert found.strength == best
     np.testing.assert_allclose(found.held_out, held_out[best], atol=1e-9)
@@ -115,7 +125,7 @@ def test_folds_hold_whole_groups_and_do_not_depend_on_the_order() -> None:
     order = np.random.default_rng(0).permutation(60)
     again = fit_ridge(features[order], target[order], [groups[i] for i in order])
     np.testing.assert_allclose(again.held_out, found.held_out[order], atol=1e-9)
-    fold = {name: i % MOST_FOLDS for i, name in enumerate(sorted(set(groups)))}
+    fold = {name: i % MAX_FOLDS for i, name in enumerate(sorted(set(groups)))}
     out = np.array([fold[group] == 3 for group in groups])
     if np.isfinite(found.strength):
         expected = by_sklearn(features[~out], target[~out], found.strength, features[out])
@@ -139,7 +149,7 @@ def test_reach_grows_with_leverage() -> None:
     near, far = features.mean(axis=0)[None], features.mean(axis=0)[None] + 2.5 * features.std(axis=0)
     assert found.reach(near)[0] == pytest.approx(1)
     leverage = 2.5**2 * np.linalg.inv(z.T @ z + 3 * np.eye(3)).sum()
-    assert found.reach(far)[0] == pytest.approx(np.sqrt(1 + UNLIKE * leverage))
+    assert found.reach(far)[0] == pytest.approx(np.sqrt(1 + LEVERAGE_FACTOR * leverage))
     beyond = features.mean(axis=0)[None] + 50 * features.std(axis=0)
     assert found.reach(beyond)[0] == pytest.approx(
         found.reach(features.mean(axis=0)[None] + 3 * features.std(axis=0))[0]

@@ -128,13 +128,13 @@ def test_missing_steps(folder: Path) -> None:
     assert told(doctor(folder).findings) == [("missing steps", "fault", (300,))]
 
 
-def test_steps_0_and_1_before_the_first_learning(weights: dict[int, Weights]) -> None:
+def test_steps_0_and_1_with_a_first_learning_rate_of_0(weights: dict[int, Weights]) -> None:
     early = {0: weights[0], 1: weights[0], **{s: w for s, w in weights.items() if s}}
     (found,) = diagnose(seen(early))
     assert (found.check, found.severity, found.steps) == ("duplicate", "note", (0, 1))
 
 
-def test_the_log_tells_where_nothing_was_learned(weights: dict[int, Weights]) -> None:
+def test_the_log_shows_where_the_learning_rate_was_0(weights: dict[int, Weights]) -> None:
     evidence = seen(weights | {500: weights[400]})
     rates = np.array([1e-3, 0.0, 0.0, 1e-3])
     log = LogTable(np.array([350, 450, 500, 550]), {"learning_rate": rates})
@@ -190,7 +190,7 @@ def test_remote_files_are_judged_by_what_is_published() -> None:
         assert told(diagnose([*pair, *rest])) == expected
 
 
-def test_evidence_goes_through_a_file(folder: Path) -> None:
+def test_summaries_go_through_a_file(folder: Path) -> None:
     evidence = summarise_series(series(folder), deep=True)
     stored = msgspec.msgpack.encode(evidence)
     again = msgspec.msgpack.decode(stored, type=list[CheckpointSummary])
@@ -198,7 +198,7 @@ def test_evidence_goes_through_a_file(folder: Path) -> None:
     assert diagnose(again) == diagnose(evidence)
 
 
-def test_what_a_deep_look_takes_down_is_right(folder: Path) -> None:
+def test_the_summary_of_a_deep_look_is_right(folder: Path) -> None:
     opened: Checkpoint = series(folder)[3]
     passed: list[int] = []
     found = summarise(opened, deep=True, progress=passed.append)
@@ -225,7 +225,7 @@ def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
-def test_values_that_are_none_are_counted_in_every_dtype(dtype: torch.dtype) -> None:
+def test_values_that_are_not_finite_are_counted_in_every_dtype(dtype: torch.dtype) -> None:
     values = torch.ones(5, 4)
     values[0, 1] = values[3, 3] = math.nan
     found = summarise(checkpoint(7, {"a.weight": values.to(dtype), "s": torch.tensor(2.0)}), deep=True)
@@ -234,7 +234,7 @@ def test_values_that_are_none_are_counted_in_every_dtype(dtype: torch.dtype) -> 
     assert math.isnan(found.tensors["a.weight"].norm)
 
 
-def test_odd_tensors_are_no_trouble() -> None:
+def test_odd_tensors_are_accepted() -> None:
     odd = {"none": torch.zeros(0, 4), "one": torch.tensor(1.5), "conv": torch.ones(2, 3, 4), "count": torch.arange(3)}
     found = summarise(checkpoint(0, odd), deep=True)
     assert not found.error
@@ -242,7 +242,7 @@ def test_odd_tensors_are_no_trouble() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 300, 4096, 50304 * 512])
-def test_places_are_fixed_and_spread_over_rows_and_columns(count: int) -> None:
+def test_sketch_positions_are_fixed_and_spread_over_rows_and_columns(count: int) -> None:
     at = sketch_positions(count)
     assert at[0] >= 0
     assert at[-1] < count
@@ -278,7 +278,7 @@ def test_progress_is_reported_in_bytes(folder: Path) -> None:
     assert all(a[1] <= b[1] and b[2] == total for a, b in pairwise(reports))
 
 
-def test_short_series_say_little(weights: dict[int, Weights]) -> None:
+def test_short_series_have_few_findings(weights: dict[int, Weights]) -> None:
     for count in range(4):
         assert diagnose(seen(dict(list(weights.items())[:count]))) == []
 
@@ -305,7 +305,7 @@ def test_our_own_small_run_is_clean(tmp_path: Path) -> None:
         assert [f for f in doctor(tmp_path / schedule, deep=True).findings if f.severity == "fault"] == []
 
 
-def test_a_trained_checkpoint_alone_that_tells_no_step_is_no_bad_initialisation(
+def test_a_single_trained_checkpoint_without_a_step_is_no_bad_initialisation(
     tmp_path: Path, weights: dict[int, Weights]
 ) -> None:
     save_file({name: t.clone() for name, t in weights[STEPS[-1]].items()}, tmp_path / "final.safetensors")

@@ -103,7 +103,7 @@ def test_a_text_is_read_from_its_source_or_the_unseen_part_of_the_corpus(tmp_pat
     assert len(Text(source=str(path), characters=0).read(Corpus())) == 200
 
 
-def test_a_text_that_is_none(tmp_path: Path) -> None:
+def test_texts_that_cannot_be_used(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     with pytest.raises(ToposcopeError, match=r"text\.txt: cannot be read"):
         Text(source=str(path)).read(Corpus())

@@ -28,7 +28,7 @@ from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
 from toposcope.probes.feature import KINDS, NETWORK
 from toposcope.probes.hidden_states import hidden
-from toposcope.probes.probe import NOISE, POOLED
+from toposcope.probes.probe import NOISE, POOLED, RELATIONS
 
 Weights = dict[str, Tensor]
 
@@ -202,16 +202,18 @@ def subject_of(
     The gradient stands in as the weights themselves, so that ties, zeros and NaN reach the probes of gradients too;
     on later batches it is a multiple of them.
     """
-    needs: dict[str, Callable[[], dict[str, Any]]] = {
+    inputs: dict[str, Callable[[], Any]] = {
+        "gradients": lambda: lambda batch: {name: 2**batch * w for name, w in weights.items()},
+        "model": lambda: StandIn(probe, weights),
+        "embeddings": lambda: [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS],
+    }
+    relations: dict[str, Callable[[], dict[str, Any]]] = {
         "first": lambda: {"first": layers_of(earlier, transposed=transposed)},
         "previous": lambda: {"previous": layers_of(earlier, transposed=transposed)},
-        "gradients": lambda: {"gradients": lambda batch: {name: 2**batch * w for name, w in weights.items()}},
         "diagrams": lambda: {
             "diagrams": diagrams_of(probe, weights),
             "previous_diagrams": diagrams_of(probe, earlier),
         },
-        "model": lambda: {"reader": StandIn(probe, weights)},
-        "embeddings": lambda: {"embeddings": [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS]},
         "states": lambda: {
             "states": {
                 0: states_of(probe, earlier),
@@ -223,9 +225,10 @@ def subject_of(
             "step": 9,
         },
     }
-    unknown = probe.NEEDS - needs.keys()
+    unknown = probe.NEEDS - inputs.keys() - relations.keys()
     assert not unknown, f"{unknown}: needs new to this suite; add what fills them in"
-    filled = {key: value for need in probe.NEEDS for key, value in needs[need]().items()}
+    filled = {key: value for need in probe.NEEDS & RELATIONS for key, value in relations[need]().items()}
+    filled["inputs"] = {need: inputs[need]() for need in probe.NEEDS - RELATIONS}
     return Subject(list(layers_of(weights, transposed=transposed).values()), wanted, known or {}, **filled)
 
 
@@ -545,7 +548,8 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
     broken = Layer(bad, role_of(bad), False, "step_1.pt", Entry(bad, SHAPES[bad], "float64", read))
     layers = [broken if layer.name == bad else layer for layer in subject.layers]
     embeddings = [broken if layer.name == bad else layer for layer in subject.embeddings]
-    results = list(probe.measure(dataclasses.replace(subject, layers=layers, embeddings=embeddings)))
+    inputs = {**subject.inputs, **({"embeddings": embeddings} if embeddings else {})}
+    results = list(probe.measure(dataclasses.replace(subject, layers=layers, inputs=inputs)))
     elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states"}
     if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.

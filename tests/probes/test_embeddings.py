@@ -30,7 +30,7 @@ def checkpoint(folder: Path, **weights: Tensor) -> Checkpoint:
 
 
 def measure(probe: EmbeddingsProbe, found: Checkpoint) -> dict[str, Measurement | Failure]:
-    subject = Subject(found.analysed(), frozenset(PSEUDO_LAYERS), embeddings=found.embeddings())
+    subject = Subject(found.analysed(), frozenset(PSEUDO_LAYERS), inputs={"embeddings": found.embeddings()})
     return {result.layer: result for result in probe.measure(subject)}
 
 
@@ -130,7 +130,7 @@ def test_a_matrix_that_is_stored_transposed() -> None:
             "head.weight", "head", False, "memory", Entry("head.weight", (60, 8), "float32", lambda a, b: matrix[a:b])
         ),
     ]
-    stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), embeddings=layers))
+    stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
     assert isinstance(stored, Measurement)
     assert isinstance(plain, Measurement)
     assert stored.statistics == pytest.approx(plain.statistics, rel=1e-12)

@@ -131,7 +131,7 @@ OF_GRADIENTS = dict.fromkeys(
 @pytest.mark.parametrize("options", [o for o in RIPS_OPTIONS if "threshold" not in o], ids=str)
 def test_gradient_rips(options: dict[str, Any]) -> None:
     weights, gradients = matrices(0), matrices(1)
-    found = measure(GradientRipsProbe(**options), weights, gradients=gradients_of)
+    found = measure(GradientRipsProbe(**options), weights, inputs={"gradients": gradients_of})
     graphs = measure(NeuralPersistenceProbe(), gradients)
     for layer, graph in graphs.items():
         assert {name: found[layer].statistics[name] for name in graph.statistics} == graph.statistics
@@ -145,7 +145,7 @@ def test_gradient_rips(options: dict[str, Any]) -> None:
 
 def test_a_zero_gradient_is_degenerate() -> None:
     found = measure(
-        GradientRipsProbe(), matrices(0), gradients=lambda batch: gradients_of(0) | {"b": torch.zeros(4, 5)}
+        GradientRipsProbe(), matrices(0), inputs={"gradients": lambda batch: gradients_of(0) | {"b": torch.zeros(4, 5)}}
     )
     assert [layer for layer, m in found.items() if m.flag] == ["b"]
     assert found["b"].flag == "degenerate"
@@ -159,9 +159,12 @@ def test_gradients_on_several_batches() -> None:
         calls.append(batch)
         return gradients_of(batch)
 
-    found = measure(GradientRipsProbe(batches=4), matrices(0), gradients=gradients)
+    found = measure(GradientRipsProbe(batches=4), matrices(0), inputs={"gradients": gradients})
     assert calls == [0, 1, 2, 3]
-    each = [measure(GradientRipsProbe(), matrices(0), gradients=lambda batch, k=k: gradients_of(k)) for k in range(4)]
+    each = [
+        measure(GradientRipsProbe(), matrices(0), inputs={"gradients": lambda batch, k=k: gradients_of(k)})
+        for k in range(4)
+    ]
     for layer, measurement in found.items():
         single = [one[layer].statistics for one in each]
         of_first = {name: value for name, value in measurement.statistics.items() if not name.endswith(".noise")}

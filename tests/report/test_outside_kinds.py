@@ -1,40 +1,42 @@
 """A probe from outside that is no topology is never announced as topology; one that does not say is refused."""
 
 import dataclasses
-import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
 import pytest
 from made_studies import RUNS, N, study
+from outside_package import install
 from section_tools import summary, with_tables
 from small_studies import NEURAL_PERSISTENCE, frame, series_study, write_series
 
 from toposcope.analysis import association_table, trajectories
+from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
-from toposcope.probes import Kind, Probe, probe_types
+from toposcope.models import Origin
+from toposcope.probes import probe_types
+from toposcope.probes.needs import RunContext, needs
 from toposcope.report.association_tables import full_table
 from toposcope.report.material import Material
 from toposcope.study import run_study
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    """Probes that a test defines are known while it runs."""
-    probe_types.cache_clear()
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Iterator[None]:
+    """What a test installs is known while it runs."""
+    for registry in (probe_types, needs):
+        registry.cache_clear()
     yield
-    gc.collect()
-    probe_types.cache_clear()
+    for registry in (probe_types, needs):
+        registry.cache_clear()
 
 
-def sample_probe() -> str:
+def sample(named: str) -> str:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "SmallWeightsProbe" in c)
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if named in c)
     return str(code)
 
 
@@ -89,39 +91,54 @@ def test_the_same_numbers_declared_as_topology_are_announced() -> None:
     assert first.startswith("Topology carries information about the loss beyond the trend: 1 of 2 topological features")
 
 
-@pytest.mark.usefixtures("registered")
-def test_the_probe_of_the_guide_is_a_control(tmp_path: Path) -> None:
-    module = ModuleType("small_weights_of_the_guide")
-    exec(compile(sample_probe(), module.__name__, "exec"), module.__dict__)
+def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "small_weights", sample("SmallWeightsProbe"))
     found = write_series(tmp_path / "found", [0, 5])
-    assert not run_study(
-        series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}]), tmp_path / "study", workers=1
-    )
+    declaration = series_study(found, [NEURAL_PERSISTENCE, {"name": "small_weights"}])
+    assert not run_study(declaration, tmp_path / "study", workers=1)
     kinds = dict(frame(tmp_path / "study").select("probe", "kind").unique().iter_rows())
     assert kinds == {"neural_persistence": "topology", "small_weights": "control"}
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_probe_without_a_kind_is_refused_in_one_line() -> None:
-    class SilentProbe(Probe, frozen=True, tag="silent"):
-        """Says nothing of what it is."""
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "probe silent: set SilentProbe.KIND to one of topology, spectrum, norm, loss, control"),
+        ("KIND = 'curvature'", "probe silent: set SilentProbe.KIND to one of topology, "),
+        (
+            "KIND = 'norm'; NEEDS = frozenset({'gradient'})",
+            "probe silent: nothing provides 'gradient', which its NEEDS names; did you mean 'gradients'?",
+        ),
+        (
+            "KIND = 'norm'; NEEDS = frozenset({'weather'})",
+            "nothing provides 'weather', which its NEEDS names; choose from diagrams, embeddings, first, gradients, ",
+        ),
+    ],
+)
+def test_a_probe_that_does_not_declare_itself_is_refused_in_one_line(
+    body: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from toposcope.probes import Probe\n"
+        "class SilentProbe(Probe, frozen=True, tag='silent'):\n"
+        f"    'A probe of a careless author.'\n    {body or 'pass'}\n"
+    )
+    install(tmp_path, monkeypatch, "toposcope.probes", "silent", code)
+    with pytest.raises(ToposcopeError) as caught:
+        probe_types()
+    message = str(caught.value)
+    assert message.startswith("outsider, entry point silent = ")
+    assert reason in message
+    assert "\n" not in message
 
-    try:
-        with pytest.raises(ToposcopeError, match=r"^probe silent: set SilentProbe.KIND to one of topology, "):
-            probe_types()
-    finally:
-        SilentProbe.KIND = "control"  # it is known until it is collected
 
-
-@pytest.mark.usefixtures("registered")
-def test_a_probe_of_a_kind_that_does_not_exist_is_refused() -> None:
-    class HessianProbe(Probe, frozen=True, tag="hessian"):
-        """Of no kind there is."""
-
-        KIND: ClassVar[Kind] = "curvature"  # type: ignore[assignment]
-
-    try:
-        with pytest.raises(ToposcopeError, match=r"^probe hessian: .* one of topology, spectrum, norm, loss, control$"):
-            probe_types()
-    finally:
-        HessianProbe.KIND = "spectrum"
+def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "outside", monkeypatch, "toposcope.needs", "activations", sample("NEED = "))
+    found = series(write_series(tmp_path / "found", [0, 5]))
+    (tmp_path / "found" / "activations_5.json").write_text('{"a": 1.5}')
+    run = RunContext(Origin(found.source), tmp_path / "text.txt", "")
+    assert needs()["activations"].provide(found[1], run) == {"a": 1.5}
+    assert needs()["activations"].key(found[1], run) == '{"a": 1.5}'
+    with pytest.raises(ToposcopeError, match=r"no activations_0.json beside it; save one"):
+        needs()["activations"].provide(found[0], run)
+    assert list(needs()) == ["embeddings", "gradients", "model", "activations"]

@@ -242,12 +242,12 @@ def test_the_command_of_two(folder: Path) -> None:
         return done.returncode, done.stderr.splitlines()[-1]
 
     code, line = told("out", "out", "out")
-    assert (code, line) == (2, "Error: 3 studies given; a report is of one, or of two side by side")
+    assert (code, line) == (2, "Error: 3 studies given; give one, or two to see side by side")
     code, line = told("out", "out")
-    assert (code, line) == (2, "Error: out: the same study twice")
+    assert (code, line) == (2, "Error: out: the same study is given twice; give two different ones")
     code, line = told("out", "--out", "x")
     assert code == 2
-    assert "it is for two studies" in line
+    assert "only for two studies" in line
     empty = folder.parent / "empty"
     empty.mkdir()
     code, line = told("out", "empty")

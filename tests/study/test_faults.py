@@ -252,7 +252,7 @@ def complaints(told: str) -> list[str]:
 
 def assert_interrupted(process: subprocess.Popen[str]) -> None:
     _, told = process.communicate(timeout=PATIENCE)
-    assert complaints(told) == ["interrupted; run the same command again to go on"]
+    assert complaints(told) == ["interrupted; run the same command again to continue"]
     assert process.returncode == 1
 
 

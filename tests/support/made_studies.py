@@ -9,6 +9,7 @@ from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
+from toposcope.study.study import FRAME_SCHEMA
 
 N = 40
 RUNS = ("small", "middle", "large", "huge")
@@ -36,7 +37,7 @@ def study(rule: str, runs: tuple[str, ...] = RUNS, seed: int = 0) -> Material:
     return Material(
         declaration=Declaration(name=rule),
         trajectories=found,
-        frame=pl.DataFrame(),
+        frame=pl.DataFrame(schema=FRAME_SCHEMA),
         labels=pl.DataFrame(schema=dict.fromkeys(("probe", "options", "label"), pl.String)),
         log=pl.DataFrame(),
         runs=runs_frame(runs),

@@ -85,7 +85,7 @@ def subject_of(checkpoint: Checkpoint, text: str, wanted: Iterable[str], **fille
     path = Path(str(checkpoint.location)).parent / "text.txt"
     path.write_bytes(text.encode())
     layers = checkpoint.analysed()
-    return Subject(layers, frozenset(wanted), reader=Reader(checkpoint, Origin(), path), **filled)
+    return Subject(layers, frozenset(wanted), inputs={"model": Reader(checkpoint, Origin(), path)}, **filled)
 
 
 def measure(probe: Probe, checkpoint: Checkpoint, text: str) -> dict[str, Measurement | Failure]:

@@ -116,9 +116,9 @@ class Checkpoint:
         ToposcopeError
             If there is not exactly one of each.
         """
-        found = {role: [layer for layer in self._layers if layer.role == role] for role in ("embed", "head")}
-        heads = found["head"]
-        inputs = found["embed"] or heads
+        by_role = {role: [layer for layer in self._layers if layer.role == role] for role in ("embed", "head")}
+        heads = by_role["head"]
+        inputs = by_role["embed"] or heads
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(
                 f"{self.location}: {len(inputs)} input and {len(heads)} output embeddings, expected one of each; give "

@@ -208,8 +208,8 @@ def _plain_name(name: str) -> str:
 
 def block_of(layer: str) -> int | None:
     """Return the number of a layer's block, the first number in its name, or None."""
-    found = _BLOCK.search(layer)
-    return int(found.group(1)) if found else None
+    match = _BLOCK.search(layer)
+    return int(match.group(1)) if match else None
 
 
 def plain_names(names: Sequence[str]) -> list[str]:

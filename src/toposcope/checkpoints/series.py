@@ -122,12 +122,12 @@ def series(
     rules = role_table.checked(roles or {})
     own = step_pattern(pattern) if pattern else None
     spec = str(spec)
-    found = roots(spec, access or Access())
-    if len(found) == 1:
-        (name, root), *_ = found
+    places = roots(spec, access or Access())
+    if len(places) == 1:
+        (name, root), *_ = places
         opened = _in_one_place(name, root, own, rules)
     else:
-        opened = _of_places(spec, found, own, rules)
+        opened = _of_places(spec, places, own, rules)
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
     return opened.select(Selection(steps=_wanted(steps), every=every, log_spaced=log_spaced))
 
@@ -259,14 +259,14 @@ def _candidates(names: list[str]) -> dict[str, str]:
     for name in names:
         first, _, rest = name.partition("/")
         inside.setdefault(first, []).append(rest)
-    found = {}
+    candidates = {}
     for first, within in sorted(inside.items()):
         is_file = within == [""]
         stem = _stem(first) if is_file else first
         # The number of a shard is no step.
         if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
-            found[first] = stem
-    return found
+            candidates[first] = stem
+    return candidates
 
 
 def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...]:

@@ -54,8 +54,8 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     """
     if pattern is not None:
         return _step_by_pattern(stem, pattern)
-    found = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
-    return int(found.group(1)) if found else None
+    match = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
+    return int(match.group(1)) if match else None
 
 
 def step_pattern(text: str) -> re.Pattern[str]:
@@ -90,18 +90,18 @@ def tokens_of(stem: str) -> int | None:
     >>> tokens_of("stage1-step1000-tokens4B"), tokens_of("step1000")
     (4000000000, None)
     """
-    found = _TOKENS.search(stem)
-    if not found:
+    match = _TOKENS.search(stem)
+    if not match:
         return None
-    count = Decimal(found.group(1)) * _UNITS[found.group(2).upper()]
+    count = Decimal(match.group(1)) * _UNITS[match.group(2).upper()]
     return int(count) if count == int(count) <= MAX_STEP else None
 
 
 def _step_by_pattern(stem: str, pattern: re.Pattern[str]) -> int | None:
-    found = pattern.search(stem)
-    if found is None or found.group(1) is None:
+    match = pattern.search(stem)
+    if match is None or match.group(1) is None:
         return None
-    digits = found.group(1)
+    digits = match.group(1)
     if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(MAX_STEP))):
         raise ToposcopeError(
             f"step pattern {pattern.pattern!r}: finds {digits[:40]!r} in {stem!r}, which is no step; its group must "

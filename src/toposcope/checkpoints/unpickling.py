@@ -220,11 +220,11 @@ class _BoundedStream:
         self._stream, self._left = stream, MAX_PICKLE_BYTES
 
     def read(self, count: int) -> bytes:
-        found = self._stream.read(min(count, self._left))
-        self._left -= len(found)
-        if len(found) < count:
+        content = self._stream.read(min(count, self._left))
+        self._left -= len(content)
+        if len(content) < count:
             raise EOFError("it ends too early, or is too long")
-        return found
+        return content
 
     def readline(self) -> bytes:
         found = self._stream.readline(MAX_LINE_BYTES)

@@ -1,4 +1,4 @@
-"""The command line: one file a command, no logic of its own. Heavy packages are imported inside the commands."""
+"""The command line: one file per command, without logic. Heavy packages are imported inside the commands."""
 
 import sys
 from types import ModuleType
@@ -9,17 +9,17 @@ from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 from toposcope.version import __version__
 
-EPILOG = "Begin with: toposcope demo. Each command has --help with an example."
+EPILOG = "Start with: toposcope demo. The --help of each command has an example."
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toposcope")
 def toposcope() -> None:
-    """An instrument for the topology of language-model training: exact, fast, and honest about drift."""
+    """Measure the topology of language models as they train, and forecast their loss."""
 
 
 def _command_of(module: ModuleType) -> dict[str, click.Command]:
-    """Return the command of a module, which has its name."""
+    """Return the command of a module; both have the same name."""
     name = module.__name__.rpartition(".")[2]
     command = getattr(module, name, None)
     return {name: command} if isinstance(command, click.Command) else {}
@@ -32,10 +32,10 @@ for _command in collect(__name__, "toposcope.commands", _command_of).values():
 def main() -> None:
     """Run the command line; exit with 0, 1 (work failed) or 2 (bad use)."""
     try:
-        # Click hands back the code of a command that stopped early; commands themselves return nothing.
+        # Click returns the exit code of a command that stopped early; commands themselves return nothing.
         sys.exit(toposcope(standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; run the same command again to go on", err=True)
+        click.echo("interrupted; run the same command again to continue", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()

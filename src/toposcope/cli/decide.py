@@ -19,14 +19,14 @@ EXISTING = click.Path(exists=True, path_type=Path)
 
 
 @click.command()
-@click.option("--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss; perhaps run, family.")
-@click.option("--siblings", type=EXISTING, help="In place of --points, a folder of logs: a point from the end of each.")
-@click.option("--family", metavar="NAME", help="Family of the points, where they are of several.")
-@click.option("--budget", type=float, metavar="FLOP", help="Compute to train a model with.")
+@click.option("--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss, optionally run and family.")
+@click.option("--siblings", type=EXISTING, help="Folder of logs instead of --points; the end of each log is a point.")
+@click.option("--family", metavar="NAME", help="Use only the points of this family.")
+@click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
 @click.option("--log", type=EXISTING, help="Log of a run in progress.")
-@click.option("--parameters", type=float, metavar="N", help="Parameters of the run in progress, if its log lacks them.")
-@click.option("--tokens", type=float, metavar="D", help="Tokens it was trained on so far, if its log lacks them.")
-@click.option("--extra", type=float, metavar="FLOP", help="Compute for the run in progress, or for a fresh one.")
+@click.option("--parameters", type=float, metavar="N", help="Its number of parameters, if the log lacks it.")
+@click.option("--tokens", type=float, metavar="D", help="Tokens it has seen so far, if the log lacks them.")
+@click.option("--extra", type=float, metavar="FLOP", help="Extra compute, for this run or a new one.")
 @click.option(
     "--cool-down",
     type=float,
@@ -34,8 +34,10 @@ EXISTING = click.Path(exists=True, path_type=Path)
     help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
 @click.option("--overtrain", type=float, metavar="K", help="Compare with a model K times smaller than the best.")
-@click.option("--unique-tokens", type=float, metavar="D", help="Tokens of the data; more are repetitions.")
-@click.option("--inference-tokens", type=float, metavar="D", help="Tokens of inference, paid from the same budget.")
+@click.option(
+    "--unique-tokens", type=float, metavar="D", help="Tokens in the data set; beyond them, data are repeated."
+)
+@click.option("--inference-tokens", type=float, metavar="D", help="Tokens of inference, paid for from the budget.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to.")
 def decide(

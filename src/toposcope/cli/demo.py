@@ -9,13 +9,17 @@ from toposcope.cli.shared import workers_option
 
 @click.command()
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("toposcope-demo"), show_default=True, help="Folder."
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("toposcope-demo"),
+    show_default=True,
+    help="Folder to write to.",
 )
 @workers_option
 def demo(out: Path, workers: int | None) -> None:
-    """Train a small family, measure it, and report: a few minutes, no download.
+    """Train a small family, measure it, and write a report: a few minutes, no download.
 
-    Killed or interrupted, the same command goes on where it stopped.
+    If it was interrupted, the same command continues.
 
     \b
     Example:

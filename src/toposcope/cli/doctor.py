@@ -9,7 +9,7 @@ from toposcope.cli.shared import Opening, print_table, progress_bars, series_opt
 
 @click.command()
 @click.argument("spec")
-@click.option("--deep", is_flag=True, help="Read every tensor: finds what names, headers and hashes cannot show.")
+@click.option("--deep", is_flag=True, help="Also read every tensor and check its values.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @series_options
 def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
@@ -18,9 +18,9 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
     Looks for checkpoints or tensors that are the same under two steps, final weights under early steps, missing and
     extra steps, shards that are missing or disagree with their index, files that are truncated or unsafe, and tensors
     that change shape or dtype. With --deep also for values that are not finite, dead layers, checkpoints that are off
-    the path of training, and a step 0 that is no initialisation.
+    the path of training, and a step 0 that is not an initialisation.
 
-    Exits with 1 if there is a fault; notes are no faults.
+    The exit code is 1 if there is a fault; notes are not faults.
 
     \b
     Example:

@@ -7,8 +7,10 @@ import click
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder; DIRECTORY/export if left out.")
-@click.option("--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to (default: DIRECTORY/export).")
+@click.option(
+    "--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True, help="File format."
+)
 def export(directory: Path, out: Path | None, kind: str) -> None:
     """Write a study's tables (features, log, checkpoints, runs, errors, findings) for other tools.
 

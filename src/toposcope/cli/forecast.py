@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.siblings import CompleteRuns
 
-KINDS = ("png", "svg", "pdf")
+FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
 def columns_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,12 +29,12 @@ def columns_option(command: Callable[..., None]) -> Callable[..., None]:
         "columns",
         multiple=True,
         metavar="WHAT=NAME",
-        help="What a column is, where its name is not recognised: loss=ce; repeatable.",
+        help="Meaning of a column whose name is not recognised, such as loss=ce; repeatable.",
     )(command)
 
 
 def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of columns by what they are."""
+    """Return the names of columns by their meaning."""
     columns = {}
     for pair in pairs:
         what, equals, name = pair.partition("=")
@@ -46,19 +46,23 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @click.argument("log", type=click.Path(exists=True, path_type=Path))
-@click.option("--siblings", type=click.Path(exists=True, path_type=Path), help="Complete logs of similar runs.")
+@click.option(
+    "--siblings", type=click.Path(exists=True, path_type=Path), help="Folder or table of complete logs of similar runs."
+)
 @click.option(
     "--schedule",
     default="",
     metavar="TEXT",
-    help="Learning-rate schedule: cosine:steps=20000, wsd:steps=9000,decay=0.2. Recognised from the log by default.",
+    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: that of the log.",
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if the log lacks it.")
 @columns_option
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Draw a figure: .png, .svg or .pdf.")
-@click.option("--watch", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Repeat as it grows.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Figure to draw: .png, .svg or .pdf.")
+@click.option(
+    "--watch", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Repeat as the log grows."
+)
 def forecast(
     log: Path,
     siblings: Path | None,
@@ -83,8 +87,8 @@ def forecast(
       toposcope forecast runs/now --siblings runs --out forecast.png
       toposcope forecast log.csv --siblings runs --watch 60
     """
-    if out is not None and out.suffix.lower().lstrip(".") not in KINDS:
-        raise BadUse(f"--out {out}: the name of a figure ends in {', '.join('.' + kind for kind in KINDS)}")
+    if out is not None and out.suffix.lower().lstrip(".") not in FIGURE_FORMATS:
+        raise BadUse(f"--out {out}: the name of a figure ends in {', '.join('.' + kind for kind in FIGURE_FORMATS)}")
     names = columns_of(columns)
     _check(schedule, names, unit)
     complete: CompleteRuns | None = None
@@ -117,7 +121,7 @@ def forecast(
 
 
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
-    """Refuse options that no log can make right."""
+    """Refuse options that are wrong for every log."""
     from toposcope.forecasting.schedules.declared import read_declared
     from toposcope.logs import UNITS
     from toposcope.logs.columns import FIELDS

@@ -11,7 +11,7 @@ from toposcope.cli.shared import Opening, print_table, series_options
 
 @click.command()
 @click.argument("spec")
-@click.option("--step", type=click.IntRange(min=0), help="Of the checkpoint; the last if left out.")
+@click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint (default: the last).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @series_options
 def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None:

@@ -15,13 +15,13 @@ from toposcope.cli.shared import (
     BadUse,
     Opening,
     bad_use,
+    check_exists,
     engine_option,
     parse_options,
+    print_errors,
     print_table,
     progress_bars,
-    refuse_absent,
     selection_options,
-    tell_errors,
     workers_option,
 )
 
@@ -32,23 +32,27 @@ if TYPE_CHECKING:
     from toposcope.study.declaration import DeclaredSeries
     from toposcope.study.store import Unit
 
-SHOWN = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
+SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
 
 
 @click.command()
 @click.argument("series", nargs=-1, required=True)
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Table to write: .csv or .parquet. Makes the work resumable."
+    "--out", type=click.Path(path_type=Path), help="Table to write, .csv or .parquet; makes the work resumable."
 )
 @click.option(
-    "--probe", "probes", multiple=True, metavar="NAME[:OPTION=VALUE,...]", help="Instead of the default probes."
+    "--probe",
+    "probes",
+    multiple=True,
+    metavar="NAME[:OPTION=VALUE,...]",
+    help="Probe to use instead of the default ones; repeatable.",
 )
-@click.option("--text", default="", metavar="FILE", help="What the models read, for their hidden states and losses.")
+@click.option("--text", default="", metavar="FILE", help="Text that the models read, for hidden states and losses.")
 @click.option(
     "--tokenizer",
     default="",
     metavar="PLACE",
-    help="A tokenizer.json, a folder with one, hf:owner/name, or characters, in place of what is with the checkpoints.",
+    help="Tokenizer to use instead of the model's: a tokenizer.json, its folder, hf:owner/name, or characters.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @selection_options
@@ -69,8 +73,8 @@ def measure(
 
     A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), one checkpoint, a
     URL, or revisions of a model on the Hugging Face hub.
-    The layer "network" holds what a probe says of the whole checkpoint. With --out, what was measured when the work
-    was stopped or failed is kept in OUT.partial, and the same command goes on from there.
+    The layer "network" holds the values of the whole checkpoint. With --out, the rows measured before an interruption
+    or a failure are kept in OUT.partial, and the same command continues from there.
 
     \b
     Example:
@@ -81,21 +85,17 @@ def measure(
     """
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
-    from toposcope.study.measuring import measure_series, refuse_idle_text
+    from toposcope.study.measuring import check_probes, measure_series
 
     with bad_use():
-        declared = _named(series, opening, _place(tokenizer, "--tokenizer", ("characters",)))
-        read = Text(source=_place(text, "--text", ("python-docs",)))
+        declared = _name_series(series, opening, _resolve(tokenizer, "--tokenizer", ("characters",)))
+        read = Text(source=_resolve(text, "--text", ("python-docs",)))
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
         from toposcope.probes import make_probes
 
-        made = make_probes(wanted)
-        for probe in made:
-            if "gradients" in probe.NEEDS:
-                raise click.BadParameter(f"{probe.name()} needs a model to evaluate; declare runs in a study instead")
-        refuse_idle_text(made, text, tokenizer)
+        check_probes(make_probes(wanted), text, tokenizer)
     directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
@@ -113,8 +113,8 @@ def measure(
         frame = study.frame()
         if out is not None:
             _write(frame, out)
-        _tell(study, frame, out, as_json)
-        _note_landmarks(frame)
+        _print(study, frame, out, as_json)
+        _print_landmark_note(frame)
         for note in study.notes():
             click.echo(f"note: {note}", err=True)
         if not errors:
@@ -122,7 +122,7 @@ def measure(
     finally:
         if out is None:
             shutil.rmtree(directory, ignore_errors=True)
-    tell_errors(errors, directory if out else None)
+    print_errors(errors, directory if out else None)
 
 
 def _probe(text: str) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def _probe(text: str) -> dict[str, Any]:
     return {"name": name, **parse_options(options, f"--probe {name}")}
 
 
-def _place(spec: str, option: str, names: tuple[str, ...]) -> str:
-    """Return what an option names, a path from its root; refuse one that is not there."""
+def _resolve(spec: str, option: str, names: tuple[str, ...]) -> str:
+    """Return the value of an option, with a path made absolute; refuse a path that does not exist."""
     from toposcope.checkpoints.sources import is_remote
 
     if not spec or spec in names or is_remote(spec):
@@ -142,22 +142,22 @@ def _place(spec: str, option: str, names: tuple[str, ...]) -> str:
     return str(path.absolute())
 
 
-def _named(specs: tuple[str, ...], opening: Opening, tokenizer: str) -> list[DeclaredSeries]:
-    """Name each series by the end of what names it, with as many parts as tell them apart."""
+def _name_series(specs: tuple[str, ...], opening: Opening, tokenizer: str) -> list[DeclaredSeries]:
+    """Name each series by the last parts of its path or address, as many as make the names differ."""
     from toposcope.checkpoints.sources import is_remote, local_path
 
     for spec in specs:
-        refuse_absent(spec)
-    # A link goes by its own name, not by its target's.
+        check_exists(spec)
+    # A link has its own name, not its target's.
     absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
     parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
     longest = max(map(len, parts))
     for depth in range(1, longest + 1):
-        names = ["-".join(found[-depth:]).replace(":", "-") or "root" for found in parts]
+        names = ["-".join(names_of_spec[-depth:]).replace(":", "-") or "root" for names_of_spec in parts]
         if len(set(names)) == len(names):
             break
     else:
-        raise click.BadParameter("the same series is named twice")
+        raise click.BadParameter("the same series is given twice; drop one")
     return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 
@@ -167,25 +167,25 @@ def _write(frame: pl.DataFrame, out: Path) -> None:
     write_whole(out, frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)
 
 
-def _tell(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
+def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(frame.write_json())
     if as_json or frame.is_empty():
         return
     import polars as pl
 
-    summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & pl.col("statistic").is_in(SHOWN))
+    summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & pl.col("statistic").is_in(SUMMARY_STATISTICS))
     labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
     named = labelled.with_columns(column=pl.col("label") + " " + pl.col("statistic"))
     wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
-    if wide.width == 2:  # run and step alone: nothing of what is shown was measured
+    if wide.width == 2:  # run and step alone: no statistic of the summary was measured
         click.echo(f"{len(frame)} rows; see them with --out or --json")
         return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
 
 
-def _note_landmarks(frame: pl.DataFrame) -> None:
-    """Say which layers have too many points for an exact H1."""
+def _print_landmark_note(frame: pl.DataFrame) -> None:
+    """Print which layers have too many points for an exact H1."""
     import polars as pl
 
     bounded = frame.filter((pl.col("statistic") == "H1.cover_radius") & (pl.col("value") > 0))
@@ -195,7 +195,7 @@ def _note_landmarks(frame: pl.DataFrame) -> None:
     if names:
         named = names[0] if len(names) == 1 else f"{len(names)} layers ({names[0]}, ...)"
         click.echo(
-            f"note: {named}: H1 is of landmarks, its bars within 2 x cover_radius of those of all points; H0 is exact, "
-            "and so are births and count of H1 if no threshold is set",
+            f"note: {named}: H1 is computed from landmarks, its bars within 2 x cover_radius of the exact ones; H0 is "
+            "exact, and so are the births and the count of H1 if no threshold is set",
             err=True,
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     metavar="DIRECTORY [DIRECTORY]",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the page of two studies; A-and-B if left out.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report of two studies (default: A-and-B).")
 @click.option(
     "--adjust",
     type=click.Choice(["holm", "bonferroni", "bh"]),
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     help="How p-values are adjusted for the number of rows.",
 )
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> None:
-    """Write the report of a study, or of two side by side: a page, and its figures and tables as files.
+    """Write the report of a study, or of two side by side: a page, with its figures and tables as files.
 
-    The report of one study is in its folder report/.
+    The report of one study is written into its folder report/.
 
     \b
     Example:
       toposcope report paper
-      toposcope report paper mine --out both
+      toposcope report paper replication --out both
     """
     if len(directories) > 2:
-        raise BadUse(f"{len(directories)} studies given; a report is of one, or of two side by side")
+        raise BadUse(f"{len(directories)} studies given; give one, or two to see side by side")
     if len(directories) == 2:
-        _write_both(*directories, out, adjust)
+        _write_comparison(*directories, out, adjust)
         return
     if out is not None:
-        raise BadUse(f"--out {out}: it is for two studies; the report of one is in its folder")
-    write_and_tell(directories[0], adjust)
+        raise BadUse(f"--out {out}: only for two studies; the report of one is written into its folder")
+    write_and_print(directories[0], adjust)
 
 
-def write_and_tell(directory: Path, adjust: Method = "holm") -> None:
-    """Write a study's report; print its verdict and its place."""
+def write_and_print(directory: Path, adjust: Method = "holm") -> None:
+    """Write a study's report; print its verdict and its path."""
     from toposcope.report import write_report
     from toposcope.study import Study
 
@@ -61,16 +61,16 @@ def write_and_tell(directory: Path, adjust: Method = "holm") -> None:
     click.echo(f"report: {page.resolve()}")
 
 
-def _write_both(first: Path, second: Path, out: Path | None, adjust: Method) -> None:
-    """Write the page of two studies; print what each says first, and its place."""
+def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method) -> None:
+    """Write the report of two studies; print the first sentence of each, and the path."""
     from toposcope.report import write_comparison
     from toposcope.study import Study
 
     if first.resolve() == second.resolve():
-        raise BadUse(f"{first}: the same study twice")
+        raise BadUse(f"{first}: the same study is given twice; give two different ones")
     folder = out or Path(f"{first.resolve().name}-and-{second.resolve().name}")
     if (folder / "study.toml").exists():
-        raise BadUse(f"--out {folder}: there is a study in it; choose another folder")
+        raise BadUse(f"--out {folder}: the folder holds a study; choose another")
     with progress_bars() as progress:
         page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust)
     for name, sentences in verdicts:

@@ -1,4 +1,4 @@
-"""What several commands use: progress bars, the two kinds of failure, probes from text."""
+"""Shared by the commands: options, progress bars, tables, and the two kinds of failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from toposcope.study.store import Unit
 
 workers_option = click.option(
-    "--workers", type=click.IntRange(min=1), help="Processes; all processors if left out. Results do not depend on it."
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Number of processes (default: all processors). Results do not depend on it.",
 )
 
 
@@ -37,21 +39,21 @@ engine_option = click.option(
     show_default=True,
     callback=_engine,
     metavar="pool|ray|ray://ADDRESS",
-    help="Processes here, or a Ray cluster.",
+    help="Where tasks run: processes of this machine, or a Ray cluster.",
 )
-IN_BYTES = ("read", "examine")
+BYTE_STAGES = ("read", "examine")
 """Stages whose progress is in bytes."""
-IN_SECONDS = ("measure",)
-"""Stages whose progress is in milliseconds, as expected when they begin."""
+TIMED_STAGES = ("measure",)
+"""Stages whose progress is in milliseconds of expected work."""
 SECONDS_BETWEEN_LINES = 30
-FIRST_ERRORS = 10
-WIDE = 200
-"""Columns of a table that goes to a file or another program."""
+MAX_ERRORS_SHOWN = 10
+TABLE_WIDTH = 200
+"""Characters in a line of a table that goes to a file or another program."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How the series that a command names are opened."""
+    """The options with which a command opens its series."""
 
     step_pattern: str
     roles: dict[str, str]
@@ -76,15 +78,15 @@ class Opening:
         )
 
     def open(self, spec: str) -> Series:
-        """Open a series; what the user named wrongly is bad use."""
+        """Open a series; a mistake in what the user named is bad use."""
         with bad_use():
-            refuse_absent(spec)
+            check_exists(spec)
             declared = self.declared(spec, "")
         return declared.open(self.access)
 
 
-def refuse_absent(spec: str) -> None:
-    """Refuse a path that is not there."""
+def check_exists(spec: str) -> None:
+    """Refuse a path that does not exist."""
     from toposcope.checkpoints.sources import is_remote, local_path
 
     with bad_use():
@@ -100,9 +102,9 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
         default="lru:10GB",
         show_default=True,
         metavar="none|lru:SIZE|all",
-        help="What is kept of fetched bytes, for the next time.",
+        help="Size of the cache of fetched bytes.",
     )
-    @click.option("--offline", is_flag=True, help="Only what was kept; the network is not touched.")
+    @click.option("--offline", is_flag=True, help="Use only the cache, not the network.")
     @functools.wraps(command)
     def with_access(*arguments: Any, keep: str, offline: bool, **options: Any) -> None:
         from toposcope.checkpoints.sources import Access
@@ -116,11 +118,9 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def series_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what any series may need to be opened; the command takes it as ``opening``."""
+    """Add the options with which a series is opened; the command takes them as ``opening``."""
 
-    @click.option(
-        "--step-pattern", default="", metavar="REGEX", help="Where a name tells its step: one group of digits."
-    )
+    @click.option("--step-pattern", default="", metavar="REGEX", help="How a name gives its step: one group of digits.")
     @click.option(
         "--role",
         "roles",
@@ -151,23 +151,26 @@ def series_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def selection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add which checkpoints are wanted, to a command that has `series_options` below."""
+    """Add `series_options` and those that select checkpoints."""
 
-    @click.option("--steps", default="", metavar="STEP,...", help="Only these checkpoints.")
-    @click.option("--every", type=click.IntRange(min=1), help="Only steps that are multiples of it.")
+    @click.option("--steps", default="", metavar="STEP,...", help="Use only these steps.")
+    @click.option("--every", type=click.IntRange(min=1), metavar="N", help="Use only multiples of N.")
     @click.option(
-        "--log-spaced", type=click.IntRange(min=1), metavar="N", help="Only N of them, evenly spaced in log(step)."
+        "--log-spaced",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Use only N checkpoints, evenly spaced in log(step).",
     )
     @functools.wraps(command)
     def with_selection(
         *arguments: Any, opening: Opening, steps: str, every: int | None, log_spaced: int | None, **options: Any
     ) -> None:
         try:
-            wanted = [int(step) for step in steps.split(",") if step.strip()]
+            selected = [int(step) for step in steps.split(",") if step.strip()]
         except ValueError as error:
             raise BadUse(f"--steps {steps}: expected whole numbers, such as 0,100,1000") from error
-        chosen = replace(opening, steps=wanted, every=every or 0, log_spaced=log_spaced or 0)
-        command(*arguments, opening=chosen, **options)
+        selection = replace(opening, steps=selected, every=every or 0, log_spaced=log_spaced or 0)
+        command(*arguments, opening=selection, **options)
 
     return series_options(with_selection)
 
@@ -189,9 +192,9 @@ def bad_use() -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show a bar for each thing under way, on standard error, with the time it still takes.
+    """Show a bar for each stage, on standard error, with its remaining time.
 
-    Without a terminal: a line as it begins and ends, and every half minute in between.
+    Without a terminal, print a line when a stage starts and ends, and every half minute in between.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -200,7 +203,7 @@ def progress_bars() -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description:>12}"),
         BarColumn(),
-        TextColumn("{task.fields[told]:>17}"),
+        TextColumn("{task.fields[progress]:>17}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
@@ -209,14 +212,14 @@ def progress_bars() -> Iterator[Progress]:
 
         def progress(what: str, done: int, total: int) -> None:
             if what not in stages or stages[what].total != total:
-                # A later stage of the same name (a second wave of measuring) begins anew.
+                # A later stage of the same name (a second wave of measuring) starts again.
                 if what in stages:
                     display.remove_task(stages[what].task)
-                stages[what] = _Stage(what, total, display.add_task(what, total=total, told="", left=""))
+                stages[what] = _Stage(what, total, display.add_task(what, total=total, progress="", left=""))
                 if not console.is_terminal:
-                    click.echo(f"{what}: begun, {stages[what].to_do()}", err=True)
+                    click.echo(f"{what}: started, {stages[what].to_do()}", err=True)
             stage = stages[what]
-            display.update(stage.task, completed=done, told=stage.told(done), left=stage.left(done))
+            display.update(stage.task, completed=done, progress=stage.progress(done), left=stage.left(done))
             if not console.is_terminal and stage.is_due(done):
                 click.echo(f"{what}: {stage.line(done)}", err=True)
 
@@ -225,90 +228,93 @@ def progress_bars() -> Iterator[Progress]:
 
 @dataclass
 class _Stage:
-    """One thing under way, and how its progress is put into words."""
+    """One stage of the work, and the words for its progress."""
 
     what: str
     total: int
     task: Any
-    begun: float = field(default_factory=monotonic)
-    last: float = field(default_factory=monotonic)
+    started: float = field(default_factory=monotonic)
+    last_line: float = field(default_factory=monotonic)
     is_done: bool = False
 
     def to_do(self) -> str:
-        """Return how much there is; of work in seconds, how long it will take."""
-        return (_duration(self.total / 1000) if self.what in IN_SECONDS else self._amount(self.total)) + " to do"
+        """Return the amount of work, or for a timed stage how long it takes."""
+        return (_duration(self.total / 1000) if self.what in TIMED_STAGES else self._amount(self.total)) + " to do"
 
-    def told(self, done: int) -> str:
-        """Return how far it is."""
-        if self.what in IN_SECONDS:
+    def progress(self, done: int) -> str:
+        """Return the share or the amount that is done."""
+        if self.what in TIMED_STAGES:
             return f"{100 * done // max(self.total, 1)}%"
         return f"{self._amount(done)}/{self._amount(self.total)}"
 
     def left(self, done: int) -> str:
-        """Return the time that is left: as expected until a tenth is done, then at the pace so far."""
+        """Return the remaining time: as expected until a tenth is done, then from the speed so far."""
         if done >= self.total:
             return ""
         if 10 * done >= self.total:
-            return f"{_duration((monotonic() - self.begun) * (self.total - done) / done)} left"
-        return f"{_duration((self.total - done) / 1000)} left" if self.what in IN_SECONDS else ""
+            return f"{_duration((monotonic() - self.started) * (self.total - done) / done)} left"
+        return f"{_duration((self.total - done) / 1000)} left" if self.what in TIMED_STAGES else ""
 
     def is_due(self, done: int) -> bool:
-        """Tell whether it is time for a line: at the end, once, and now and then before."""
-        if done < self.total and monotonic() - self.last <= SECONDS_BETWEEN_LINES:
+        """Return whether to print a line: at intervals, and once at the end."""
+        if done < self.total and monotonic() - self.last_line <= SECONDS_BETWEEN_LINES:
             return False
-        was_done, self.last, self.is_done = self.is_done, monotonic(), done >= self.total
+        was_done, self.last_line, self.is_done = self.is_done, monotonic(), done >= self.total
         return not was_done
 
     def line(self, done: int) -> str:
-        """Return how it stands, for a line."""
-        return "done" if done >= self.total else ", ".join(filter(None, (self.told(done), self.left(done))))
+        """Return the progress and the remaining time."""
+        return "done" if done >= self.total else ", ".join(filter(None, (self.progress(done), self.left(done))))
 
     def _amount(self, n: int) -> str:
         from rich.filesize import decimal
 
-        return decimal(n) if self.what in IN_BYTES else str(n)
+        return decimal(n) if self.what in BYTE_STAGES else str(n)
 
 
 def _duration(seconds: float) -> str:
-    """Return about how long something takes, as people say it."""
+    """Return a duration as people say it."""
     if seconds < 90:
         return f"about {max(1, round(seconds))} s"
     return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
-    """Print a table; numbers to six digits, what is absent as nothing."""
+    """Print a table: numbers with six digits, nothing for None."""
     from rich.console import Console
     from rich.table import Column, Table
 
-    # Names come from outside: what looks like markup in them is not.
+    # Names come from files of the user; brackets in them are not markup.
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=WIDE, markup=False, emoji=False)
+        console = Console(width=TABLE_WIDTH, markup=False, emoji=False)
     table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row))
     console.print(table)
 
 
-def tell_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
-    """Print what failed, a line each, and exit with 1 if anything did; `directory` is that of a study that stays."""
+def print_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
+    """Print a line for each error, and exit with 1 if there is any.
+
+    Where the study stays on disk, `directory` is its folder: the first errors are printed, and how to see the rest.
+    """
     if not errors:
         return
-    # What follows from another line is not told again.
+    # Consequences of another error are not printed.
     causes = {unit: message for unit, message in errors.items() if "not taken over the network" not in message}
-    shown = FIRST_ERRORS if directory else len(causes)
-    for unit, message in list(causes.items())[:shown]:
+    n_shown = MAX_ERRORS_SHOWN if directory else len(causes)
+    for unit, message in list(causes.items())[:n_shown]:
         place = unit.run if unit.step < 0 else f"{unit.run} step {unit.step}"
         click.echo(f"error: {place}: {unit.probe}: {message}", err=True)
-    if len(causes) > shown:
-        more = len(causes) - shown
-        click.echo(f"error: and {more} more; all of them: toposcope study status {directory}", err=True)
+    if len(causes) > n_shown:
+        more = len(causes) - n_shown
+        click.echo(f"error: and {more} more; to see all: toposcope study status {directory}", err=True)
     raise click.exceptions.Exit(1)
 
 
 def parse_options(text: str, what: str) -> dict[str, Any]:
-    """Read ``a=1,b=true,c=[0.5,1]`` with TOML values; a value that is none is taken as text."""
+    """Read ``a=1,b=true,c=[0.5,1]`` with TOML values; a value that is not TOML is taken as text."""
     import tomllib
 
     from toposcope.probes.feature import split_options

@@ -13,9 +13,9 @@ from toposcope.cli.shared import (
     access_options,
     bad_use,
     engine_option,
+    print_errors,
     print_table,
     progress_bars,
-    tell_errors,
     workers_option,
 )
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @click.group()
 def study() -> None:
-    """Run a declared study, take on a published one, or see where one stands."""
+    """Run a declared study, import a published one, or show the status of one."""
 
 
 @study.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder; named after the study if left out.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: its name).")
 @access_options
 @engine_option
 @workers_option
 def run(file: Path, out: Path | None, access: Access, engine: str, workers: int | None) -> None:
-    """Train, measure, analyse and report what a TOML file declares; run again to resume.
+    """Train, measure, analyse and report what a TOML file declares. Run it again to resume.
 
     \b
     Example:
@@ -58,8 +58,8 @@ def run_and_report(
     access: Access | None = None,
     measured: bool = True,
 ) -> None:
-    """Run a study, write its report, and tell where it is and what it says."""
-    from toposcope.cli.report import write_and_tell
+    """Run a study, write its report, and print its verdict and its path."""
+    from toposcope.cli.report import write_and_print
     from toposcope.study import Study, run_study
 
     with progress_bars() as progress:
@@ -72,22 +72,20 @@ def run_and_report(
             measured=measured,
             progress=progress,
         )
-    write_and_tell(directory)
+    write_and_print(directory)
     for note in Study.load(directory).notes():
         click.echo(f"note: {note}", err=True)
-    tell_errors(errors, directory)
+    print_errors(errors, directory)
 
 
 @study.command("import")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of the study; FOLDER's name and -study if left out."
-)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: FOLDER-study).")
 @workers_option
 def import_published(folder: Path, out: Path | None, workers: int | None) -> None:
-    """Take on a published study from its own files, and report on its published numbers.
+    """Import a published study from its own files, and report its published numbers.
 
-    In FOLDER may lie checkpoint folders with their training logs, JSON files of features by step, and one of
+    FOLDER may hold checkpoint folders with their training logs, JSON files of features by step, and a JSON file of
     correlations. Nothing is measured yet; `toposcope study run DIR/study.toml --out DIR` measures the checkpoints too.
 
     \b
@@ -99,7 +97,7 @@ def import_published(folder: Path, out: Path | None, workers: int | None) -> Non
     directory = out or Path(f"{folder.resolve().name}-study")
     with bad_use():
         if directory.resolve() == folder.resolve():
-            raise BadUse(f"--out {directory}: the folder that is read; choose another")
+            raise BadUse(f"--out {directory}: this is the folder to import; choose another")
         found = imported(folder, directory)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
@@ -108,9 +106,9 @@ def import_published(folder: Path, out: Path | None, workers: int | None) -> Non
 
 @study.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(directory: Path, as_json: bool) -> None:
-    """Tell how far each run is, and what failed; exit code 1 if anything did.
+    """Show how far each run is and what failed. The exit code is 1 if anything did.
 
     \b
     Example:
@@ -118,12 +116,12 @@ def status(directory: Path, as_json: bool) -> None:
     """
     from toposcope.study import Study
 
-    found = Study.load(directory)
-    runs, errors = found.progress(), found.errors()
+    opened = Study.load(directory)
+    runs, errors = opened.progress(), opened.errors()
     if as_json:
         click.echo(json.dumps({"runs": runs.to_dicts(), "errors": errors.to_dicts()}))
     else:
-        print_table(runs.columns, runs.iter_rows(), f"{found.declaration.name} in {directory}")
+        print_table(runs.columns, runs.iter_rows(), f"{opened.declaration.name} in {directory}")
         for error in errors.iter_rows(named=True):
             place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
             click.echo(f"error: {place}: {error['probe']}: {error['message']}")

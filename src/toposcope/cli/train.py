@@ -4,17 +4,27 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import bad_use, parse_options, progress_bars, tell_errors, workers_option
+from toposcope.cli.shared import bad_use, parse_options, print_errors, progress_bars, workers_option
 
 
 @click.command()
 @click.argument("sizes", nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("trained"), show_default=True, help="Folder.")
 @click.option(
-    "--corpus", "source", default="python-docs", show_default=True, help="Text file, folder, or hf:owner/name."
+    "--out", type=click.Path(path_type=Path), default=Path("trained"), show_default=True, help="Folder to write to."
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field of [training], for example steps=500."
+    "--corpus",
+    "source",
+    default="python-docs",
+    show_default=True,
+    help="Text to train on: a file, a folder, or hf:owner/name.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Field of [training], such as steps=500; repeatable.",
 )
 @workers_option
 def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, ...], workers: int | None) -> None:
@@ -44,6 +54,6 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
         check(declaration)
     with progress_bars() as progress:
         errors = run_study(declaration, out, workers=workers, progress=progress)
-    tell_errors(errors, out)
+    print_errors(errors, out)
     for run in declaration.resolved_runs():
         click.echo(out / "runs" / run.name)

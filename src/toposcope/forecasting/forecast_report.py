@@ -191,7 +191,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final loss 2.190 nats (90%: 2.144 to 2.237), default: median>
+    <ForecastReport of now: final loss 2.190 nats (90%: 2.132 to 2.249), default: median>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)

@@ -1,4 +1,4 @@
-"""A backtest in numbers: how far off, how sure, how much better than what is simpler (METHODS 9)."""
+"""Scores of a backtest: errors, intervals, and skill against simpler forecasters (METHODS 9)."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from toposcope.seeds import derive_seed
 
 BASELINES = ("last", "power_law", "annealing")
 RESAMPLES = 1000
-FEWEST_GROUPS = 2
+MIN_GROUPS = 2
 
 SCORES = {
     "fraction": pl.Float64,
@@ -56,7 +56,7 @@ def scores(backtested: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``fraction, forecaster, n, refused`` (runs forecast, and refused), ``mae`` and ``bias`` (mean of the absolute
-        and of the signed error), ``relative_median``, ``relative_p90`` and ``worst`` (of |foretold / final - 1|),
+        and of the signed error), ``relative_median``, ``relative_p90`` and ``worst`` (of |predicted / final - 1|),
         ``coverage`` and ``width`` of the intervals, ``interval_score`` (Gneiting & Raftery 2007, equation 43: width
         plus 20 times what lies outside), both over the final loss, and ``rank_correlation`` (Spearman, over runs).
         Losses in the runs' unit. Best median first at each fraction.
@@ -65,7 +65,7 @@ def scores(backtested: pl.DataFrame) -> pl.DataFrame:
     for (fraction, forecaster), part in backtested.group_by("fraction", "forecaster", maintain_order=True):
         known = part.filter(pl.col("foretold").is_not_null())
         if len(known):
-            rows.append((fraction, forecaster, len(known), len(part) - len(known), *_of(known)))
+            rows.append((fraction, forecaster, len(known), len(part) - len(known), *_errors(known)))
     return pl.DataFrame(rows, schema=SCORES, orient="row").sort("fraction", "relative_median", "forecaster")
 
 
@@ -87,17 +87,17 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
         for baseline in baselines:
             beside = part.filter(forecaster=baseline).select("family", "run", base="error")
             names = [name for name in part["forecaster"].unique(maintain_order=True) if name != baseline]
-            found = []
+            skill_rows = []
             for name in names:
                 both = part.filter(forecaster=name).join(beside, on=["family", "run"])
                 if len(both):
-                    found.append((fraction, name, baseline, len(both), *_skill(both)))
-            p = adjusted(np.array([row[-1] for row in found], dtype=np.float64))
-            rows.extend((*row, value) for row, value in zip(found, p, strict=True))
+                    skill_rows.append((fraction, name, baseline, len(both), *_skill(both)))
+            p = adjusted(np.array([row[-1] for row in skill_rows], dtype=np.float64))
+            rows.extend((*row, value) for row, value in zip(skill_rows, p, strict=True))
     return pl.DataFrame(rows, schema=SKILLS, orient="row")
 
 
-def _of(known: pl.DataFrame) -> tuple[float, ...]:
+def _errors(known: pl.DataFrame) -> tuple[float, ...]:
     """Return mae to rank_correlation."""
     foretold, final, low, high = (known[name].to_numpy() for name in ("foretold", "final", "low", "high"))
     error, relative = foretold - final, np.abs(foretold / final - 1)
@@ -124,11 +124,11 @@ def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     )
     ours, base = groups["error"].to_numpy(), groups["base"].to_numpy()
     skill = 1 - ours.sum() / base.sum() if base.sum() > 0 else np.nan
-    if len(groups) < FEWEST_GROUPS:
+    if len(groups) < MIN_GROUPS:
         return len(groups), skill, np.nan, np.nan, np.nan
     rng = np.random.default_rng(derive_seed(42, "skill", len(groups)))
-    drawn = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
-    below = base[drawn].sum(axis=1)
-    resampled = 1 - ours[drawn].sum(axis=1) / np.where(below > 0, below, np.nan)
+    sampled = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
+    below = base[sampled].sum(axis=1)
+    resampled = 1 - ours[sampled].sum(axis=1) / np.where(below > 0, below, np.nan)
     low, high = np.nanquantile(resampled, [0.025, 0.975]) if base.any() else (np.nan, np.nan)
     return len(groups), float(skill), float(low), float(high), sign_flip(groups["difference"].to_numpy())

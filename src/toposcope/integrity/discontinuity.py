@@ -163,14 +163,14 @@ def _times(ratio: float) -> str:
 
 def _detours(history: History, longest: int) -> list[tuple[tuple[int, ...], float]]:
     """Return the shortest stretches of one tensor that are off its path, each with its ratio."""
-    found: list[tuple[tuple[int, ...], float]] = []
+    detours: list[tuple[tuple[int, ...], float]] = []
     while len(history.steps) > 3:
         worst = _worst_detour(history, longest)
         if worst is None:
             break
-        found.append(worst)
+        detours.append(worst)
         history = history.without(worst[0])
-    return found
+    return detours
 
 
 def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], float] | None:

@@ -37,29 +37,29 @@ def _belongs_to_last(history: History) -> list[bool]:
     distances = np.sqrt(np.square(history.values - history.values[-1]).sum(axis=1) + floor / 4)
     steps = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + floor)
     n = len(distances)
-    found = [False] * n
+    near_last = [False] * n
     for k in range(n - 2):
         later = distances[k + 1 : -1]
         further = int((MAX_NEARNESS * later > distances[k]).sum())
-        found[k] = further >= max(min(3, len(later)), MIN_LATER_SHARE * len(later))
-    others = history.values[[k for k in range(n - 1) if not found[k]]]
-    for k in np.flatnonzero(found).tolist():
+        near_last[k] = further >= max(min(3, len(later)), MIN_LATER_SHARE * len(later))
+    others = history.values[[k for k in range(n - 1) if not near_last[k]]]
+    for k in np.flatnonzero(near_last).tolist():
         # If another late checkpoint is nearer still, the weights are that one's.
         nearest = np.square(others - history.values[k]).sum(axis=1).min(initial=np.inf)
-        found[k] = bool(distances[k] <= MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
+        near_last[k] = bool(distances[k] <= MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
     begin = 0
     while begin < n:
         end = begin
-        while end < n and found[end]:
+        while end < n and near_last[end]:
             end += 1
         # A stretch must stand out at both ends.
         around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
         if end > begin and (
             MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
         ):
-            found[begin:end] = [False] * (end - begin)
+            near_last[begin:end] = [False] * (end - begin)
         begin = end + 1
-    return found
+    return near_last
 
 
 def _is_between(history: History, begin: int, end: int) -> bool:

@@ -67,14 +67,14 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
     grid = ", then ".join(_text(piece) for piece in pieces)
-    found = []
+    findings = []
     if missing:
         message = f"{steps_text(missing)}: missing from the series' own grid ({grid})"
-        found.append(Finding("missing steps", "fault", tuple(missing), "", message))
+        findings.append(Finding("missing steps", "fault", tuple(missing), "", message))
     if extra:
         message = f"{steps_text(extra)}: between the points of the series' own grid ({grid})"
-        found.append(Finding("extra steps", "fault", tuple(extra), "", message))
-    return found
+        findings.append(Finding("extra steps", "fault", tuple(extra), "", message))
+    return findings
 
 
 def _text(piece: _Piece) -> str:
@@ -127,7 +127,7 @@ def _from_the_first(piece: _Piece, steps: list[int]) -> _Piece:
 def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> list[tuple[int, _Piece, float]]:
     """Return the pieces that begin at the i-th change: the change where each ends, it, and its exceptions."""
     start = steps[changes[i]]
-    on, at, found = 1, changes[i], []
+    on, at, extensions = 1, changes[i], []
     for j in range(i + 1, len(changes)):
         for k in range(at + 1, changes[j] + 1):
             on += _index(steps[k], start, spacing) is not None
@@ -139,8 +139,8 @@ def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> l
         if last is not None and on >= MIN_POINTS:
             missing = last + 1 - on
             if missing + extra <= on / 2:
-                found.append((j, _Piece(start, steps[at], spacing), float(missing + extra)))
-    return found
+                extensions.append((j, _Piece(start, steps[at], spacing), float(missing + extra)))
+    return extensions
 
 
 def _index(step: int, start: int, spacing: int) -> int | None:

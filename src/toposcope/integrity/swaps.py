@@ -34,7 +34,7 @@ MAX_LAG = 160
 
 def find_swaps(histories: Sequence[History]) -> list[Suspect]:
     """Find pairs of checkpoints that hold each other's tensors."""
-    found = []
+    suspects = []
     for _ in range(len(histories[0].steps) if histories else 0):
         best = _best_swap(histories)
         if best is None:
@@ -43,8 +43,8 @@ def find_swaps(histories: Sequence[History]) -> list[Suspect]:
         concerned = set(names)
         histories = [_swapped_back(history, a, b) if history.name in concerned else history for history in histories]
         reason = f"steps {a} and {b} are swapped: in the other order the path past them is {ratio:.2g} times shorter"
-        found.append(Suspect((a, b), names, len(histories), "order", reason))
-    return found
+        suspects.append(Suspect((a, b), names, len(histories), "order", reason))
+    return suspects
 
 
 def _swapped_back(history: History, a: int, b: int) -> History:

@@ -30,20 +30,20 @@ def model_key(checkpoint: Checkpoint, origin: Origin) -> str:
     described = [origin.find(checkpoint, name) for name in (RUN, CONFIG)]
     if not any(described) and not is_of_family(checkpoint):  # last, as it reads the header of the weights
         _config(checkpoint, origin)
-    for found in described:
-        digest.update(hashlib.sha256(content_of(found) if found else b"").digest())
+    for file in described:
+        digest.update(hashlib.sha256(content_of(file) if file else b"").digest())
     digest.update(load_tokenizer(checkpoint, origin).key)
     return digest.hexdigest()
 
 
 def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
-    found = origin.find(checkpoint, CONFIG)
-    if found is None:
+    config = origin.find(checkpoint, CONFIG)
+    if config is None:
         raise ToposcopeError(
             f"{checkpoint.location}: no {CONFIG} with it, and not a model of the family; save the configuration "
             "beside the weights"
         )
-    return found
+    return config
 
 
 def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
@@ -72,9 +72,9 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
         return CharacterTokenizer()
     if origin.tokenizer:
         return _named(origin.tokenizer, origin.access)
-    found = origin.find(checkpoint, TOKENIZER)
-    if found is not None:
-        return FastTokenizer(found.location, content_of(found))
+    file = origin.find(checkpoint, TOKENIZER)
+    if file is not None:
+        return FastTokenizer(file.location, content_of(file))
     if is_of_family(checkpoint):
         return _of_family(checkpoint, origin)
     raise ToposcopeError(

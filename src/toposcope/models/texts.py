@@ -135,18 +135,18 @@ def lines(text: str, tokenizer: Tokenizer, count: int, length: int) -> list[Toke
     ToposcopeError
         If there is no such line.
     """
-    found = [line.strip() for line in text.splitlines() if len(line.strip()) >= MIN_LINE]
-    if not found:
+    candidates = [line.strip() for line in text.splitlines() if len(line.strip()) >= MIN_LINE]
+    if not candidates:
         raise ToposcopeError(
             f'text: no line of {MIN_LINE} characters; give another text, or cut = "windows" to take it as a whole'
         )
-    indices = dict.fromkeys(round((len(found) - 1) * k / max(1, count - 1)) for k in range(count))
+    indices = dict.fromkeys(round((len(candidates) - 1) * k / max(1, count - 1)) for k in range(count))
     prefix = tuple(tokenizer.prefix)
-    sequences = [TokenSequence((*prefix, *tokenizer.encode(found[i]).ids)[:length], len(prefix)) for i in indices]
+    sequences = [TokenSequence((*prefix, *tokenizer.encode(candidates[i]).ids)[:length], len(prefix)) for i in indices]
     for i, sequence in zip(indices, sequences, strict=True):
         if len(sequence.ids) - len(prefix) < MIN_TOKENS:
             raise ToposcopeError(
-                f"text: the line that begins {found[i][:30]!r} has {len(sequence.ids) - len(prefix)} tokens of "
+                f"text: the line that begins {candidates[i][:30]!r} has {len(sequence.ids) - len(prefix)} tokens of "
                 f"{tokenizer.location}; give a larger length, or the tokenizer of the model"
             )
     return sequences

@@ -1,15 +1,18 @@
-"""Probes: model state -> diagrams and statistics. One file, one class; adding a probe means adding its file."""
+"""Probes: model state -> diagrams and statistics. One file, one class; adding a probe means adding its file.
 
-import importlib
-import pkgutil
+Another package adds one by naming its module as an entry point of the group ``toposcope.probes``.
+"""
+
 from functools import cache
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from toposcope.errors import ToposcopeError
+from toposcope.plugins import collect
 from toposcope.probes.feature import KINDS, Feature, Kind
+from toposcope.probes.needs import check_needs
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject
 
 __all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "Subject", "make_probes", "probe_types"]
@@ -17,19 +20,25 @@ __all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "Subject", "mak
 
 @cache
 def probe_types() -> dict[str, type[Probe]]:
-    """Return every probe class of this package by name.
+    """Return every probe class by name.
 
     Raises
     ------
     ToposcopeError
-        If a probe does not declare the kind of its statistics.
+        If a probe does not declare the kind of its statistics, needs an input that nothing provides, or comes from an
+        installed package that cannot be loaded.
     """
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    types = {cls.name(): cls for cls in sorted(Probe.__subclasses__(), key=lambda c: c.name())}
+    return dict(sorted(collect(__name__, "toposcope.probes", _probes_of).items()))
+
+
+def _probes_of(module: ModuleType) -> dict[str, type[Probe]]:
+    """Return the probe classes that a module defines."""
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Probe)]
+    types = {cls.name(): cls for cls in classes if cls is not Probe and cls.__module__ == module.__name__}
     for name, cls in types.items():
         if getattr(cls, "KIND", None) not in KINDS:
             raise ToposcopeError(f"probe {name}: set {cls.__name__}.KIND to one of {', '.join(KINDS)}")
+        check_needs(cls)
     return types
 
 
@@ -57,20 +66,20 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
     try:
         probe: Probe = msgspec.convert(declaration, Union[tuple(types.values())], strict=False)  # noqa: UP007 - built at run time
     except msgspec.ValidationError as error:
-        raise ToposcopeError(f"probes: {name}: {_told(types[name], str(error))}") from error
+        raise ToposcopeError(f"probes: {name}: {_option_error(types[name], str(error))}") from error
     return probe
 
 
-def _told(kind: type[Probe], message: str) -> str:
+def _option_error(kind: type[Probe], message: str) -> str:
     """Name the option at fault and what it takes, as a declaration writes it."""
     options = ", ".join(kind.__struct_fields__) or "none"
-    told, _, place = message.partition(" - at `$.")
+    reason, _, place = message.partition(" - at `$.")
     name = place.rstrip("`").partition("[")[0]
     if name not in kind.__struct_fields__:
         return f"{message} (its options: {options})"
     choices = [repr(value) for part in _parts(get_type_hints(kind)[name]) for value in _literals(part)]
     takes = f"; it takes {' or '.join(choices)}" if choices else ""
-    return f"{name}: {told}{takes} (its options: {options})"
+    return f"{name}: {reason}{takes} (its options: {options})"
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer
+from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, each_layer
 from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
 from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
 
@@ -36,7 +36,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "control"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"first", "previous"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return about how long the spectra take, and a few passes."""

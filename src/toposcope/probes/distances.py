@@ -12,7 +12,6 @@ from toposcope.probes.probe import (
     HIDDEN,
     Failure,
     Measurement,
-    Need,
     Probe,
     Subject,
     Value,
@@ -37,7 +36,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"diagrams", "previous"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"diagrams", "previous"})
 
     of: Literal["rips", "neural_persistence", "hidden_states"] = "rips"
 

@@ -20,7 +20,7 @@ from toposcope.probes.point_clouds import (
     refuse_idle_scale,
     spectral_statistics,
 )
-from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Need, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Probe, Shape, Subject, Value, guarded
 from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
 
 PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
@@ -46,7 +46,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"embeddings"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     NORM: ClassVar[str] = "rms_radius"
 
     max_dimension: int = 1

@@ -11,7 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
 from toposcope.probes.neural_persistence import over_layers, persistence_statistics
-from toposcope.probes.probe import NOISE, Failure, Measurement, Need, Probe, Shape, Subject, Value, each_layer, stacked
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
 from toposcope.probes.row_draws import with_noise
 
@@ -36,7 +36,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     VERSION: ClassVar[int] = 4
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"gradients"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM

@@ -25,7 +25,7 @@ from toposcope.probes.point_clouds import (
     refuse_idle_scale,
     spectral_statistics,
 )
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Need, Probe, Shape, Subject, Value, guarded
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
 from toposcope.probes.rips import check_sizes, cloud_bytes, landmark_flag
 from toposcope.probes.row_draws import with_noise
 
@@ -79,7 +79,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
 
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws", "keep"})
     NORM: ClassVar[str] = "rms_radius"
 

@@ -8,7 +8,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.models import token_losses
 from toposcope.models.texts import passage
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import Failure, Measurement, Need, Probe, Subject, Value
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value
 
 
 class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
@@ -26,7 +26,7 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "loss"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"model"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"model"})
 
     length: int = 512
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -33,7 +33,9 @@ HIDDEN = "hidden"
 EMBEDDING = "embedding"
 """Role of the pseudo-layers of embedding matrices."""
 
-Need = Literal["first", "previous", "gradients", "diagrams", "states", "model", "embeddings"]
+RELATIONS = frozenset({"first", "previous", "diagrams", "states"})
+"""Names in `Probe.NEEDS` of other checkpoints, or of what another probe measured; all other names are of inputs."""
+
 Diagrams = Mapping[str, Diagram]
 States = Mapping[str, NDArray[np.float32]]
 """Points of hidden states by pseudo-layer, each of shape (n, width)."""
@@ -91,14 +93,10 @@ class Subject:
         Statistics of layers measured before, by layer.
     first, previous : mapping of str to Layer
         Layers of the first and of the previous checkpoint of the series, by name.
-    gradients : callable
-        Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name.
+    inputs : mapping
+        Inputs that the probe needs, by name, as `toposcope.probes.needs` provides them.
     diagrams, previous_diagrams : mapping
         Diagrams of the source probe at this checkpoint and at the previous one, by layer.
-    reader : Reader, optional
-        The model, its tokenizer and the text.
-    embeddings : sequence of Layer
-        Input and output embedding; the same one twice where they are tied.
     states : mapping of int to States
         States that the source probe kept, by step: all of this checkpoint, the first and the previous one, of those
         between the last hidden state alone.
@@ -111,15 +109,29 @@ class Subject:
     known: Mapping[str, dict[str, float]] = field(default_factory=dict)
     first: Mapping[str, Layer] = field(default_factory=dict)
     previous: Mapping[str, Layer] = field(default_factory=dict)
-    gradients: Callable[[int], Mapping[str, Tensor]] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
-    reader: Reader | None = None
-    embeddings: Sequence[Layer] = ()
     states: Mapping[int, States] = field(default_factory=dict)
     step: int | None = None
     first_step: int | None = None
     previous_step: int | None = None
+
+    @property
+    def gradients(self) -> Callable[[int], Mapping[str, Tensor]] | None:
+        """Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name."""
+        return self.inputs.get("gradients")
+
+    @property
+    def reader(self) -> Reader | None:
+        """The model, its tokenizer and the text."""
+        return self.inputs.get("model")
+
+    @property
+    def embeddings(self) -> Sequence[Layer]:
+        """Input and output embedding; the same one twice where they are tied."""
+        embeddings: Sequence[Layer] = self.inputs.get("embeddings", ())
+        return embeddings
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
@@ -140,7 +152,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     KIND : "topology", "spectrum", "norm", "loss" or "control"
         What its statistics are counted as; `kind` where they differ. A probe without one is refused.
     NEEDS : frozenset of str
-        What of a `Subject` it looks at beyond the layers.
+        What of a `Subject` it looks at beyond the layers: names of `RELATIONS`, and of inputs that
+        `toposcope.probes.needs` provides.
     ONCE : bool
         It looks at the shapes of layers alone, and is measured at the first readable checkpoint of a run only.
     LATER : frozenset of str
@@ -153,7 +166,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind]
-    NEEDS: ClassVar[frozenset[Need]] = frozenset()
+    NEEDS: ClassVar[frozenset[str]] = frozenset()
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
@@ -179,7 +192,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def by_layer(self) -> bool:
         """Tell whether each layer can be measured without the others at hand."""
-        return not self.NEEDS & {"gradients", "model", "embeddings"}
+        return self.NEEDS <= RELATIONS
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return about how long layers of some shapes, by name, take on one processor.

@@ -15,7 +15,6 @@ from toposcope.probes.probe import (
     NOISE,
     Failure,
     Measurement,
-    Need,
     Probe,
     States,
     Subject,
@@ -55,7 +54,7 @@ class SimilarityProbe(Probe, frozen=True, tag="similarity"):
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "control"
-    NEEDS: ClassVar[frozenset[Need]] = frozenset({"states"})
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"states"})
 
     batch_size: int = 64
     n_batches: int = 5

@@ -20,6 +20,7 @@ from toposcope.family.sizes import find_size
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
+from toposcope.probes.needs import needs_of
 from toposcope.study.published import Law, Published, Trace
 from toposcope.version import __version__
 
@@ -249,11 +250,11 @@ def check(declaration: Declaration) -> None:
             raise ToposcopeError(
                 f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
             )
-    needs_text = [probe.name() for probe in declaration.resolved_probes() if "model" in probe.NEEDS]
-    if needs_text and not declaration.text.source and not declaration.runs:
-        raise ToposcopeError(
-            f'{needs_text[0]} reads a text with the models: name one with source = "FILE" under [text]'
-        )
+    reading = [
+        probe.name() for probe in declaration.resolved_probes() if any(need.reads_text for need in needs_of(probe))
+    ]
+    if reading and not declaration.text.source and not declaration.runs:
+        raise ToposcopeError(f'{reading[0]} reads a text with the models: name one with source = "FILE" under [text]')
     for found in declaration.series:
         if not found.path and not (found.features and found.name):
             raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")

@@ -18,6 +18,7 @@ from toposcope.models import Text
 from toposcope.models.loading import CONFIG
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
+from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
 from toposcope.study.runner import run_study
@@ -66,7 +67,7 @@ def measure(
         If the series cannot be opened, a text is missing, or anything could not be measured; the message names the
         first failure.
     """
-    refuse_idle_text(make_probes(list(probes)), str(text), str(tokenizer))
+    check_probes(make_probes(list(probes)), str(text), str(tokenizer))
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(subject, str | Path):
             subject = series(subject)
@@ -114,19 +115,29 @@ def measure_series(
     return Study.load(directory), errors
 
 
-def refuse_idle_text(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
-    """Refuse probes that read a text without one, and a text or a tokenizer that no probe reads with.
+def check_probes(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
+    """Refuse probes that need what a series without a study does not have, and a text or tokenizer that nothing reads.
 
     Raises
     ------
     ToposcopeError
+        If a probe needs a run that is trained here, or reads a text without one; or if there is a text or a tokenizer
+        and no probe reads with it.
     """
-    reading = [probe.name() for probe in probes if "model" in probe.NEEDS]
+    reading = []
+    for probe in probes:
+        for need in needs_of(probe):
+            if need.trained_here:
+                raise ToposcopeError(
+                    f"{probe.name()} needs {need.name}, which only runs trained here have; declare runs in a study"
+                )
+            if need.reads_text:
+                reading.append(probe.name())
     if reading and not text:
         raise ToposcopeError(f"{reading[0]} reads a text with the models; name one: text (on the command line --text)")
     if not reading and (text or tokenizer):
-        what = f"text {text}" if text else f"tokenizer {tokenizer}"
-        raise ToposcopeError(f"{what}: none of the probes reads a text; ask for one that does, such as hidden_states")
+        idle = f"text {text}" if text else f"tokenizer {tokenizer}"
+        raise ToposcopeError(f"{idle}: none of the probes reads a text; add one that does, such as hidden_states")
 
 
 def _absolute(place: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""What of a study is still to be measured: every unit has a key of all that its numbers depend on."""
+"""What a study still has to measure: every unit has a key of all that its numbers depend on."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -6,33 +6,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toposcope.probes import Probe
+from toposcope.probes.needs import needs_of
 from toposcope.study.diagrams import is_readable
 from toposcope.study.store import CheckpointRow, Unit
 
-WHOLE = frozenset({"gradients", "model", "embeddings"})
-"""Needs of probes that look at more than the analysed layers."""
-
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the numbers of a run depend on besides the tensors of its checkpoints.
+class InputKeys:
+    """What the inputs of probes depend on, for the checkpoints of one run (see `toposcope.probes.needs`).
 
     Attributes
     ----------
-    evaluable : bool
-        Whether it was trained here.
-    corpus_sha256 : str
-    models : mapping of int to str
-        By step, a digest of the text, and of the model's configuration and tokenizer. A step that is not there cannot
-        be measured by what reads a text, and what was measured of it stands.
-    roles : str
-        The rules by which layers were recognised, besides the built-in ones.
+    keys : mapping of str to mapping of int to str
+        Need -> step -> key. What needs the input cannot be measured at a step without one, and what was measured there
+        before stands.
+    inapplicable : frozenset of str
+        Needs that this run cannot have.
     """
 
-    evaluable: bool = False
-    corpus_sha256: str = ""
-    models: Mapping[int, str] = field(default_factory=dict)
-    roles: str = ""
+    keys: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    inapplicable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ def plan(
     source: Probe | None,
     measured: Mapping[Unit, tuple[str, str]],
     directory: Path,
-    surroundings: Surroundings,
+    inputs: InputKeys,
 ) -> Iterator[Planned]:
     """Yield what one probe still has to measure on one run, checkpoint by checkpoint.
 
@@ -93,40 +86,40 @@ def plan(
         Key and diagram file of what is in the store; a row whose file is gone or damaged counts as missing.
     directory : Path
         The study's.
-    surroundings : Surroundings
+    inputs : InputKeys
     """
-    mine: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
+    stored: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
     for unit in measured:
-        if _is_of(unit, probe) and unit.step in mine:
-            mine[unit.step][unit.layer] = unit
-    files = {measured[unit][1] for units in mine.values() for unit in units.values()}
+        if _is_of(unit, probe) and unit.step in stored:
+            stored[unit.step][unit.layer] = unit
+    files = {measured[unit][1] for units in stored.values() for unit in units.values()}
     readable = {file: is_readable(directory / file) for file in files if file}
     first = checkpoints.get(steps[0]) if steps else None
-    found = [] if source is None else [unit for unit in measured if _is_of(unit, source)]
+    source_units = [] if source is None else [unit for unit in measured if _is_of(unit, source)]
     for before, step in zip([None, *steps], steps, strict=False):
-        if step not in mine:
+        if step not in stored:
             continue
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
         earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
         before_it: dict[str, Sequence[CheckpointRow | None]]
         before_it = {"first": [first], "previous": [previous], "states": earlier}
-        if not _can_be_read(probe, source, row, before_it, surroundings.models):
+        if not _has_inputs(probe, source, row, before_it, inputs):
             continue
-        if _applies(probe, previous, row is checkpoints[min(checkpoints)], surroundings.evaluable):
-            keys = _keys(probe, source, row, before_it, surroundings)
+        if _applies(probe, source, previous, row is checkpoints[min(checkpoints)], inputs):
+            keys = _keys(probe, source, row, before_it, inputs)
             if "states" in probe.NEEDS:
-                # Steps are part of what it tells, and what one of them lacks now may be there the next time.
-                places = [f"{unit.step} {unit.layer}" for unit in found if unit.step <= step]
-                told = [str(other.step if other else None) for other in (first, previous)] + sorted(places)
-                keys = {layer: _digest([key, *told]) for layer, key in keys.items()}
+                # Statistics are named by steps, and what one of them lacks now may be there the next time.
+                places = [f"{unit.step} {unit.layer}" for unit in source_units if unit.step <= step]
+                compared = [str(other.step if other else None) for other in (first, previous)] + sorted(places)
+                keys = {layer: _digest([key, *compared]) for layer, key in keys.items()}
         current = set()
-        for layer, unit in mine[step].items():
+        for layer, unit in stored[step].items():
             key, file = measured[unit]
             if keys.get(layer) == key and readable.get(file, True):
                 current.add(layer)
         wanted = {layer: key for layer, key in keys.items() if layer not in current}
-        stale = [unit for layer, unit in mine[step].items() if layer not in current]
+        stale = [unit for layer, unit in stored[step].items() if layer not in current]
         if wanted or stale:
             yield Planned(
                 probe,
@@ -145,24 +138,31 @@ def _is_of(unit: Unit, probe: Probe) -> bool:
     return (unit.probe, unit.options) == (probe.name(), probe.options())
 
 
-def _can_be_read(
+def _has_inputs(
     probe: Probe,
     source: Probe | None,
     row: CheckpointRow,
     before_it: Mapping[str, Sequence[CheckpointRow | None]],
-    models: Mapping[int, str],
+    inputs: InputKeys,
 ) -> bool:
-    """Tell whether all models are at hand that what is measured depends on."""
-    rows = [row] if "model" in probe.NEEDS else []
-    if source is not None and "model" in source.NEEDS:
-        rows += [row, *(r for need, found in before_it.items() if need in probe.NEEDS for r in found if r is not None)]
-    return all(needed.step in models for needed in rows)
+    """Return whether every checkpoint that is looked at has the inputs that the probe and its source need."""
+    others = [r for need, rows in before_it.items() if need in probe.NEEDS for r in rows if r is not None]
+    needed = [(probe, [row]), (source, [row, *others])]
+    return all(
+        checkpoint.step in inputs.keys[need.name]
+        for needing, rows in needed
+        for need in needs_of(needing)
+        if need.name not in inputs.inapplicable
+        for checkpoint in rows
+    )
 
 
-def _applies(probe: Probe, previous: CheckpointRow | None, is_first: bool, evaluable: bool) -> bool:
+def _applies(
+    probe: Probe, source: Probe | None, previous: CheckpointRow | None, is_first: bool, inputs: InputKeys
+) -> bool:
     if probe.ONCE and not is_first:
         return False
-    if "gradients" in probe.NEEDS and not evaluable:
+    if any(need.name in inputs.inapplicable for need in needs_of(probe, source)):
         return False
     return "diagrams" not in probe.NEEDS or previous is not None
 
@@ -172,7 +172,7 @@ def _keys(
     source: Probe | None,
     row: CheckpointRow,
     before_it: Mapping[str, Sequence[CheckpointRow | None]],
-    surroundings: Surroundings,
+    inputs: InputKeys,
 ) -> dict[str, str]:
     """Return the key of every layer and pseudo-layer the probe covers.
 
@@ -180,13 +180,13 @@ def _keys(
     """
     fixed = [probe.name(), str(probe.VERSION), probe.options()]
     others = [row_before for need, rows in before_it.items() if need in probe.NEEDS for row_before in rows]
-    fixed += _evaluated(probe, [row], surroundings)
+    fixed += _input_parts(probe, [row], inputs)
     if source is not None:
         fixed += [source.name(), str(source.VERSION), source.options()]
-        fixed += _evaluated(source, [row, *others], surroundings)
+        fixed += _input_parts(source, [row, *others], inputs)
     columns = [_shapes(row) if probe.ONCE else _hashes(row), *(_hashes(other) if other else {} for other in others)]
     names = [layer.layer for layer in row.layers]
-    # What compares the findings of another probe has its layers.
+    # A probe that compares what another measured covers the same layers.
     covered = (source or probe).covers(names)
     parts = {name: [*fixed, *(column.get(name, "") for column in columns)] for name in names}
     whole = [part for name in names for part in parts[name]]
@@ -195,19 +195,16 @@ def _keys(
     return {name: _digest(parts[name] + shared if name in parts else whole) for name in covered}
 
 
-def _evaluated(probe: Probe, rows: Sequence[CheckpointRow | None], surroundings: Surroundings) -> list[str]:
-    """Return what a probe that looks at whole models depends on, of some checkpoints."""
-    found = []
+def _input_parts(probe: Probe, rows: Sequence[CheckpointRow | None], inputs: InputKeys) -> list[str]:
+    """Return what the inputs of a probe depend on, checkpoint by checkpoint."""
+    needs = needs_of(probe)
+    parts = []
     for row in rows:
-        if row is not None and probe.NEEDS & WHOLE:
-            found.append(row.weights_hash)
-        if row is not None and "embeddings" in probe.NEEDS:
-            found.append(surroundings.roles)
-        if row is not None and "gradients" in probe.NEEDS:
-            found.append(surroundings.corpus_sha256)
-        if row is not None and "model" in probe.NEEDS:
-            found.append(surroundings.models[row.step])
-    return found
+        if row is not None:
+            if any(need.whole_model for need in needs):
+                parts.append(row.weights_hash)
+            parts += [inputs.keys[need.name][row.step] for need in needs]
+    return parts
 
 
 def _hashes(row: CheckpointRow) -> dict[str, str]:

@@ -22,6 +22,7 @@ from toposcope.logs import LogTable, log_beside
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes import Probe
+from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
 from toposcope.study.feature_file import PublishedRun, of_run, read_features
@@ -207,7 +208,7 @@ class _Runner:
 
     def _keep_text(self) -> None:
         """Keep the text that models read as it is now; where it cannot be read, what was kept of the same stands."""
-        needed = any("model" in probe.NEEDS for probe in self.declaration.resolved_probes())
+        needed = any(need.reads_text for need in needs_of(*self.declaration.resolved_probes()))
         if not (self.measured and needed and self.checkpoints):
             return
         text, corpus = self.declaration.text, self.declaration.corpus
@@ -336,15 +337,20 @@ class _Runner:
             engine=self.engine,
             here=self.pool,
             keep=self.access.keep,
-            evaluable=frozenset(run.name for run in self.declaration.resolved_runs()),
-            corpus=self.corpus_path,
-            corpus_sha256=self.corpus_sha256,
-            origins=self.origins,
-            text=self.text_path,
-            text_sha256=self.text_sha256,
+            contexts={name: self._context(name) for name in self.checkpoints},
             progress=self.progress,
         )
         self.errors.update(survey.go())
+
+    def _context(self, name: str) -> RunContext:
+        trained_here = any(run.name == name for run in self.declaration.resolved_runs())
+        return RunContext(
+            origin=self.origins[name],
+            text=self.text_path,
+            text_sha256=self.text_sha256,
+            directory=self.run_directory(name) if trained_here else None,
+            corpus_sha256=self.corpus_sha256,
+        )
 
     def _examine(self) -> None:
         """Judge each series by what was seen while it was read; steps that were not chosen are not missing."""
@@ -369,5 +375,4 @@ class _Runner:
 
 
 def _reads_text(probe: Probe, probes: list[Probe]) -> bool:
-    source = probe.source(probes)
-    return "model" in probe.NEEDS or (source is not None and "model" in source.NEEDS)
+    return any(need.reads_text for need in needs_of(probe, probe.source(probes)))

@@ -10,6 +10,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
+from toposcope.probes.needs import needs_of
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
 from toposcope.study.kinds import PUBLISHED, kind_of
@@ -196,15 +197,17 @@ class Study:
             for name in series
             if (files := self._ignored(name))
         ]
-        needing = [probe.label() for probe in self.declaration.resolved_probes() if "gradients" in probe.NEEDS]
         found += [
             f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
             for name in self._runs_of_8_bits()
         ]
-        reached = [name for name in series if not self.meta(f"unreachable {name}")]
-        if reached:
-            which = ", ".join(reached)
-            found += [f"{p} does not apply to {which}: only runs trained here can be evaluated" for p in needing]
+        reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
+        for probe in self.declaration.resolved_probes() if reached else []:
+            lacking = [need.name for need in needs_of(probe) if need.trained_here]
+            if lacking:
+                found.append(
+                    f"{probe.label()} does not apply to {reached}: only runs trained here have {' and '.join(lacking)}"
+                )
         return found
 
     def _runs_of_8_bits(self) -> list[str]:

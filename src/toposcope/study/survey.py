@@ -10,19 +10,18 @@ from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.pool import Engine, TaskFailure
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.models import Origin, Reader
-from toposcope.models.loading import model_key
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.feature import NETWORK
+from toposcope.probes.needs import Need, RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
 from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_task, milliseconds, portions, size_of
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.grouping import Group
-from toposcope.study.plan import WHOLE, Planned, Surroundings, plan
+from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.store import CheckpointRow, Store, Unit
 from toposcope.study.tally import Tally
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, read_task
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, one_line, read_task
 
 OPENED_AT_ONCE = 8
 """Remote checkpoints whose headers are fetched side by side."""
@@ -45,15 +44,8 @@ class Survey:
         What reads and measures checkpoints, and what does the work that needs this machine's files.
     keep : int or None
         Bytes of fetched checkpoints that may lie on this disk (see `Access`).
-    evaluable : frozenset of str
-        Runs trained here.
-    corpus : Path
-    corpus_sha256 : str
-    origins : mapping of str to Origin
-        Where what belongs to the models lies, by run.
-    text : Path
-        The text models read.
-    text_sha256 : str
+    contexts : mapping of str to RunContext
+        What inputs are made from, by run.
     """
 
     store: Store
@@ -63,12 +55,7 @@ class Survey:
     engine: Engine
     here: Engine
     keep: int | None
-    evaluable: frozenset[str]
-    corpus: Path
-    corpus_sha256: str
-    origins: Mapping[str, Origin]
-    text: Path
-    text_sha256: str
+    contexts: Mapping[str, RunContext]
     progress: Progress = silent
     errors: dict[Unit, str] = field(default_factory=dict)
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
@@ -91,7 +78,7 @@ class Survey:
         return self.errors
 
     def _places(self) -> list[Place]:
-        return [(run, step) for run, found in self.checkpoints.items() for step in sorted(found)]
+        return [(run, step) for run, checkpoints in self.checkpoints.items() for step in sorted(checkpoints)]
 
     def _is_remote(self, place: Place) -> bool:
         run, step = place
@@ -100,28 +87,28 @@ class Survey:
     def _stale(self) -> set[Place]:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
-        for run, found in self.checkpoints.items():
-            known, told = self.store.checkpoints(run), set(self.store.evidence(run))
-            self.store.drop_checkpoints(run, sorted((set(known) | told) - set(found)))
-            self.rows[run] = {step: row for step, row in known.items() if step in found}
-            for step, checkpoint in found.items():
+        for run, checkpoints in self.checkpoints.items():
+            known, summarised = self.store.checkpoints(run), set(self.store.evidence(run))
+            self.store.drop_checkpoints(run, sorted((set(known) | summarised) - set(checkpoints)))
+            self.rows[run] = {step: row for step, row in known.items() if step in checkpoints}
+            for step, checkpoint in checkpoints.items():
                 row = known.get(step)
-                if row is None or step not in told or _is_changed(checkpoint, row) or self._lacks_hash(row):
+                if row is None or step not in summarised or _is_changed(checkpoint, row) or self._lacks_hash(row):
                     stale.add((run, step))
         return stale
 
     def _lacks_hash(self, row: CheckpointRow) -> bool:
-        return not row.weights_hash and any(probe.NEEDS & WHOLE for probe in self.sources)
+        return not row.weights_hash and any(need.whole_model for need in needs_of(*self.sources))
 
     def _sizes(self) -> dict[Place, Size]:
-        """Open every checkpoint's header; what cannot be opened has no size, and is told when it is read."""
+        """Open every checkpoint's header; what cannot be opened has no size, and is reported when it is read."""
         places = self._places()
-        found = [self.checkpoints[run][step] for run, step in places]
-        if not any(is_remote(checkpoint.location) for checkpoint in found):
-            return dict(zip(places, map(size_of, found), strict=True))
+        checkpoints = [self.checkpoints[run][step] for run, step in places]
+        if not any(is_remote(checkpoint.location) for checkpoint in checkpoints):
+            return dict(zip(places, map(size_of, checkpoints), strict=True))
         sizes: dict[Place, Size] = {}
         with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(size_of, found), strict=True):
+            for place, size in zip(places, threads.map(size_of, checkpoints), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
@@ -163,12 +150,14 @@ class Survey:
             tasks += made
         expected = sum(milliseconds(probe, sizes[place].shapes) for place in portion for probe in probes)
         tally.add(expected - sum(task.milliseconds for task in tasks))
-        here = [task for task in tasks if task.run_directory]
-        anywhere = [task for task in tasks if not task.run_directory]
+        # The files of runs trained here lie on this machine.
+        local = {probe for probe in probes if any(need.trained_here for need in needs_of(probe))}
+        here = [task for task in tasks if task.probe in local]
+        anywhere = [task for task in tasks if task.probe not in local]
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with Group(self._store) as group:
-            for engine, mine in ((self.engine, anywhere), (self.here, here)):
-                results = engine.run(measure_task, mine, tally.partly, lambda task: task.n_bytes, group.flush)
+            for engine, chosen in ((self.engine, anywhere), (self.here, here)):
+                results = engine.run(measure_task, chosen, tally.partly, lambda task: task.n_bytes, group.flush)
                 for task, result in results:
                     tally.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
@@ -180,13 +169,13 @@ class Survey:
         planned = list(self._planned(portion, compared))
 
         def tasks() -> Iterator[MeasureTask]:
-            for run, found in planned:
-                source = compared[found.probe]
+            for run, missing in planned:
+                source = compared[missing.probe]
                 assert source is not None
-                (task,) = self._tasks(run, found)
-                yield self._with_findings(task, run, found, source)
+                (task,) = self._tasks(run, missing)
+                yield self._with_findings(task, run, missing, source)
 
-        pending = {(run, found.step, found.probe): _Pending(found, 1) for run, found in planned}
+        pending = {(run, missing.step, missing.probe): _Pending(missing, 1) for run, missing in planned}
         with Group(self._store) as group:
             for done, (task, result) in enumerate(self.here.run(measure_task, tasks(), idle=group.flush), 1):
                 self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe], group)
@@ -199,39 +188,38 @@ class Survey:
             steps_of.setdefault(run, set()).add(step)
         for run, only in steps_of.items():
             rows, measured = self.rows[run], self.store.measured(run, only)
-            steps, around = sorted(self.checkpoints[run]), self._surroundings(run, probes, only)
-            found = [
+            steps, inputs = sorted(self.checkpoints[run]), self._input_keys(run, probes, only)
+            missing = [
                 planned
                 for probe, source in probes.items()
-                for planned in plan(rows, steps, only, probe, source, measured, self.directory, around)
+                for planned in plan(rows, steps, only, probe, source, measured, self.directory, inputs)
             ]
-            self.store.drop_measurements(unit for planned in found for unit in planned.stale)
+            self.store.drop_measurements(unit for planned in missing for unit in planned.stale)
             # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
-            yield from ((run, planned) for planned in sorted(found, key=lambda p: p.step) if planned.wanted)
+            yield from ((run, planned) for planned in sorted(missing, key=lambda p: p.step) if planned.wanted)
 
-    def _surroundings(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> Surroundings:
-        """Return what numbers depend on besides tensors; configurations and tokenizers are read where it matters."""
-        named = {probe for pair in probes.items() for probe in pair if probe is not None}
-        models: dict[int, str] = {}
-        if any("model" in probe.NEEDS for probe in named):
-            chosen = self.rows[run] if any(probes.values()) else self.rows[run].keys() & set(only)
-            models = {step: key for step in sorted(chosen) if (key := self._model_key(run, step))}
-        roles = {str(checkpoint.roles) for checkpoint in self.checkpoints[run].values()}
-        return Surroundings(run in self.evaluable, self.corpus_sha256, models, "".join(sorted(roles)))
+    def _input_keys(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> InputKeys:
+        """Return what the inputs of probes depend on; only the inputs that a probe needs are looked at."""
+        needs = needs_of(*probes, *probes.values())
+        is_trained_here = self.contexts[run].directory is not None
+        inapplicable = frozenset(need.name for need in needs if need.trained_here and not is_trained_here)
+        # A probe that compares looks at earlier checkpoints too.
+        steps = sorted(self.rows[run] if any(probes.values()) else self.rows[run].keys() & set(only))
+        keys = {need.name: self._keys_of(need, run, steps) for need in needs if need.name not in inapplicable}
+        return InputKeys(keys, inapplicable)
 
-    def _reader(self, run: str, step: int) -> Reader:
-        return Reader(self.checkpoints[run][step], self.origins[run], self.text)
-
-    def _model_key(self, run: str, step: int) -> str:
-        """Return what a model and the text are known by; empty, and an error of the study, if it cannot be read."""
-        try:
-            return self.text_sha256 + model_key(self.checkpoints[run][step], self.origins[run])
-        except ToposcopeError as error:
-            self._fail({Unit(run, step, "", "model", ""): str(error)})
-            return ""
+    def _keys_of(self, need: Need, run: str, steps: Sequence[int]) -> dict[int, str]:
+        """Return the keys of an input by step; where there is none, it is an error of the study."""
+        keys = {}
+        for step in steps:
+            try:
+                keys[step] = need.key(self.checkpoints[run][step], self.contexts[run])
+            except Exception as error:  # noqa: BLE001 - kept as a row of the study
+                self._fail({Unit(run, step, "", need.name, ""): one_line(error)})
+        return keys
 
     def _with_findings(self, task: MeasureTask, run: str, planned: Planned, source: Probe) -> MeasureTask:
-        """Give a task what another probe found: diagrams, or kept states."""
+        """Return a task with what another probe measured: diagrams, or states."""
         if "diagrams" in task.probe.NEEDS:
             now, before = (self._diagrams(run, step, source) for step in (planned.step, planned.previous))
             return replace(task, diagrams=now, previous_diagrams=before)
@@ -254,9 +242,7 @@ class Survey:
             known=self._known(run, planned) if planned.current else {},
             first=self._hashed(run, planned.first) if "first" in probe.NEEDS else None,
             previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
-            run_directory=self.directory / "runs" / run if "gradients" in probe.NEEDS else None,
-            corpus=self.corpus,
-            reader=self._reader(run, planned.step) if "model" in probe.NEEDS else None,
+            context=self.contexts[run] if needs_of(probe) else None,
         )
         if probe.NEEDS & {"diagrams", "states"}:
             yield whole
@@ -269,12 +255,12 @@ class Survey:
         layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
         parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
-            mine = {name: layers[name] for name in names if name in layers}
+            part = {name: layers[name] for name in names if name in layers}
             yield replace(
                 whole,
                 wanted={name: planned.wanted[name] for name in names},
-                milliseconds=milliseconds(probe, mine),
-                n_bytes=probe.expected_bytes(mine),
+                milliseconds=milliseconds(probe, part),
+                n_bytes=probe.expected_bytes(part),
             )
 
     def _hashed(self, run: str, step: int | None) -> Hashed | None:
@@ -285,7 +271,7 @@ class Survey:
         return self.store.statistics(run, planned.step, planned.probe.name(), planned.probe.options())
 
     def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
-        """Read the diagrams a probe found; a damaged file has none, and was told where it was found so."""
+        """Read the diagrams of a probe; none where no file can be read."""
         path = self.directory / diagram_file(run, step, source) if step is not None else None
         if path is None or not path.exists():
             return {}
@@ -295,7 +281,7 @@ class Survey:
             return {}
 
     def _states(self, run: str, step: int, source: Probe, only: str) -> States:
-        """Read the states a probe kept; where there are none, what compares them tells so."""
+        """Read the states that a probe stored; the probe that compares them reports those that are missing."""
         try:
             return read_states(self.directory / diagram_file(run, step, source), only)
         except ToposcopeError:
@@ -326,8 +312,8 @@ class Survey:
         contents: dict[Path, bytes] = {}
         for work in finished:
             path = self.directory / work.file
-            diagrams = {r.layer: r.diagrams for r in work.found if r.diagrams}
-            states = {r.layer: r.states for r in work.found if r.states is not None}
+            diagrams = {r.layer: r.diagrams for r in work.measurements if r.diagrams}
+            states = {r.layer: r.states for r in work.measurements if r.states is not None}
             if diagrams or path.exists():
                 # Also without new ones: diagrams of a layer that now fails must go.
                 contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current), states)
@@ -335,9 +321,9 @@ class Survey:
         with self.store.together():
             for work in finished:
                 keys, file = work.task.wanted, work.file
-                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.found)
+                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.measurements)
                 self.store.put_measurements(rows)
-                work.pending.current |= {r.layer for r in work.found}
+                work.pending.current |= {r.layer for r in work.measurements}
                 self._fail({work.unit(r.layer): r.message for r in work.results if isinstance(r, Failure)})
 
     def _fail(self, errors: dict[Unit, str]) -> None:
@@ -346,12 +332,12 @@ class Survey:
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:
-    """Tell whether a checkpoint is another than the store knows, or its layers are seen in other roles."""
+    """Return whether a checkpoint differs from the stored one, or its layers have other roles."""
     try:
         roles = [(layer.name, layer.role) for layer in checkpoint.analysed()]
         known = [(layer.layer, layer.role) for layer in row.layers]
         return (row.path, known, row.fingerprint) != (checkpoint.location, roles, checkpoint.fingerprint())
-    except ToposcopeError:  # told when it is read
+    except ToposcopeError:  # reported when it is read
         return True
 
 
@@ -378,7 +364,7 @@ class _Finished:
     pending: _Pending
 
     @property
-    def found(self) -> list[Measurement]:
+    def measurements(self) -> list[Measurement]:
         return [result for result in self.results if isinstance(result, Measurement)]
 
     @property

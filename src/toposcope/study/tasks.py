@@ -1,4 +1,4 @@
-"""What a worker does: train a run, read a checkpoint, measure a checkpoint with one probe. Plain data in and out."""
+"""The tasks of a worker: train a run, read a checkpoint, measure a checkpoint with one probe. Plain data in and out."""
 
 import hashlib
 import math
@@ -7,17 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, train
-from toposcope.family.gradients import loss_gradients
 from toposcope.family.training import Outcome
 from toposcope.integrity import CheckpointSummary, summarise
-from toposcope.models import Reader
 from toposcope.probes import Failure, Measurement, Probe, Subject
+from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.study.cutting import milliseconds
 from toposcope.study.store import CheckpointRow, LayerRow
@@ -40,7 +37,7 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Read one checkpoint once, tensor by tensor: hashes, and what a doctor asks of the numbers."""
+    """Read one checkpoint once, tensor by tensor: for hashes, and for the evidence that the doctor judges."""
 
     run: str
     checkpoint: Checkpoint
@@ -48,7 +45,7 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class Read:
-    """What reading a checkpoint gave; `row` is None where its evidence tells of an error."""
+    """The result of reading a checkpoint; `row` is None where its evidence holds an error."""
 
     row: CheckpointRow | None
     evidence: CheckpointSummary
@@ -66,7 +63,8 @@ class MeasureTask:
     """Measure wanted layers of one checkpoint with one probe.
 
     `fingerprint` is that of the checkpoint when it was hashed; `diagrams` and `states` are those the probe compares;
-    `milliseconds` and `n_bytes` are what it is expected to take.
+    `context` is what its inputs are made from, if it needs any; `milliseconds` and `n_bytes` are what it is expected to
+    take.
     """
 
     run: str
@@ -82,19 +80,17 @@ class MeasureTask:
     states: dict[int, States] = field(default_factory=dict)
     first_step: int | None = None
     previous_step: int | None = None
-    run_directory: Path | None = None
-    corpus: Path | None = None
-    reader: Reader | None = None
+    context: RunContext | None = None
     milliseconds: int = 0
     n_bytes: int = 0
 
 
 def train_task(task: TrainTask) -> Outcome | TaskFailure:
-    """Train; an error of one run is told and stops no other."""
+    """Train; an error of one run is reported and stops no other."""
     try:
         return train(task.run, task.corpus, task.directory, report)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return TaskFailure(_one_line(error))
+        return TaskFailure(one_line(error))
 
 
 def read_task(task: ReadTask) -> Read | TaskFailure:
@@ -121,7 +117,7 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
         row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
         return Read(row, evidence)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
-        return TaskFailure(_one_line(error))
+        return TaskFailure(one_line(error))
 
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
@@ -138,7 +134,7 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
                 _check_unchanged(*seen)
         return results
     except Exception as error:  # noqa: BLE001 - kept as rows of the study
-        return [Failure(layer, _one_line(error)) for layer in task.wanted]
+        return [Failure(layer, one_line(error)) for layer in task.wanted]
 
 
 def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
@@ -148,25 +144,16 @@ def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
 
 
 def _subject(task: MeasureTask) -> Subject:
-    run_directory, corpus = task.run_directory, task.corpus
-
-    def gradients(batch: int) -> dict[str, Tensor]:
-        assert run_directory is not None  # the plan gives such tasks to trained runs alone
-        assert corpus is not None
-        return loss_gradients(run_directory, corpus, task.checkpoint.tensors(), batch)
-
-    checkpoint = _opened(task.checkpoint, task.fingerprint)
+    checkpoint, context = _opened(task.checkpoint, task.fingerprint), task.context
     return Subject(
         layers=checkpoint.analysed(),
         wanted=frozenset(task.wanted),
         known=task.known,
         first=_layers(task.first),
         previous=_layers(task.previous),
-        gradients=gradients if run_directory else None,
+        inputs={need.name: need.provide(checkpoint, context) for need in needs_of(task.probe)} if context else {},
         diagrams=task.diagrams,
         previous_diagrams=task.previous_diagrams,
-        reader=task.reader,
-        embeddings=checkpoint.embeddings() if "embeddings" in task.probe.NEEDS else (),
         states=task.states,
         step=checkpoint.step,
         first_step=task.first_step,
@@ -187,7 +174,7 @@ def _opened(checkpoint: Checkpoint, fingerprint: str) -> Checkpoint:
 
 
 def _checked(result: Measurement | Failure) -> Measurement | Failure:
-    """Refuse a number that is none; the store holds finite values only."""
+    """Refuse a number that is not finite, which the store does not hold."""
     if isinstance(result, Measurement):
         for name, value in result.statistics.items():
             if not math.isfinite(value):
@@ -196,10 +183,11 @@ def _checked(result: Measurement | Failure) -> Measurement | Failure:
 
 
 def _hash_all(evidence: CheckpointSummary) -> str:
-    told = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
-    return hashlib.sha256(told.encode()).hexdigest()
+    named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says in one line; its type too, if it is not one of ours."""
     text = " ".join(str(error).split())
     return text if isinstance(error, ToposcopeError) else f"{type(error).__name__}: {text}"

@@ -54,13 +54,13 @@ def entries(spec: str, files: Files) -> list[Entry]:
     """
     for module in _formats():
         if module.claims(files):
-            found: list[Entry] = module.entries(spec, files)
-            for entry in found:
+            listed: list[Entry] = module.entries(spec, files)
+            for entry in listed:
                 if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
                     raise CheckpointError(
                         f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
                     )
-            return found
+            return listed
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "
         "folder of torch.distributed.checkpoint)"

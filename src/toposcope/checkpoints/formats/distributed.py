@@ -117,8 +117,8 @@ def entries(spec: str, files: Files) -> list[Entry]:
         raise _damaged(file, f"{file.size} bytes are too many for metadata")
     content = load(io.BytesIO(file.read(0, file.size).tobytes()), file.location, NAMES)
     try:
-        found = _Stored(file, inside, content)
-        listed = [found.entry(name, fqn) for name, fqn in found.model().items()]
+        stored = _Stored(file, inside, content)
+        listed = [stored.entry(name, fqn) for name, fqn in stored.model().items()]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damaged(file, f"torch does not write this ({str(error)[:120]!a})") from error
     if not listed:
@@ -197,8 +197,8 @@ class _Stored:
                 within = within.setdefault(str(part), {}) if isinstance(part, str | int) else self._bad_path(fqn)
             # Stand-ins for tensors, so that the model is found as in a file of torch.save.
             within[name] = StoredTensor(StoredStorage(fqn, "", 0), "", 0, (), ())
-        found = {name: stored.storage.record for name, stored in weights_of(nested).items()}
-        return without_attribute(found) if self._is_lightning() else found
+        weights = {name: stored.storage.record for name, stored in weights_of(nested).items()}
+        return without_attribute(weights) if self._is_lightning() else weights
 
     def _bad_path(self, fqn: str) -> dict[str, Any]:
         raise ValueError(f"{fqn[:80]} has no valid path")

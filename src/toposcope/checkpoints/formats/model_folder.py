@@ -51,7 +51,7 @@ def entries(spec: str, files: Files) -> list[Entry]:
         return read(files[name])
     index = _index(files[name], files)
     shard_of = index.weight_map
-    found = []
+    listed = []
     for shard in sorted(set(shard_of.values())):
         inside = read(files[shard])
         strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
@@ -61,17 +61,17 @@ def entries(spec: str, files: Files) -> list[Entry]:
             raise CheckpointError(
                 f"{files[shard].location}: holds {strays[0]!r}, {placed}; fetch the shards again", "index"
             )
-        found += inside
-    missing = sorted(set(shard_of) - {entry.name for entry in found})
+        listed += inside
+    missing = sorted(set(shard_of) - {entry.name for entry in listed})
     if missing:
         raise CheckpointError(
             f"{files[name].location}: no shard holds {missing[0]!r}, which the index names; fetch the shards again",
             "index",
         )
-    return found
+    return listed
 
 
-def disagreement(files: Files, found: Sequence[Entry]) -> str:
+def disagreement(files: Files, stored: Sequence[Entry]) -> str:
     """Return how the size of all shards differs from the size that their index gives, or an empty text.
 
     Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
@@ -85,8 +85,8 @@ def disagreement(files: Files, found: Sequence[Entry]) -> str:
     expected = metadata.get("total_size") if isinstance(metadata, dict) else None
     if not isinstance(expected, int | float):
         return ""
-    sizes = [entry.n_bytes for entry in found]
-    logical = sum(size for size, entry in zip(sizes, found, strict=True) if entry.dtype == "bool")
+    sizes = [entry.n_bytes for entry in stored]
+    logical = sum(size for size, entry in zip(sizes, stored, strict=True) if entry.dtype == "bool")
     twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
     if any(sum(sizes) - tied - logical * 7 / 8 - 1 < expected <= sum(sizes) - tied for tied in twice):
         return ""

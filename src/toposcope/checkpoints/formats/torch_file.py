@@ -59,16 +59,16 @@ def entries_of(file: StoredFile) -> list[Entry]:
 
 def _model(file: StoredFile, content: object) -> dict[str, StoredTensor]:
     """Find the tensors of the model, also under a single key of the user's own."""
-    found = weights_of(content)
+    weights = weights_of(content)
     keys: Mapping[Any, Any] = content if isinstance(content, Mapping) else {}
     is_usual = any(key in WEIGHT_KEYS for key in keys)
-    if found and (is_usual or any(len(tensor.shape) > 1 for tensor in found.values())):
-        return found
+    if weights and (is_usual or any(len(tensor.shape) > 1 for tensor in weights.values())):
+        return weights
     own = [key for key in keys if _tensors(keys[key]) and not is_other(str(key))]
     if len(own) == 1 and not is_usual:
         return _tensors(keys[own[0]])
-    if found and not own:
-        return found
+    if weights and not own:
+        return weights
     there = ", ".join(ascii(str(key)[:40]) for key in (own or [*keys])[:6]) or "no dictionary of tensors"
     raise CheckpointError(
         f"{file.location}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}; there is {there}. Save the "
@@ -274,8 +274,8 @@ def weights_of(content: object, depth: int = MAX_NESTING) -> dict[str, StoredTen
         return {}
     for key in WEIGHT_KEYS if depth else ():
         inner = content.get(key)
-        if isinstance(inner, Mapping) and (found := weights_of(inner, depth - 1)):
-            return without_attribute(found) if "pytorch-lightning_version" in content else found
+        if isinstance(inner, Mapping) and (weights := weights_of(inner, depth - 1)):
+            return without_attribute(weights) if "pytorch-lightning_version" in content else weights
     return _tensors(content)
 
 

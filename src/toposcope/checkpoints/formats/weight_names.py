@@ -31,7 +31,7 @@ def is_other(name: str) -> bool:
 def of_weights(files: Mapping[str, File]) -> dict[str, File]:
     """Return the files of weights of a checkpoint; safetensors rather than torch's, if it has both."""
     for endings in _ENDINGS:
-        found = {n: f for n, f in files.items() if n.endswith(endings) and not is_other(n)}
-        if found:
-            return found
+        chosen = {n: f for n, f in files.items() if n.endswith(endings) and not is_other(n)}
+        if chosen:
+            return chosen
     return {}

@@ -108,7 +108,7 @@ class LocalSource:
         return LocalSource(self.path / name)
 
     def beside(self, name: str) -> LocalFile | None:
-        """Return a file in the folder in which this file lies."""
+        """Return a file in the folder of this file."""
         return LocalSource(self.path.parent / name).file()
 
 

@@ -19,7 +19,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, left_out
 from toposcope.experiments.topology_gain.study_features import FeatureBlocks, study_features
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.ridge import MOST_FAR, fit_ridge
+from toposcope.forecasting.forecasters.ridge import MAX_DEVIATIONS, fit_ridge
 from toposcope.forecasting.forecasters.stack import BASE, OTHER_LAWS
 from toposcope.forecasting.scores import SKILLS, skills
 from toposcope.forecasting.siblings import complete_runs
@@ -279,7 +279,7 @@ def reduced(table: Matrix, learned: Indices) -> Matrix:
     known = table[learned]
     centre, scale = known.mean(axis=0), known.std(axis=0)
     varies = scale > 1e-9 * (1 + np.abs(centre))
-    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MOST_FAR, MOST_FAR)
+    z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MAX_DEVIATIONS, MAX_DEVIATIONS)
     count = min(MOST_COMPONENTS, len(learned) // RUNS_A_COMPONENT, z.shape[1])
     middle = z[learned].mean(axis=0)
     directions = np.linalg.svd(z[learned] - middle, full_matrices=False)[2][:count]

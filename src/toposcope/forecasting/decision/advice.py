@@ -126,7 +126,7 @@ def decide(
     >>> N, D = (np.array(axis) for axis in zip(*grid, strict=True))
     >>> points = Points(N, D, 1.8 + 400 / N**0.34 + 2000 / D**0.36)
     >>> decide(points, budget=1e21, resamples=20)
-    <Advice: 2.2B parameters on 75.7B tokens for 1e+21 FLOP, loss 2.277>
+    <Advice: 2.32B parameters on 71.8B tokens for 1e+21 FLOP, loss 2.309>
     """
     _check(budget, extra, log, parameters, tokens, cool_down)
     points = points_of_family(points, family)

@@ -17,10 +17,10 @@ TOKENS_PER_PARAMETER = 20.0
 """Of the rule that Hoffmann et al. 2022 are quoted for."""
 CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8
 """Probabilities that scaling wins; undecided between them."""
-SEARCHED = (1e-6, 1e9)
-"""Budgets among which a break-even is looked for, in units of the compute spent so far."""
-GRID = 600
-STEP = 1e-3
+BREAK_EVEN_RANGE = (1e-6, 1e9)
+"""Budgets between which a break-even is searched, in units of the compute spent so far."""
+N_BREAK_EVEN_STEPS = 600
+DERIVATIVE_STEP = 1e-3
 """Of a numeric derivative, as a share of the budget."""
 
 
@@ -60,8 +60,9 @@ class RunInProgress:
         if not self.unique_tokens > 0:
             raise ToposcopeError(f"unique tokens: {self.unique_tokens:g} given; expected a number above 0")
         if not 0 <= self.cool_down < 1:
-            told = f"{self.cool_down:g} given; expected a share of the steps, from 0 to below 1"
-            raise ToposcopeError(f"cool-down: {told}")
+            raise ToposcopeError(
+                f"cool-down: {self.cool_down:g} given; expected a share of the steps, from 0 to below 1"
+            )
 
     @property
     def spent(self) -> float:
@@ -83,7 +84,7 @@ class Arm:
     parameters, tokens : float
         Of the model at the end.
     loss : float
-        Foretold.
+        Predicted.
     marginal : float
         Nats that the last FLOP of the budget brings.
     """
@@ -119,7 +120,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and what speaks for it.
+    """Whether to continue the run or to scale, and the quantities behind it.
 
     Attributes
     ----------
@@ -247,8 +248,8 @@ def break_even(law: ScalingLaw, run: RunInProgress) -> tuple[float, ...]:
     def margin(log_budget: float) -> float:
         return _margin(law, replace(run, budget=float(np.exp(log_budget))))
 
-    low, high = np.log(SEARCHED)
-    logs = np.log(run.spent) + np.linspace(low, high, GRID)
+    low, high = np.log(BREAK_EVEN_RANGE)
+    logs = np.log(run.spent) + np.linspace(low, high, N_BREAK_EVEN_STEPS)
     signs = np.sign([margin(each) for each in logs])
     flips = np.flatnonzero(signs[1:] * signs[:-1] < 0)
     return tuple(float(np.exp(brentq(margin, logs[i], logs[i + 1], xtol=1e-12))) for i in flips)
@@ -319,4 +320,6 @@ def _loss(law: ScalingLaw, run: RunInProgress, N: float, D: float) -> float:
 
 def _marginal(loss: Callable[[float], float], budget: float) -> float:
     """Return the nats that the last FLOP of a budget brings."""
-    return (loss(budget * (1 - STEP)) - loss(budget * (1 + STEP))) / (2 * STEP * budget)
+    return (loss(budget * (1 - DERIVATIVE_STEP)) - loss(budget * (1 + DERIVATIVE_STEP))) / (
+        2 * DERIVATIVE_STEP * budget
+    )

@@ -1,4 +1,4 @@
-"""A decision in words: what speaks for it, a line each."""
+"""The reasons of a decision, in sentences."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ ANSWERS = {"continue": "Continue", "scale": "Scale", "undecided": "Undecided"}
 
 def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:
     """Return the answer and its reasons, a sentence each, the answer first; with or without the signals to stop."""
-    told = (_signal(decision, signal) for signal in decision.signals) if signals else ()
-    return (_answer(decision), *_reasons(decision), *told)
+    sentences = (_signal(decision, signal) for signal in decision.signals) if signals else ()
+    return (_answer(decision), *_reasons(decision), *sentences)
 
 
 def _answer(decision: Decision) -> str:
@@ -75,7 +75,7 @@ def _break_even(decision: Decision) -> str:
         better = "continue" if decision.margin <= 0 else "start afresh"
         return f"There is no break-even: {better} at every budget from 1e-6 to 1e9 times what was spent."
     ways = ("continue", "start afresh")
-    # What the law says at this budget, and how often it flips on the way up to it, tell what it says below all flips.
+    # The answer at this budget and the number of flips below it give the answer below all flips.
     first = (int(decision.margin > 0) + sum(each < run.budget for each in found)) % 2
     below, above = ways[first], ways[1 - first]
     if len(found) == 1:

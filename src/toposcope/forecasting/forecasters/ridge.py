@@ -1,4 +1,4 @@
-"""Ridge regression that one bad run cannot turn, with its strength and its errors from leaving groups out."""
+"""Robust ridge regression, with its strength and its errors from leaving groups out."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from toposcope.forecasting.forecasters.power_law_fit import HUBER, NORMAL
 from toposcope.typing import Matrix, Vector
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
-"""Tried, weakest first; infinite is the mean alone."""
+"""Candidates, weakest first; with an infinite one the fit is a constant."""
 ROUNDS = 4
-MOST_FOLDS = 10
-MOST_FAR = 3.0
-"""Standard deviations; no row counts as further out."""
-UNLIKE = 5.0
-LEAST_STRENGTH = 3.0
-WORST = 0.05
+MAX_FOLDS = 10
+MAX_DEVIATIONS = 3.0
+"""Standard deviations; features further out are clipped."""
+LEVERAGE_FACTOR = 5.0
+MIN_STRENGTH = 3.0
+MAX_COUNTED_ERROR = 0.05
 """In choosing the strength, an error that is larger counts as this."""
 
 
@@ -32,10 +32,10 @@ class RidgeFit:
         Of the features; slopes of the standardised ones.
     offset : float
     low, high : float
-        Smallest and largest target it was fitted to; no answer is outside.
+        Smallest and largest target it was fitted to; predictions are clipped to them.
     strength : float
     held_out : ndarray, shape (n,)
-        Answer for each row from the folds that it is not in.
+        Prediction for each row, from the folds that it is not in.
     spread : ndarray, shape (p, p)
         Inverse of the standardised features' products, with the weakest ridge.
     """
@@ -51,7 +51,7 @@ class RidgeFit:
     spread: Matrix
 
     def __call__(self, features: Matrix) -> Vector:
-        """Return the answers for rows of features, shape (m,); no row counts as further out than those fitted."""
+        """Return the predictions for rows of features, shape (m,)."""
         return np.clip(self.offset + self._z(features) @ self.slopes, self.low, self.high)
 
     def reach(self, features: Matrix) -> Vector:
@@ -61,11 +61,11 @@ class RidgeFit:
         standard error of a prediction has 1 in place of 5; sizes that are left out differ by more than chance.
         """
         z = self._z(features)
-        reach: Vector = np.sqrt(1 + UNLIKE * np.einsum("mi,ij,mj->m", z, self.spread, z))
+        reach: Vector = np.sqrt(1 + LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z))
         return reach
 
     def _z(self, features: Matrix) -> Matrix:
-        return np.clip((features - self.centre) / self.scale, -MOST_FAR, MOST_FAR)
+        return np.clip((features - self.centre) / self.scale, -MAX_DEVIATIONS, MAX_DEVIATIONS)
 
 
 def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> RidgeFit:
@@ -79,14 +79,14 @@ def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> R
         Rows of a group are left out together; at least two groups. More than 10 are gathered into 10 folds.
     """
     names = sorted(set(groups), key=str)
-    fold_of = {name: i % MOST_FOLDS for i, name in enumerate(names)}
+    fold_of = {name: i % MAX_FOLDS for i, name in enumerate(names)}
     folds = np.array([fold_of[group] for group in groups])
     held_out = _held_out(features, target, folds)
-    losses = np.minimum(np.abs(held_out - target), WORST).mean(axis=1)
+    losses = np.minimum(np.abs(held_out - target), MAX_COUNTED_ERROR).mean(axis=1)
     best = int(losses.argmin())
     whole = _fit(_standard(features), target, STRENGTHS[best])
     z = (features - whole[0]) / whole[1]
-    spread = np.asarray(np.linalg.inv(z.T @ z + LEAST_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
+    spread = np.asarray(np.linalg.inv(z.T @ z + MIN_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
     return RidgeFit(*whole, STRENGTHS[best], held_out[best], spread)
 
 
@@ -99,7 +99,7 @@ class _Standard(NamedTuple):
 
 
 def _held_out(features: Matrix, target: Vector, folds: NDArray[np.int64]) -> Matrix:
-    """Return the answer for each row from the folds that it is not in, of each strength, shape (strengths, n)."""
+    """Return the prediction for each row from the folds it is not in, by strength, shape (n_strengths, n)."""
     answers = np.empty((len(STRENGTHS), len(target)))
     for fold in np.unique(folds):
         out = folds == fold

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, points_of, read_points
 from toposcope.logs import read_logs
 
@@ -27,7 +28,7 @@ def points_of_family(points: Points | str | Path, family: str | None = None) -> 
             raise ToposcopeError(f"family {family}: no such points; they are of {known}")
         return points.where(points.family == family)
     if len(names) > 1:
-        raise ToposcopeError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
+        raise RefusedError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
     return points
 
 

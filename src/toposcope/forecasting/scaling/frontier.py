@@ -17,17 +17,17 @@ from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLa
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 
-BUDGETS = 200
+N_BUDGETS = 200
 """Budgets at which training curves are compared."""
-CHECKED = 200
-"""Resamples of the approaches that the law is only checked by."""
-FEWEST_BUDGETS = 3
-FEWEST_ON_PARABOLA = 5
+N_CHECK_RESAMPLES = 200
+"""Of the approaches that only check the law."""
+MIN_BUDGETS = 3
+MIN_PARABOLA_POINTS = 5
 """Points of equal compute; a parabola takes three, and their unequal compute one."""
-EQUAL_COMPUTE = 1.2
-"""Points are of equal compute if the most is at most this factor above the least."""
-FEWEST_RESAMPLES = 0.5
-"""Share of the resamples that has to tell the exponent, for an interval."""
+MAX_COMPUTE_RATIO = 1.2
+"""Largest over smallest compute of points that count as of equal compute."""
+MIN_RESAMPLE_SHARE = 0.5
+"""Share of the resamples that must determine the exponent, for an interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +53,17 @@ class Frontier:
     remarks: tuple[str, ...] = ()
 
     def optimal_parameters(self, budget_flops: float) -> float:
-        """Return N* of a budget on the power law through what was found."""
+        """Return N* of a budget by the power law through N."""
         at = np.log(self.N).mean() + self.a.value * (np.log(budget_flops) - np.log(self.C).mean())
         return float(np.exp(at))
 
 
 def approaches(fitted: FittedScalingLaw, *, seed: int = 0) -> tuple[list[Frontier], dict[str, str]]:
-    """Return what each approach that can be taken finds, and why the others cannot, by name."""
+    """Return the result of each approach that the points allow, and why they do not allow the others, by name."""
     found, refused = [by_law(fitted)], {}
     for name, approach in (("envelope", by_envelope), ("parabolas", by_parabolas)):
         try:
-            found.append(approach(fitted.points, resamples=CHECKED, seed=seed))
+            found.append(approach(fitted.points, resamples=N_CHECK_RESAMPLES, seed=seed))
         except RefusedError as error:
             refused[name] = str(error)
     return found, refused
@@ -114,16 +114,16 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
         return budgets[inner], best[inner]
 
     C, best = found(np.ones(len(N), dtype=bool))
-    if len(np.unique(best)) < FEWEST_BUDGETS:
+    if len(np.unique(best)) < MIN_BUDGETS:
         raise RefusedError(
             f"envelope: {len(np.unique(best))} sizes are best at some budget between smaller and larger ones; "
-            f"at least {FEWEST_BUDGETS} are needed, with training curves that overlap in compute"
+            f"at least {MIN_BUDGETS} are needed, with training curves that overlap in compute"
         )
     random = np.random.default_rng(derive_seed(seed, "frontier", "envelope"))
     slopes = []
     for _ in range(resamples):
         there, others = found(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
-        if len(np.unique(others)) >= FEWEST_BUDGETS:
+        if len(np.unique(others)) >= MIN_BUDGETS:
             slopes.append(_slope(there, others))
     return _frontier("envelope", C, best, slopes, resamples)
 
@@ -154,21 +154,21 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
 
     def found(weights: Vector) -> tuple[Vector, Vector]:
         vertices = np.array([_vertex(log_n[g], log_c[g], points.loss[g], weights[g]) for g in groups])
-        told = np.isfinite(vertices)
-        return centres[told], np.exp(vertices[told])
+        known = np.isfinite(vertices)
+        return centres[known], np.exp(vertices[known])
 
     C, best = found(np.ones(len(points)))
-    if len(C) < FEWEST_BUDGETS:
+    if len(C) < MIN_BUDGETS:
         raise RefusedError(
             f"parabolas: {len(C)} budgets have points of equal compute on both sides of the best size; "
-            f"at least {FEWEST_BUDGETS} are needed"
+            f"at least {MIN_BUDGETS} are needed"
         )
     random = np.random.default_rng(derive_seed(seed, "frontier", "parabolas"))
     slopes = []
     for _ in range(resamples):
         counts = np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs).astype(np.float64)
         there, others = found(counts[runs])
-        if len(there) >= FEWEST_BUDGETS:
+        if len(there) >= MIN_BUDGETS:
             slopes.append(_slope(there, others))
     return _frontier("parabolas", C, best, slopes, resamples)
 
@@ -176,7 +176,7 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
 def _curves(points: Points) -> tuple[Vector, Vector, NDArray[np.float64]]:
     """Return sizes (r,), budgets (k,), and the loss of each run at each budget (r, k), infinite where not seen."""
     log_c = np.log(points.C)
-    budgets = np.linspace(log_c.min(), log_c.max(), BUDGETS)
+    budgets = np.linspace(log_c.min(), log_c.max(), N_BUDGETS)
     sizes, losses = [], []
     for run in np.unique(points.run):
         of = np.flatnonzero(points.run == run)
@@ -195,9 +195,9 @@ def _of_equal_compute(log_c: Vector) -> list[NDArray[np.int64]]:
     free, groups = np.ones(len(order), dtype=bool), []
     while free.any():
         left = order[free]
-        ends = np.searchsorted(log_c[left], log_c[left] + np.log(EQUAL_COMPUTE), side="right")
+        ends = np.searchsorted(log_c[left], log_c[left] + np.log(MAX_COMPUTE_RATIO), side="right")
         first = int(np.argmax(ends - np.arange(len(left))))
-        if ends[first] - first < FEWEST_ON_PARABOLA:
+        if ends[first] - first < MIN_PARABOLA_POINTS:
             break
         groups.append(left[first : ends[first]])
         free[np.isin(order, groups[-1])] = False
@@ -206,17 +206,17 @@ def _of_equal_compute(log_c: Vector) -> list[NDArray[np.int64]]:
 
 def _vertex(x: Vector, log_c: Vector, loss: Vector, weights: Vector) -> float:
     """Return ln N of the lowest place of a parabola; NaN if it has none between the points."""
-    drawn = weights > 0
-    if drawn.sum() < FEWEST_ON_PARABOLA or len(np.unique(x[drawn])) < FEWEST_ON_PARABOLA - 1:
+    sampled = weights > 0
+    if sampled.sum() < MIN_PARABOLA_POINTS or len(np.unique(x[sampled])) < MIN_PARABOLA_POINTS - 1:
         return np.nan
-    centre, root = x[drawn].mean(), np.sqrt(weights)
+    centre, root = x[sampled].mean(), np.sqrt(weights)
     of = x - centre
     columns = np.stack([np.ones_like(x), of, of**2, log_c - log_c.mean()], axis=1)
     _, slope, bend, _ = np.linalg.lstsq(columns * root[:, None], loss * root, rcond=1e-9)[0]
     if bend <= 0:
         return np.nan
     at = float(centre - slope / (2 * bend))
-    return at if x[drawn].min() < at < x[drawn].max() else np.nan
+    return at if x[sampled].min() < at < x[sampled].max() else np.nan
 
 
 def _slope(C: Vector, N: Vector) -> float:
@@ -226,10 +226,10 @@ def _slope(C: Vector, N: Vector) -> float:
 def _frontier(approach: str, C: Vector, N: Vector, slopes: list[float], resamples: int) -> Frontier:
     value, remarks = _slope(C, N), []
     low = high = np.nan
-    if len(slopes) > FEWEST_RESAMPLES * resamples:
+    if len(slopes) > MIN_RESAMPLE_SHARE * resamples:
         low, high = (float(end) for end in np.percentile(slopes, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]))
         if len(slopes) < resamples:
-            remarks.append(f"{resamples - len(slopes)} of {resamples} resamples tell no exponent: left out")
+            remarks.append(f"{resamples - len(slopes)} of {resamples} resamples determine no exponent: left out")
     elif resamples:
-        remarks.append("most resamples tell no exponent: there is no interval")
+        remarks.append("most resamples determine no exponent: there is no interval")
     return Frontier(approach, Interval(value, low, high), Interval(1 - value, 1 - high, 1 - low), C, N, tuple(remarks))

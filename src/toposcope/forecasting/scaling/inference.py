@@ -1,4 +1,4 @@
-"""The best model where it will be used much: training and inference paid from one purse (Sardana et al. 2023).
+"""The best model when training and inference are paid from one budget (Sardana et al. 2023).
 
 Training costs 6 N D operations, and inference 2 N for each token (Kaplan et al. 2020, section 2.1).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.planner import FLOP, above_nought, optimal_split
+from toposcope.forecasting.scaling.planner import FLOP, check_positive, optimal_split
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
 INFERENCE_FLOP = 2.0
@@ -38,7 +38,7 @@ class InferencePlan:
 
     @property
     def flops(self) -> float:
-        """Both together."""
+        """Their sum."""
         return self.training_flops + self.inference_flops
 
 
@@ -83,7 +83,7 @@ def best_for_budget(law: ScalingLaw, budget_flops: float, inference_tokens: floa
         If the budget is not finite and positive, or the tokens are negative.
     """
     _not_negative(inference_tokens)
-    above_nought("budget", budget_flops)
+    check_positive("budget", budget_flops)
 
     def at(log_d: float) -> tuple[float, float]:
         D = float(np.exp(log_d))
@@ -98,8 +98,8 @@ def _balance(
 ) -> Callable[[float], float]:
     """Return the function that is 0 at the optimum.
 
-    1% more parameters cost 6 N D + 2 N D_inf and 1% more tokens 6 N D, so what they bring has to be as
-    1 + D_inf / (3 D) to 1 there: the score is the logarithm of that.
+    1% more parameters cost 6 N D + 2 N D_inf and 1% more tokens 6 N D, so their gains have the ratio 1 + D_inf / (3 D)
+    there: the score is its logarithm.
     """
 
     def of(place: float) -> float:

@@ -14,10 +14,10 @@ from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingL
 FLOP = 6.0
 """Floating-point operations of training, for each parameter and token."""
 LEVEL = 0.95
-FAR = 10.0
-"""Compute beyond that of the points by more than this is far."""
-SLIGHTLY = 1.01
-"""Within this factor of the points nothing is said of extrapolation."""
+MAX_EXTRAPOLATION = 10.0
+"""Times the compute of the points; beyond, the form of the law itself is in doubt."""
+MIN_EXTRAPOLATION = 1.01
+"""Within this factor of the points there is no remark on extrapolation."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Plan:
     N, D : Interval
         Parameters and tokens, C = 6 N D.
     loss : Interval
-        Nats, at the optimum of each law. It tells how well the law is known, not how a single run scatters about it.
+        Nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
+        about it.
     tokens_per_parameter : Interval
         D / N.
     beyond : dict of float
@@ -59,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class OverTraining:
-    """What a model k times smaller than the compute-optimal one costs.
+    """The cost of a model k times smaller than the compute-optimal one.
 
     Attributes
     ----------
@@ -92,7 +93,7 @@ def optimal_split(law: ScalingLaw, budget_flops: float) -> tuple[float, float]:
     ToposcopeError
         If the budget is not finite and positive.
     """
-    above_nought("budget", budget_flops)
+    check_positive("budget", budget_flops)
     whole = law.alpha + law.beta
     log_g = (np.log(law.alpha * law.A) - np.log(law.beta * law.B)) / whole
     log_nd = np.log(budget_flops / FLOP)
@@ -101,7 +102,7 @@ def optimal_split(law: ScalingLaw, budget_flops: float) -> tuple[float, float]:
 
 def optimal_parameters(law: ScalingLaw, tokens: float) -> float:
     """Return the N for which a number of tokens is compute-optimal: the score is 0 there."""
-    above_nought("tokens", tokens)
+    check_positive("tokens", tokens)
     log_n = np.log(law.alpha * law.A) - np.log(law.beta * law.B) + law.beta * np.log(tokens)
     return float(np.exp(log_n / law.alpha))
 
@@ -138,7 +139,7 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
 def over_bootstrap(
     fitted: FittedScalingLaw, describe: Callable[[ScalingLaw], tuple[float, ...]], level: float = LEVEL
 ) -> list[Interval]:
-    """Return what a law says, and the percentile intervals of it over the bootstrap."""
+    """Return quantities of a law, with their percentile intervals over the bootstrap."""
     if not 0 < level < 1:
         raise ToposcopeError(f"level: {level:g} given; expected a number between 0 and 1")
     values = describe(fitted.law)
@@ -150,7 +151,7 @@ def over_bootstrap(
 
 
 def over_training(law: ScalingLaw, budget_flops: float, k: float) -> OverTraining:
-    """Return what a model of N* / k parameters costs, against the compute-optimal one of the budget.
+    """Compare a model of N* / k parameters with the compute-optimal one of the budget.
 
     For the same loss it needs D with B / D^beta = L* - E - A / N^alpha, where that is positive.
 
@@ -166,7 +167,7 @@ def over_training(law: ScalingLaw, budget_flops: float, k: float) -> OverTrainin
     ToposcopeError
         If the budget or k is not finite and positive.
     """
-    above_nought("k", k)
+    check_positive("k", k)
     N_best, D_best = optimal_split(law, budget_flops)
     best = float(law.loss(N_best, D_best))
     N = N_best / k
@@ -190,18 +191,22 @@ def tokens_for(law: ScalingLaw, N: float, loss: float) -> float:
 
 
 def _remarks(fitted: FittedScalingLaw, at: dict[str, float], beyond: dict[str, float]) -> Iterator[str]:
-    """Say how far a plan lies outside of the points."""
+    """Yield remarks on how far a plan lies outside of the points."""
     points = fitted.points
     for name, what, known in (("N", "parameters", points.N), ("D", "tokens", points.D), ("C", "compute", points.C)):
-        if beyond[name] > SLIGHTLY:
+        if beyond[name] > MIN_EXTRAPOLATION:
             end = f"up to {known.max():.3g}" if at[name] > known.max() else f"from {known.min():.3g}"
-            far = "; so far out the form of the law is itself a guess" if name == "C" and beyond[name] > FAR else ""
+            far = (
+                "; so far out the form of the law is itself a guess"
+                if name == "C" and beyond[name] > MAX_EXTRAPOLATION
+                else ""
+            )
             yield f"extrapolated in {what}: {at[name]:.3g} is {beyond[name]:.3g} times beyond the points ({end}){far}"
     if not fitted.bootstrap:
         yield "no interval: the law has no bootstrap"
 
 
-def above_nought(name: str, value: float) -> None:
+def check_positive(name: str, value: float) -> None:
     """Raise a ToposcopeError if a number is not finite and positive."""
     if not (np.isfinite(value) and value > 0):
         raise ToposcopeError(f"{name}: {value:g} given; expected a number above 0")

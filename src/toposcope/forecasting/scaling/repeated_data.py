@@ -1,15 +1,15 @@
-"""The compute-optimal model where unique data are few and are read more than once (Muennighoff et al. 2023)."""
+"""The compute-optimal model where unique data are scarce and read more than once (Muennighoff et al. 2023)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from toposcope.forecasting.scaling.planner import FLOP, above_nought, optimal_parameters, optimal_split
+from toposcope.forecasting.scaling.planner import FLOP, check_positive, optimal_parameters, optimal_split
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
 R_D, R_N = 15.387756, 5.309743
 """R*_D and R*_N as published: how fast repetitions, and parameters beyond what the unique data warrant, lose their
-worth. They are borrowed: points whose data were read once cannot tell them."""
+worth. They are borrowed: points whose data were read once hold no information on them."""
 BORROWED = (
     "what repeated tokens are worth is borrowed (Muennighoff et al. 2023, R*_D 15.4 and R*_N 5.3), not fitted to these "
     "points"
@@ -29,7 +29,7 @@ class RepeatedPlan:
     loss : float
         Nats.
     loss_of_fresh_data : float
-        What the budget would reach were no token repeated.
+        Loss that the budget would reach without repetitions.
     remarks : tuple of str
     """
 
@@ -71,7 +71,7 @@ def plan_repeated(law: ScalingLaw, budget_flops: float, unique_tokens: float) ->
     """
     from scipy.optimize import brentq
 
-    above_nought("unique tokens", unique_tokens)
+    check_positive("unique tokens", unique_tokens)
     N, D = optimal_split(law, budget_flops)
     fresh = float(law.loss(N, D))
     if unique_tokens >= D:

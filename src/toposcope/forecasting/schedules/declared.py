@@ -17,16 +17,16 @@ OPTIONS = {
     "inverse_sqrt": (),
     "step": ("at", "factor"),
 }
-"""What each kind takes beside ``steps``, ``warmup`` and ``peak``."""
+"""Options of each kind, besides ``steps``, ``warmup`` and ``peak``."""
 
-FALLS = ("linear", "sqrt", "cosine")
+DECAY_SHAPES = ("linear", "sqrt", "cosine")
 DEFAULT_DECAY = 0.2
 DEFAULT_FACTOR = 0.1
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule as it was declared; None where nothing was said.
+    """A schedule as it was declared.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Declared:
     shape : str
         Of the cool-down of ``wsd``.
     at : tuple of float
-        Where a ``step`` schedule falls: shares of its steps up to 1, steps above.
+        Where a ``step`` schedule decays: shares of its steps up to 1, steps above.
     knots : tuple of (int, float)
         Steps and rates of a ``list``, linear in between.
     """
@@ -52,7 +52,7 @@ class Declared:
 
     @property
     def steps(self) -> int | None:
-        """The steps it is declared to take."""
+        """The declared number of steps; None if none was declared."""
         if self.knots:
             return self.knots[-1][0]
         return int(self.numbers["steps"]) if "steps" in self.numbers else None
@@ -64,7 +64,7 @@ def read_declared(text: str) -> Declared:
     Raises
     ------
     ToposcopeError
-        If it is none; the message quotes it.
+        If the text is not a schedule; the message quotes it.
     """
     kind, _, rest = text.strip().partition(":")
     kind = kind.strip().replace("-", "_")
@@ -72,20 +72,20 @@ def read_declared(text: str) -> Declared:
         if _number(kind) is not None:
             return Declared(text, "list", knots=_knots(text))
         raise ToposcopeError(f"schedule {text!r}: begin with one of {', '.join(OPTIONS)}, or list step:rate,step:rate")
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         allowed = ("steps", "warmup", "peak", *OPTIONS[kind])
         if not equals or name not in allowed:
             raise ToposcopeError(f"schedule {text!r}: {part!r} is no option of {kind}; it takes {', '.join(allowed)}")
-        found[name] = value
-    shape = found.pop("shape", "linear")
-    if shape not in FALLS:
-        raise ToposcopeError(f"schedule {text!r}: the shape is one of {', '.join(FALLS)}")
-    at = tuple(_checked(text, "at", value) for value in found.pop("at").split(";")) if "at" in found else ()
+        options[name] = value
+    shape = options.pop("shape", "linear")
+    if shape not in DECAY_SHAPES:
+        raise ToposcopeError(f"schedule {text!r}: the shape is one of {', '.join(DECAY_SHAPES)}")
+    at = tuple(_checked(text, "at", value) for value in options.pop("at").split(";")) if "at" in options else ()
     if kind == "step" and not at:
         raise ToposcopeError(f"schedule {text!r}: say where it falls, as in step:at=0.5;0.75")
-    return Declared(text, kind, {name: _checked(text, name, value) for name, value in found.items()}, shape, at)
+    return Declared(text, kind, {name: _checked(text, name, value) for name, value in options.items()}, shape, at)
 
 
 def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, final: float) -> Vector:
@@ -108,23 +108,23 @@ def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, fi
     """
     t = np.minimum(steps, last_step).astype(np.float64)
     if declared.kind == "constant":
-        found = np.ones(len(t))
+        rates = np.ones(len(t))
     elif declared.kind == "inverse_sqrt":
-        found = np.sqrt(max(warm_up, 1) / np.maximum(t, max(warm_up, 1)))
+        rates = np.sqrt(max(warm_up, 1) / np.maximum(t, max(warm_up, 1)))
     elif declared.kind == "step":
         places = sorted(_in_steps(place, last_step) for place in declared.at)
         factor = declared.numbers.get("factor", DEFAULT_FACTOR)
-        found = factor ** np.searchsorted(places, t, side="right").astype(np.float64)
+        rates = factor ** np.searchsorted(places, t, side="right").astype(np.float64)
     elif declared.kind == "wsd":
         begin = max(warm_up, last_step - _in_steps(declared.numbers.get("decay", DEFAULT_DECAY), last_step))
-        found = _fallen(declared.shape, t, begin, last_step, final)
+        rates = _decayed(declared.shape, t, begin, last_step, final)
     else:
         cycles = declared.numbers.get("cycles", 1)
         share = np.clip((t - warm_up) / max(1, last_step - warm_up), 0, 1) * cycles
-        # The end of the last cycle is its end, not another beginning.
+        # The last cycle ends at its final rate, not at the beginning of another one.
         share = np.where(share >= cycles, 1.0, share % 1.0)
-        found = final + (1 - final) * falling(declared.kind, share)
-    return np.where(t < warm_up, t / max(warm_up, 1), found)
+        rates = final + (1 - final) * falling(declared.kind, share)
+    return np.where(t < warm_up, t / max(warm_up, 1), rates)
 
 
 def falling(shape: str, share: Vector) -> Vector:
@@ -134,12 +134,12 @@ def falling(shape: str, share: Vector) -> Vector:
     return 1 - (np.sqrt(share) if shape == "sqrt" else share)
 
 
-def _fallen(shape: str, t: Vector, begin: float, end: float, final: float) -> Vector:
+def _decayed(shape: str, t: Vector, begin: float, end: float, final: float) -> Vector:
     return final + (1 - final) * falling(shape, np.clip((t - begin) / max(1.0, end - begin), 0, 1))
 
 
 def _in_steps(value: float, last_step: int) -> float:
-    """Return steps for what is a share of the run up to 1, steps above."""
+    """Return a number of steps: values up to 1 are shares of the run."""
     return value * last_step if value <= 1 else value
 
 
@@ -157,7 +157,7 @@ def _knots(text: str) -> tuple[tuple[int, float], ...]:
 
 
 def _checked(text: str, name: str, written: str) -> float:
-    """Return the value of an option; raise `ToposcopeError` if it makes no sense."""
+    """Return the value of an option; raise `ToposcopeError` if it is out of range."""
     value = _number(written)
     whole = name in ("steps", "cycles")
     if value is None or value < 0 or (whole and (value % 1 or value < 1)):

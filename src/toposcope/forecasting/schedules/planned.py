@@ -1,4 +1,4 @@
-"""Where a schedule comes from: the log's learning rate, and beyond what was logged a declared or recognised plan."""
+"""The schedule of a run: the logged learning rate, continued by a declared or a recognised plan."""
 
 from typing import NamedTuple
 
@@ -14,18 +14,18 @@ from toposcope.logs import Log
 from toposcope.typing import Vector
 
 ROUNDING = 1e-6
-"""Share of the peak; a learning rate that much below 0 is 0."""
-TO_THE_END = 0.02
+"""Share of the peak; a learning rate this little below 0 counts as 0."""
+MAX_MISSING_END = 0.02
 """Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
-LATE = 0.05
-"""Share of the run before its first logged rate that is worth a remark."""
-LONGEST = 2 * 10**7
-"""Steps of a run: a schedule holds the rate of every one."""
-SPIKE = 1.2
-"""Times the median around it; a rate above that is a slip if it is one of few."""
-FEW_ROWS, FEW, MOST_ROWS = 2, 0.002, 50
-"""Rows of a spike at least and at most that are taken for one, and as a share of all."""
-APART = 0.01
+MAX_MISSING_START = 0.05
+"""Share of the run before its first logged rate that needs no remark."""
+MAX_STEPS = 2 * 10**7
+"""Of a run: a schedule holds the rate of every step."""
+MIN_SPIKE = 1.2
+"""Times the median around it; the few rates above that are errors of the log."""
+MIN_SPIKE_ROWS, SPIKE_SHARE, MAX_SPIKE_ROWS = 2, 0.002, 50
+"""Number of rows that count as few: a share of all, at least and at most so many."""
+MAX_DIFFERENCE = 0.01
 """Share of the peak by which a plan may differ from the log without a remark."""
 
 
@@ -41,9 +41,8 @@ class _Logged(NamedTuple):
 def planned(log: Log, declared: str = "", last_step: int | None = None) -> Schedule:
     """Return the schedule of a run.
 
-    What was logged is followed, in lines between logged steps. It is continued by what is declared; or, where nothing
-    is, by the shape that it follows so far. A log to the end of its run needs neither. What was assumed is in the
-    schedule's remarks.
+    Logged rates are interpolated linearly. They are continued as declared or, if nothing is declared, by the shape that
+    they follow so far. A complete log needs neither. Assumptions are in the schedule's remarks.
 
     Parameters
     ----------
@@ -57,8 +56,8 @@ def planned(log: Log, declared: str = "", last_step: int | None = None) -> Sched
     Raises
     ------
     ToposcopeError
-        If the declared schedule is none, or ends before the log does; if a rate is negative; if nothing tells where
-        the run ends.
+        If the declared schedule is invalid, or ends before the log does; if a rate is negative; if the last step is
+        unknown.
     """
     logged = _logged(log)
     slips = 0 if logged is None else int(np.isfinite(log.learning_rate).sum()) - len(logged.steps)
@@ -101,18 +100,18 @@ def _logged(log: Log) -> _Logged | None:
     wrong = rates < -ROUNDING * rates.max()
     if wrong.any():
         raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][np.argmax(wrong)]}")
-    alone = _alone(np.maximum(rates, 0))
-    return _Logged(log.steps[known][~alone].astype(np.float64), np.maximum(rates, 0)[~alone])
+    spikes = _spikes(np.maximum(rates, 0))
+    return _Logged(log.steps[known][~spikes].astype(np.float64), np.maximum(rates, 0)[~spikes])
 
 
-def _alone(rates: Vector) -> NDArray[np.bool_]:
-    """Tell which logged rates stand above their neighbours, a few rows of them."""
-    few = max(FEW_ROWS, round(FEW * len(rates)))
-    if len(rates) < 4 * few or rates.max() <= SPIKE * np.sort(rates)[-few - 1]:
+def _spikes(rates: Vector) -> NDArray[np.bool_]:
+    """Return which logged rates are spikes: a few rows above their neighbours."""
+    few = max(MIN_SPIKE_ROWS, round(SPIKE_SHARE * len(rates)))
+    if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
         return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, MOST_ROWS) + 1
+    width = 2 * min(few, MAX_SPIKE_ROWS) + 1
     around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
-    return np.asarray(rates > SPIKE * around)
+    return np.asarray(rates > MIN_SPIKE * around)
 
 
 def _check_end(log: Log, end: int) -> None:
@@ -121,9 +120,10 @@ def _check_end(log: Log, end: int) -> None:
             f"{log.name}: the schedule ends at step {end:,}, before the log does at step {log.steps[-1]:,};"
             " give the last step that is planned"
         )
-    if end > LONGEST:
+    if end > MAX_STEPS:
         raise ToposcopeError(
-            f"{log.name}: {end:,} steps are more than {LONGEST:,}; count steps of the optimiser, not tokens or samples"
+            f"{log.name}: {end:,} steps are more than {MAX_STEPS:,}; count steps of the optimiser, not tokens or "
+            "samples"
         )
 
 
@@ -136,7 +136,7 @@ def _no_end(log: Log) -> ToposcopeError:
 
 def _complete(logged: _Logged, end: int) -> bool:
     gap = float(np.median(np.diff(logged.steps))) if len(logged.steps) > 1 else 0.0
-    return bool(end - logged.steps[-1] <= max(2 * gap, TO_THE_END * end))
+    return bool(end - logged.steps[-1] <= max(2 * gap, MAX_MISSING_END * end))
 
 
 def _continued(log: Log, logged: _Logged, end: int | None) -> Schedule:
@@ -149,14 +149,14 @@ def _continued(log: Log, logged: _Logged, end: int | None) -> Schedule:
         words = f"{shape.words}, an end that is estimated: declare the steps planned if you know them"
         return _joined(log, logged, end, shape.rates, [words])
     if shape is not None:
-        beyond = end - shape.last_step > APART * end
+        beyond = end - shape.last_step > MAX_DIFFERENCE * end
         words = f"{shape.words}; held from there to step {end:,}: declare what follows" if beyond else shape.words
         return _joined(log, logged, end, shape.rates, [words])
     return _joined(log, logged, end, None, [_held(logged)])
 
 
 def _held(logged: _Logged) -> str:
-    """Say what is not known of a rate that is held at its last value."""
+    """Return a remark on a rate that is held at its last value."""
     rates = logged.rates
     if len(rates) > 1 and np.argmax(rates >= WARMED_UP * logged.peak) == len(rates) - 1:
         return "learning rate still rises: its peak and what follows are not known, it is held; declare the schedule"
@@ -171,7 +171,7 @@ def _held(logged: _Logged) -> str:
 def _joined(
     log: Log, logged: _Logged, end: int, plan: Plan | None, remarks: list[str], before: bool = False
 ) -> Schedule:
-    """Make the schedule of what was logged and the plan after it, and before it where that is declared."""
+    """Return the schedule of the logged rates and the plan after them, and before them where that is declared."""
     first, last = int(logged.steps[0]), min(int(logged.steps[-1]), end)
     rates = np.full(end + 1, logged.rates[-1])
     rates[: last + 1] = np.interp(np.arange(last + 1), logged.steps, logged.rates)
@@ -179,7 +179,7 @@ def _joined(
         rates[last + 1 :] = plan(np.arange(last + 1, end + 1))
     if plan is not None and before:
         rates[:first] = plan(np.arange(first))
-    elif first > LATE * end:
+    elif first > MAX_MISSING_START * end:
         remarks = [*remarks, f"no learning rate was logged before step {first:,}: that of step {first:,} is assumed"]
     return Schedule(rates, remarks)
 
@@ -249,9 +249,12 @@ def _final(
         fallen = 1 - multiples(declared, logged.steps.astype(np.int64), length, round(warm_up), 0.0)
         after = logged.steps > warm_up
         fallen, seen = fallen[after], 1 - logged.rates[after] / peak
-        if len(fallen) and fallen.max() > APART:
+        if len(fallen) and fallen.max() > MAX_DIFFERENCE:
             share = float(fallen @ seen / (fallen @ fallen))
-            if -APART < 1 - share < 1 and np.abs(fallen * share - seen).max() <= APART * share * fallen.max():
+            if (
+                -MAX_DIFFERENCE < 1 - share < 1
+                and np.abs(fallen * share - seen).max() <= MAX_DIFFERENCE * share * fallen.max()
+            ):
                 return float(np.clip(1 - share, 0, 1))
     remarks.append("the learning rate is taken to end at 0; declare final")
     return 0.0
@@ -261,6 +264,6 @@ def _apart(logged: _Logged, plan: Plan) -> list[str]:
     """Tell a plan that differs from what was logged last."""
     step, rate = int(logged.steps[-1]), float(logged.rates[-1])
     there = float(plan(np.array([step]))[0])
-    if abs(there - rate) <= APART * logged.peak:
+    if abs(there - rate) <= MAX_DIFFERENCE * logged.peak:
         return []
     return [f"at step {step:,} the declared schedule has a learning rate of {there:.3g}, the log {rate:.3g}"]

@@ -1,4 +1,4 @@
-"""Which shape a learning rate follows, by what was logged of it."""
+"""The shape that a logged learning rate follows."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,27 +14,26 @@ Plan = Callable[[NDArray[np.number[Any]]], Vector]
 
 SHAPES = ("cosine", "linear", "sqrt")
 CONSTANT = 1e-4
-"""Share of the peak; a rate that fell less is constant so far."""
-TOLERANCE = 0.01
-"""Share of the fall seen; how far a shape may be off anywhere."""
+"""Share of the peak; a rate that decayed by less is constant so far."""
+MAX_MISFIT = 0.01
+"""Share of the decay seen by which a shape may be off at any step."""
 FEW_DIGITS = (3, 4)
 """Significant digits that a rate may have been logged with."""
-SAME = 1e-6
+DIGIT_ROUNDING = 1e-6
 """Of the last digit."""
 EXACT = 1e-6
-"""Share of the peak; what is off by no more needs no other shape."""
-FEWEST = 4
-"""Falling rates from which a shape is told."""
-MOST = 200
-"""Logged rates that a shape is fitted to, evenly chosen."""
-ONSETS = 49
-LENGTHS = 97
-LONGEST = 20
-"""How many times what was seen a schedule may be long, where its end has to be estimated."""
-EXACTLY = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
-SHORTEST = 0.3
-EARLIER = 0.1
-"""Share of the squared error of shapes to the last step that a cosine of another end may leave."""
+"""Share of the peak; a shape that is off by no more needs no alternative."""
+MIN_DECAYING_RATES = 4
+"""Logged, for a shape to be recognised."""
+MAX_FITTED_RATES = 200
+"""Evenly chosen from those logged."""
+N_ONSETS = 49
+N_LENGTHS = 97
+MIN_LENGTH, MAX_LENGTH = 0.3, 20
+"""Of a schedule whose end has to be estimated, in units of the steps seen."""
+SOLVER_TOLERANCES = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
+MAX_ERROR_SHARE = 0.1
+"""Of the squared error of shapes to the last step, for a cosine with another end to be preferred."""
 END_ERROR = 0.05
 """An end is known if moving it by this share of itself shows."""
 
@@ -51,7 +50,7 @@ class Recognised(NamedTuple):
     last_step : float
         Where it ends; NaN if it has no end.
     words : str
-        What it is, for people.
+        A sentence for people.
     """
 
     kind: str
@@ -114,20 +113,20 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     if (np.diff(rates) > CONSTANT * rates.max()).any():
         return None
     between = (rates < rates.max() * (1 - CONSTANT)) & (rates > rates[-1] + CONSTANT * rates.max())
-    if between.sum() < FEWEST - 1:  # a jump, or too little of a fall
+    if between.sum() < MIN_DECAYING_RATES - 1:  # a jump, or too little of a fall
         return None
-    chosen = np.unique(np.linspace(0, len(rates) - 1, min(MOST, len(rates))).round().astype(np.int64))
-    # A stable phase is one number: what falls tells the shape.
-    chosen = np.unique(np.concatenate([chosen, np.linspace(flat, len(rates) - 1, MOST).astype(np.int64)]))
+    chosen = np.unique(np.linspace(0, len(rates) - 1, min(MAX_FITTED_RATES, len(rates))).round().astype(np.int64))
+    # A stable phase is one number: the decay shows the shape.
+    chosen = np.unique(np.concatenate([chosen, np.linspace(flat, len(rates) - 1, MAX_FITTED_RATES).astype(np.int64)]))
     s, r = steps[chosen], rates[chosen]
-    # Warm-up ends between two logged steps; of a log that begins at the peak, or after it, nobody knows where.
+    # Warm-up ends between two logged steps; where is unknown if the log begins at the peak or after it.
     earliest = 0.0 if begin == 0 else before
-    onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], ONSETS)]))
+    onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
-    # Rounded rates tell no end.
-    allowed = max(TOLERANCE * fall, _rounding(rates) if last_step is not None else 0.0)
+    # Rounded rates do not determine an end.
+    allowed = max(MAX_MISFIT * fall, _rounding(rates) if last_step is not None else 0.0)
     fits = [fit for fit in fits if fit.worst <= allowed]
-    return _told(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
+    return _described(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
 
 
 def _rounding(rates: Vector) -> float:
@@ -136,12 +135,12 @@ def _rounding(rates: Vector) -> float:
     places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
     for digits in FEW_DIGITS:
         scaled = rates * 10.0 ** (digits - 1 - places)
-        if np.abs(scaled - scaled.round()).max() < SAME:
+        if np.abs(scaled - scaled.round()).max() < DIGIT_ROUNDING:
             return float(10.0 ** (top - digits + 1))
     return 0.0
 
 
-def _told(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised:
+def _described(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised:
     gap = float(np.median(np.diff(steps)))
     stable = fit.onset > warm_up + max(2 * gap, 0.02 * (steps[-1] - warm_up))
     names = {"cosine": "a cosine", "linear": "a line", "sqrt": "1 - sqrt", "exponential": "an exponential"}
@@ -156,14 +155,14 @@ def _told(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised
 
 
 def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_Fit]:
-    """Fit the shapes that end, at a given step or where they tell."""
+    """Fit the shapes that have an end, at a given step or at their own."""
     if last_step is not None:
         found = [_with_onset(shape, s, r, onsets, last_step) for shape in SHAPES]
         if min(fit.worst for fit in found) <= EXACT * r.max():
             return found
         # A free end always fits a little better.
         cosine = _cosine_to_its_end(s, r, onsets)
-        if cosine is not None and cosine.error < EARLIER * min(fit.error for fit in found):
+        if cosine is not None and cosine.error < MAX_ERROR_SHARE * min(fit.error for fit in found):
             found.append(cosine)
         return found
     cosine = _cosine_to_its_end(s, r, onsets)
@@ -199,7 +198,7 @@ def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) ->
     size = float(centred @ centred)
     amplitude = float(centred @ r) / size if size > 0 else 0.0
     final = float(r.mean() - amplitude * fallen.mean())
-    # What ends below 0 is cut there, and fits no more.
+    # A shape that ends below 0 is clipped there, and fits worse.
     residual = np.maximum(final + amplitude * fallen, 0) - r
     return _Fit(
         shape, float(residual @ residual), float(np.abs(residual).max()), onset, last_step, final + amplitude, final
@@ -231,14 +230,14 @@ def _residual(fit: _Fit, s: Vector, r: Vector) -> _Fit:
 
 
 def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _Fit | None:
-    """Fit a cosine whose end its curvature has to tell; None if it does not."""
+    """Fit a cosine whose end is determined by its curvature; None if it is not."""
     from scipy.optimize import least_squares
 
     def residuals(p: Vector) -> Vector:
         fit = _linear("cosine", s, r, min(p[0], p[1] - 1), p[1])
         return np.asarray((fit.rates(s) - r) / r.max())
 
-    ends = s[-1] * np.geomspace(SHORTEST, LONGEST, LENGTHS)
+    ends = s[-1] * np.geomspace(MIN_LENGTH, MAX_LENGTH, N_LENGTHS)
     few = onsets[:: max(1, len(onsets) // 8)]
     onset, end = (axis.ravel() for axis in np.meshgrid(few, ends[ends > onsets[-1] + 1], indexing="ij"))
     fallen = falling("cosine", np.clip((s - onset[:, None]) / (end - onset)[:, None], 0, 1))
@@ -246,7 +245,7 @@ def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _Fit | None:
     sizes = np.einsum("ij,ij->i", fallen, fallen)
     best = int(np.argmax(np.where(sizes > 0, (fallen @ r) ** 2 / np.where(sizes > 0, sizes, 1), 0)))
     box = [onsets[0] - 1, ends[0]], [onsets[-1] + 1, ends[-1] * (1 + END_ERROR)]
-    near = least_squares(residuals, [onset[best], end[best]], x_scale="jac", bounds=box, **EXACTLY)
+    near = least_squares(residuals, [onset[best], end[best]], x_scale="jac", bounds=box, **SOLVER_TOLERANCES)
     fit = _linear("cosine", s, r, near.x[0], near.x[1])
     limit = fit.error * (1 + 4 / max(1, len(s) - 4))
     known = fit.last_step < ends[-1] and all(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the figure to.")
 def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     """Tell what rules of early stopping would have saved and cost the runs of a study.
