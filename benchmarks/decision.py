@@ -40,8 +40,8 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-from toposcope.report.figures.drawn import STYLE
-from toposcope.report.figures.reliability import reliability as draw
+from toposcope.report.figures.chart import STYLE
+from toposcope.report.figures.reliability import reliability_chart
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "decision-reliability.png"
@@ -344,7 +344,7 @@ def resampled(judged: Judged, n: int = 1000) -> list[Vector]:
 def picture(bins: Mapping[str, Any]) -> None:
     """Write the reliability plot of the documentation."""
     with mpl.rc_context(STYLE):
-        drawn = draw(bins, "Decisions on pairs of runs that neither law nor calibration had seen.")
+        drawn = reliability_chart(bins, "Decisions on pairs of runs that neither law nor calibration had seen.")
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         drawn.figure.savefig(PICTURE, dpi=150, metadata={"Software": None})
     print(PICTURE)

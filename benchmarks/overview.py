@@ -11,7 +11,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toposcope.report.figures.drawn import STYLE
+from toposcope.report.figures.chart import STYLE
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 RUN = "tiny-3k"

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.association import COLUMNS, FEWEST, Question, Series, associate
+from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, Question, Series, associate
 
 RNG = np.random.default_rng(7)
 STEPS = np.arange(0, 4000, 100)
@@ -181,7 +181,7 @@ def _partial(x: np.ndarray, y: np.ndarray, controls: list[np.ndarray]) -> float:
 def test_a_scale_is_asked_where_it_is_known() -> None:
     x, y = RNG.normal(size=(2, N))
     gap = np.where(np.arange(N) == 3, np.nan, np.arange(N) % 7 + RNG.normal(size=N))
-    rare = np.where(np.arange(N) < FEWEST - 1, np.arange(N) ** 2.0, np.nan)
+    rare = np.where(np.arange(N) < MIN_CHECKPOINTS - 1, np.arange(N) ** 2.0, np.nan)
     none = np.full(N, np.nan)
     partly, constant, hardly, without = ask(np.array([x] * 4), y, scales=np.array([gap, np.ones(N), rare, none]))
     known = np.isfinite(gap)
@@ -191,6 +191,6 @@ def test_a_scale_is_asked_where_it_is_known() -> None:
     assert constant["n_scale"] == N
     assert constant["rho_given_scale"] == pytest.approx(alone["rho_given_step"])
     assert np.isnan(constant["rho_top_eigenvalue"])
-    assert hardly["n_scale"] == FEWEST - 1
+    assert hardly["n_scale"] == MIN_CHECKPOINTS - 1
     assert np.isnan(hardly["rho_given_scale"])
     assert np.isnan(without["n_scale"])

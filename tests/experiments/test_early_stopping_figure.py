@@ -12,7 +12,7 @@ from named_features import by_feature
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.early_stopping.chart import early_stopping as draw
 from toposcope.experiments.early_stopping.early_stopping import EarlyStopping, early_stopping
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
 from toposcope.report.rendering import render
 
 PLACES = np.arange(51)
@@ -36,7 +36,7 @@ def found(n_runs: int = 20) -> EarlyStopping:
     return early_stopping(runs, log, frame, lambda run, step: 0.5 * (1 - step / 5000) ** 2)
 
 
-def drawn(of: EarlyStopping) -> Drawn:
+def drawn(of: EarlyStopping) -> Chart:
     with mpl.rc_context(STYLE):
         figure = draw(of)
     assert figure is not None
@@ -44,13 +44,13 @@ def drawn(of: EarlyStopping) -> Drawn:
 
 
 @pytest.fixture(scope="module")
-def figure() -> Drawn:
+def figure() -> Chart:
     return drawn(found())
 
 
-def test_the_figure_can_be_read_and_is_the_same_again(figure: Drawn) -> None:
-    files = render(figure.figure, STYLE, NAMELESS)
-    assert files == render(drawn(found()).figure, STYLE, NAMELESS)
+def test_the_figure_can_be_read_and_is_the_same_again(figure: Chart) -> None:
+    files = render(figure.figure, STYLE, REPRODUCIBLE_METADATA)
+    assert files == render(drawn(found()).figure, STYLE, REPRODUCIBLE_METADATA)
     assert figure.figure.get_figwidth() == WIDTH
     assert len(figure.alt) > 60
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", figure.caption + figure.alt), figure.caption
@@ -77,7 +77,7 @@ def test_too_few_runs_are_told_of() -> None:
     assert "3 runs cannot show that" in caption
 
 
-def test_every_setting_is_a_mark(figure: Drawn) -> None:
+def test_every_setting_is_a_mark(figure: Chart) -> None:
     table = found().matched
     above, below = figure.figure.axes
     marks = {"o": "neural_persistence_patience", "s": "loss_patience", "^": "forecast_gain"}

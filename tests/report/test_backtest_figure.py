@@ -9,12 +9,12 @@ import pytest
 from matplotlib.text import Text
 
 from toposcope.forecasting.scores import SCORES
-from toposcope.report.figures.backtest import coverage, error
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH
+from toposcope.report.figures.backtest import coverage_chart, error_chart
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH
 from toposcope.report.rendering import render
 
 NAMES = ("default", "last", "power_law", "s1", "s1_anneal", "annealing", "cooldown", "median", "multi_power", "stack")
-MAKERS = {"error": error, "coverage": coverage}
+MAKERS = {"error": error_chart, "coverage": coverage_chart}
 
 
 def scores(fractions: tuple[float, ...] = (0.1, 0.3, 0.7)) -> pl.DataFrame:
@@ -35,7 +35,7 @@ def scores(fractions: tuple[float, ...] = (0.1, 0.3, 0.7)) -> pl.DataFrame:
 def test_they_can_be_read_and_are_the_same_again(which: str, fractions: tuple[float, ...]) -> None:
     with mpl.rc_context(STYLE):
         figure, again = (MAKERS[which](scores(fractions)) for _ in range(2))
-    assert render(figure.figure, STYLE, NAMELESS) == render(again.figure, STYLE, NAMELESS)
+    assert render(figure.figure, STYLE, REPRODUCIBLE_METADATA) == render(again.figure, STYLE, REPRODUCIBLE_METADATA)
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", figure.caption + figure.alt), figure.caption
     box = figure.figure.get_tightbbox()
     assert min(box.x0, box.y0, WIDTH - box.x1) > -0.02
@@ -46,7 +46,7 @@ def test_they_can_be_read_and_are_the_same_again(which: str, fractions: tuple[fl
 
 def test_captions_tell_the_default() -> None:
     with mpl.rc_context(STYLE):
-        off, held = error(scores()), coverage(scores())
+        off, held = error_chart(scores()), coverage_chart(scores())
     assert "10% seen 0.90%; 30% seen 0.70%; 70% seen 0.30%" in off.caption
     assert "10% seen 90%, 5.0% wide" in held.caption
     line = next(line for line in off.figure.axes[0].lines if line.get_label() == "default")

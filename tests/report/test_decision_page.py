@@ -15,7 +15,7 @@ from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.wording import short
 from toposcope.report.decision import lead, write_decision
-from toposcope.report.figures.reliability import reliability
+from toposcope.report.figures.reliability import reliability_chart
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -126,5 +126,5 @@ def test_counts_are_short(value: float, text: str) -> None:
 
 def test_reliability_tells_how_far_off() -> None:
     bins = [Bin(0.0, 0.1, 5, 0.05, 0.05, 0.5), Bin(0.9, 1.0, 5, 0.95, 0.75, 0.5)]
-    drawn = reliability({"recalibrated": bins}, "Made up.")
+    drawn = reliability_chart({"recalibrated": bins}, "Made up.")
     assert drawn.caption.startswith("Recalibrated: 10.0 points off on average. Made up.")

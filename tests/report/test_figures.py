@@ -21,7 +21,16 @@ from section_tools import CHARTS, draw_all, draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn, chosen, number, percent
+from toposcope.report.figures.chart import (
+    REPRODUCIBLE_METADATA,
+    SMALL,
+    STYLE,
+    WIDTH,
+    Chart,
+    choose_runs,
+    number,
+    percent,
+)
 from toposcope.report.figures.layers import on_even_steps, short_names
 from toposcope.report.headline import NP
 from toposcope.report.rendering import render
@@ -32,28 +41,28 @@ OF_WEIGHTS = [name for name in CHARTS if name not in OF_STATES]
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[str, Drawn]:
+def drawn() -> dict[str, Chart]:
     """All figures of the made-up study, laid out."""
     return {d.name: d for d in draw_all(material())}
 
 
 @pytest.fixture(scope="module")
-def files(drawn: dict[str, Drawn]) -> dict[str, dict[str, bytes]]:
+def files(drawn: dict[str, Chart]) -> dict[str, dict[str, bytes]]:
     """Their files by kind; lays the figures out."""
-    return {name: render(d.figure, STYLE, NAMELESS) for name, d in drawn.items()}
+    return {name: render(d.figure, STYLE, REPRODUCIBLE_METADATA) for name, d in drawn.items()}
 
 
 def texts(figure: Figure) -> list[Text]:
     return [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
 
 
-def test_there_is_a_figure_for_everything_in_the_order_of_the_page(drawn: dict[str, Drawn]) -> None:
+def test_there_is_a_figure_for_everything_in_the_order_of_the_page(drawn: dict[str, Chart]) -> None:
     assert list(drawn) == OF_WEIGHTS
 
 
 @pytest.mark.parametrize("name", OF_WEIGHTS)
 @pytest.mark.usefixtures("files")
-def test_a_figure_can_be_read(drawn: dict[str, Drawn], name: str) -> None:
+def test_a_figure_can_be_read(drawn: dict[str, Chart], name: str) -> None:
     d = drawn[name]
     assert d.figure.get_figwidth() == WIDTH
     assert len(d.alt) > 60
@@ -77,7 +86,7 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_cells_of_the_association_map_keep_the_contrast(drawn: dict[str, Drawn]) -> None:
+def test_cells_of_the_association_map_keep_the_contrast(drawn: dict[str, Chart]) -> None:
     colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr")
     cells = [t for a in drawn["association"].figure.axes for t in a.texts]
     assert len(cells) > 50
@@ -90,7 +99,7 @@ def test_equal_data_give_equal_bytes(files: dict[str, dict[str, bytes]]) -> None
     for name in ("losses", "layers", "diagrams"):
         again = draw_chart(name, material())
         assert again is not None
-        assert render(again.figure, STYLE, NAMELESS) == files[name]
+        assert render(again.figure, STYLE, REPRODUCIBLE_METADATA) == files[name]
 
 
 def test_svg_is_small_and_whole(files: dict[str, dict[str, bytes]]) -> None:
@@ -158,18 +167,18 @@ CAPTIONS: dict[str, list[str]] = {
     "partial": ["verdicts: beyond trend"],
     "overview": ["given the step not defined in all 5 runs"],
     "association": ["better than the step alone does"],
-    "scaling": ["goes as N^−0.100", "the exact p of the ranks is"],
+    "scaling": ["scales as N^−0.100", "the exact p of the ranks is"],
     "diagrams": ["of 0 mlp.in of run-4", "changes by +100%", "15 loops"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
-def test_a_caption_says_the_answer(drawn: dict[str, Drawn], name: str) -> None:
+def test_a_caption_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
     for part in CAPTIONS[name]:
         assert part in drawn[name].caption, drawn[name].caption
 
 
-def test_suspect_checkpoints_are_marked(drawn: dict[str, Drawn]) -> None:
+def test_suspect_checkpoints_are_marked(drawn: dict[str, Chart]) -> None:
     for name in ("losses", "topology", "rate", "layers", "change_points"):
         assert "not what they claim to be" in drawn[name].caption
     clean = dataclasses.replace(material(2, 5), findings=material(2, 5).findings.clear())
@@ -221,11 +230,11 @@ def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
     assert "H1" not in found.caption + found.alt
 
 
-def test_pairs_without_a_partial_correlation_are_counted(drawn: dict[str, Drawn]) -> None:
+def test_pairs_without_a_partial_correlation_are_counted(drawn: dict[str, Chart]) -> None:
     assert "5 more pairs of run and feature have no partial correlation" in drawn["partial"].caption
 
 
-def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Drawn]) -> None:
+def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Chart]) -> None:
     assert "a smooth trend explains it" in drawn["change_points"].caption
 
 
@@ -278,11 +287,11 @@ def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
 
 def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
     full = material(13, 2)
-    shown, note = chosen(full.trajectories[::-1], full.runs)
+    shown, note = choose_runs(full.trajectories[::-1], full.runs)
     names = [t.run for t in shown]
     assert [names[0], names[-1], len(set(names))] == ["run-0", "run-12", 6]
     assert "6 of 13 runs" in note
-    assert chosen(full.trajectories[:6], full.runs)[1] == ""
+    assert choose_runs(full.trajectories[:6], full.runs)[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from toposcope.forecasting import forecast as forecast_run
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Log, Logs
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
-from toposcope.report.figures.forecast import _apart, forecast
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
+from toposcope.report.figures.forecast import _apart, forecast_chart
 from toposcope.report.rendering import render
 
 LAST = 3000
@@ -26,9 +26,9 @@ def log(name: str, share: float, level: float = 3.0, every: int = 10, seed: int 
     return Log(name, t.astype(np.int64), loss, rate, last_step=LAST, parameters=1e8 + 1e7 * (seed % 3))
 
 
-def drawn(report: ForecastReport) -> Drawn:
+def drawn(report: ForecastReport) -> Chart:
     with mpl.rc_context(STYLE):
-        return forecast(report)
+        return forecast_chart(report)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def report() -> ForecastReport:
 
 def test_it_can_be_read_and_is_the_same_again(report: ForecastReport) -> None:
     figure = drawn(report)
-    assert render(figure.figure, STYLE, NAMELESS) == render(drawn(report).figure, STYLE, NAMELESS)
+    assert render(figure.figure, STYLE, REPRODUCIBLE_METADATA) == render(
+        drawn(report).figure, STYLE, REPRODUCIBLE_METADATA
+    )
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", figure.caption + figure.alt), figure.caption
     box = figure.figure.get_tightbbox()
     assert min(box.x0, box.y0, WIDTH - box.x1, figure.figure.get_figheight() - box.y1) > -0.02
@@ -68,9 +70,9 @@ def test_it_shows_what_was_foretold(report: ForecastReport) -> None:
 def test_a_complete_run_and_one_point() -> None:
     done = drawn(forecast_run(log("done", 1)))
     assert done.caption.startswith("The run is complete")
-    assert render(done.figure, STYLE, NAMELESS)["png"]
+    assert render(done.figure, STYLE, REPRODUCIBLE_METADATA)["png"]
     one = forecast_run(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10)
-    assert render(drawn(one).figure, STYLE, NAMELESS)["png"]
+    assert render(drawn(one).figure, STYLE, REPRODUCIBLE_METADATA)["png"]
 
 
 def test_names_are_moved_apart_in_order() -> None:

@@ -9,8 +9,8 @@ from matplotlib.text import Text
 from toposcope.forecasting.scaling.planner import plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn
-from toposcope.report.figures.isoflop import isoflop
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
+from toposcope.report.figures.isoflop import isoflop_chart
 from toposcope.report.rendering import render
 
 LAW = ScalingLaw(1.8, 400, 2000, 0.34, 0.37)
@@ -23,10 +23,10 @@ def fitted() -> FittedScalingLaw:
     return scaling_law(Points(N, D, loss), resamples=100)
 
 
-def readable(drawn: Drawn) -> None:
+def readable(drawn: Chart) -> None:
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", drawn.caption + drawn.alt), drawn.caption
     assert len(drawn.alt) > 60
-    assert render(drawn.figure, STYLE, NAMELESS)["png"]
+    assert render(drawn.figure, STYLE, REPRODUCIBLE_METADATA)["png"]
     for text in drawn.figure.findobj(Text):
         assert not text.get_text().strip() or float(text.get_fontsize()) >= SMALL
     box = drawn.figure.get_tightbbox()
@@ -35,7 +35,7 @@ def readable(drawn: Drawn) -> None:
 
 def test_the_caption_is_the_plan(fitted: FittedScalingLaw) -> None:
     far = plan(fitted, 1e24)
-    drawn = isoflop(fitted, far)
+    drawn = isoflop_chart(fitted, far)
     readable(drawn)
     loss, ratio = far.loss, far.tokens_per_parameter.value
     assert drawn.caption.startswith("With 10²⁴ FLOP the best model has")
@@ -49,14 +49,14 @@ def test_the_caption_is_the_plan(fitted: FittedScalingLaw) -> None:
 
 
 def test_without_a_plan_and_without_a_bootstrap(fitted: FittedScalingLaw) -> None:
-    alone = isoflop(fitted)
+    alone = isoflop_chart(fitted)
     readable(alone)
     assert alone.caption.startswith("Compute-optimal parameters grow as C^0.5")
-    bare = isoflop(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points))
+    bare = isoflop_chart(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points))
     readable(bare)
     assert "intervals" not in bare.caption
 
 
 def test_equal_laws_give_equal_bytes(fitted: FittedScalingLaw) -> None:
-    first, again = (render(isoflop(fitted).figure, STYLE, NAMELESS) for _ in range(2))
+    first, again = (render(isoflop_chart(fitted).figure, STYLE, REPRODUCIBLE_METADATA) for _ in range(2))
     assert first == again

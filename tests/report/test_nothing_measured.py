@@ -38,7 +38,7 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     study = Study.load(tmp_path / "study")
     whole = study_page(study)
     assert whole.material.trajectories == []
-    assert list(whole.drawn()) == []
+    assert list(whole.charts()) == []
     page, verdict = write_report(study)
     assert verdict[0].startswith("Nothing can be said about what topology adds")
     report = page.with_name("report.md").read_text()

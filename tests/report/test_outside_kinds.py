@@ -19,7 +19,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.models import Origin
 from toposcope.probes import probe_types
 from toposcope.probes.needs import RunContext, needs
-from toposcope.report.association import full_table
+from toposcope.report.association_tables import full_table
 from toposcope.report.material import Material
 from toposcope.study import run_study
 
@@ -76,7 +76,7 @@ def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic:
     assert set(rows.get_column("verdict")) == {"beyond trend"}
     assert set(rows.get_column("kind")) == {kind}
     first, *others = summary(found)
-    assert first.startswith("Topology adds nothing")
+    assert first.startswith("Topology adds no detectable information")
     assert "1 topological feature" in first
     assert name not in first
     assert any(name in sentence for sentence in others)  # among the plain quantities
@@ -88,7 +88,7 @@ def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic:
 def test_the_same_numbers_declared_as_topology_are_announced() -> None:
     found = study_of("holes", "total", "topology")
     first, *_ = summary(found)
-    assert first.startswith("Topology tells something about the loss beyond the trend: 1 of 2 topological features")
+    assert first.startswith("Topology carries information about the loss beyond the trend: 1 of 2 topological features")
 
 
 def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from section_tools import draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.chart import told_of_phases
-from toposcope.report.figures.drawn import NAMELESS, SMALL, STYLE, WIDTH, Drawn, Training
-from toposcope.report.figures.sizes import told_of_collapse
-from toposcope.report.figures.spectra import Counts
-from toposcope.report.headline import clouds_of, headlines_of, named, spoken
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
+from toposcope.report.figures.sizes import describe_collapse
+from toposcope.report.figures.spectra import SpectralComparisonCounts
+from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
 
@@ -31,20 +31,20 @@ def study() -> Material:
 
 
 @pytest.fixture(scope="module")
-def drawn(study: Material) -> dict[str, Drawn]:
+def drawn(study: Material) -> dict[str, Chart]:
     found = {name: draw_chart(name, study) for name in (*OF_STATES, "association", "losses")}
     return {name: d for name, d in found.items() if d is not None}
 
 
 @pytest.mark.parametrize("name", OF_STATES)
 def test_a_figure_of_states_can_be_read_and_is_the_same_again(
-    study: Material, drawn: dict[str, Drawn], name: str
+    study: Material, drawn: dict[str, Chart], name: str
 ) -> None:
     d = drawn[name]
-    files = render(d.figure, STYLE, NAMELESS)
+    files = render(d.figure, STYLE, REPRODUCIBLE_METADATA)
     again = draw_chart(name, study)
     assert again is not None
-    assert render(again.figure, STYLE, NAMELESS) == files
+    assert render(again.figure, STYLE, REPRODUCIBLE_METADATA) == files
     assert d.figure.get_figwidth() == WIDTH
     assert len(d.alt) > 60
     assert not re.search(r"\bnan\b|None|\binf\b|\{|  ", d.caption + d.alt), d.caption
@@ -79,25 +79,25 @@ CAPTIONS: dict[str, list[str]] = {
     "checkpoint_similarity": ["CKA 0.100 between first and last in run-0", "RTD 9.00 between first and last"],
     "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
     "spectral_against_topology": ["Of 45 comparisons", "more strongly in 15, less strongly in 15, and 15 are undecided",
-                                  "called 45 significant, Williams' test 0"],
+                                  "call 45 significant and Williams' test 0"],
     "association": ["also given the step and the top eigenvalue of the same states"],
     "losses": ["the loss on the text ended at: run-0 3.000"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
-def test_a_caption_of_states_says_the_answer(drawn: dict[str, Drawn], name: str) -> None:
+def test_a_caption_of_states_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
     for part in CAPTIONS[name]:
         assert part in drawn[name].caption, drawn[name].caption
 
 
-def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Drawn]) -> None:
+def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Chart]) -> None:
     for name in ("representations", "embeddings", "representation_phases"):
         axes = drawn[name].figure.axes[-1]
         assert axes.get_xscale() == "symlog"
         assert axes.get_xticklabels()[0].get_text() == "0"
         assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
-    long = Training(study.trajectories, study.findings, logarithmic=True)
+    long = TrainingAxis(study.trajectories, study.findings, logarithmic=True)
     assert long.label == "training step"
 
 
@@ -127,13 +127,13 @@ def test_the_last_state_stands_behind_all_blocks(
     assert told == ticks if ticks else "last" not in told
 
 
-def test_bands_are_where_there_is_noise(drawn: dict[str, Drawn]) -> None:
+def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
     panels = {axes.get_title(): axes for axes in drawn["representations"].figure.axes}
     assert len(panels["H0 total"].collections) == 3
     assert not panels["H1 total"].collections
 
 
-def test_matrices_are_symmetric_and_whole(drawn: dict[str, Drawn]) -> None:
+def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
     first = drawn["layer_similarity"].figure.axes[0]
     cells = {tuple(round(p) for p in text.get_position()): text.get_text() for text in first.texts}
     assert len(cells) == 12
@@ -160,15 +160,15 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
 
 
 def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
-    assert "by one clock only" in told_of_collapse(collapse().filter(by="step"))
-    assert told_of_collapse(collapse().clear()) == ""
+    assert "by one clock only" in describe_collapse(collapse().filter(by="step"))
+    assert describe_collapse(collapse().clear()) == ""
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:
     found = with_states(material(1)).trajectories
-    counts = Counts.of(comparisons(found).filter(other="step"))
-    assert counts == Counts(0, 0, 0, 0, 0, 0)
-    assert Counts.of(pl.DataFrame()) == counts
+    counts = SpectralComparisonCounts.of(comparisons(found).filter(other="step"))
+    assert counts == SpectralComparisonCounts(0, 0, 0, 0, 0, 0)
+    assert SpectralComparisonCounts.of(pl.DataFrame()) == counts
 
 
 def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
@@ -197,8 +197,8 @@ def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
 
 
 def test_published_features_of_weights_are_not_spoken_of() -> None:
-    assert spoken(["published H0.total", "published np_mean"]) == []
-    assert spoken(["published H0.total", "published effective_rank"]) == [
+    assert headline_features(["published H0.total", "published np_mean"]) == []
+    assert headline_features(["published H0.total", "published effective_rank"]) == [
         "published H0.total",
         "published effective_rank",
     ]

@@ -15,7 +15,7 @@ from section_tools import section_of, summary, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.table import comparison_table as compared
-from toposcope.report.association import full_table, has_scales, legend, short_table
+from toposcope.report.association_tables import full_table, has_scales, legend, short_table
 from toposcope.report.document import Details, Paragraph, Section
 from toposcope.report.material import Material
 from toposcope.report.sections.association import against_spectra
@@ -69,7 +69,7 @@ def test_what_the_top_eigenvalue_explains_is_said_to_vanish_with_it() -> None:
     gone = {"verdict": "trend only", "p_given_scale_adjusted": 0.7}
     told = found.tables["association"].with_columns(**{name: pl.lit(value) for name, value in gone.items()})
     text = said(with_tables(found, {"association": told}))
-    assert "none that can be detected once the step and the top eigenvalue of the same hidden states are known" in text
+    assert "but not detectably once the step and the top eigenvalue of the same hidden states are known" in text
     assert "but fails other tests" not in text
 
 
@@ -171,7 +171,7 @@ def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
         tokens = {"small": 500.0, "middle": 700.0 if differ else 500.0}
         told = said(with_text(with_law, tokens))
         assert (NOT_COMPARABLE in told) == differ
-        assert ("goes as N^" in told) != differ
+        assert ("scales as N^" in told) != differ
 
 
 def test_other_clouds_are_named(study: Material) -> None:

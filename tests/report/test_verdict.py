@@ -7,7 +7,7 @@ import pytest
 from made_studies import FEATURES, RUNS, no_findings, runs_frame, study
 from section_tools import summary, with_tables
 
-from toposcope.report.association import primary
+from toposcope.report.association_tables import primary
 from toposcope.report.material import Material
 
 
@@ -24,7 +24,7 @@ def with_columns(of: Material, **columns: object) -> Material:
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
 def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
     first, *others = said("clock", runs)
-    assert first.startswith("Topology adds nothing detectable about the loss to what the training step tells")
+    assert first.startswith("Topology adds no detectable information about the loss beyond the training step")
     assert first.endswith("in any of 4 runs." if len(runs) > 1 else "in the run.")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert "is a clock: it orders the checkpoints exactly as the step does" in h0
@@ -34,7 +34,7 @@ def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
 def test_information_is_said_as_plainly() -> None:
     first, *others = said("information")
     assert first.startswith(
-        "Topology tells something about the loss beyond the trend: 1 of 3 topological features does"
+        "Topology carries information about the loss beyond the trend: 1 of 3 topological features does"
     )
     assert "H0 total" in first
     assert any(s.startswith("H0 total carries information about the loss beyond the trend") for s in others)
@@ -47,9 +47,9 @@ def test_noise_does_not_correlate() -> None:
 
 
 @pytest.mark.parametrize(("verdict", "start"), [
-    ("undecided", "It is undecided whether topology tells something about the loss beyond the trend: 1 of 3"),
-    ("beyond trend", "Topology tells something about the loss beyond the trend: 1 of 3"),
-    ("none", "Topology adds nothing detectable"),
+    ("undecided", "It is undecided whether topology carries information about the loss beyond the trend: 1 of 3"),
+    ("beyond trend", "Topology carries information about the loss beyond the trend: 1 of 3"),
+    ("none", "Topology adds no detectable information"),
 ])  # fmt: skip
 def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
     found = study("nothing")
@@ -61,7 +61,7 @@ def test_controls_are_told_apart_from_topology() -> None:
     found = study("nothing")
     changed = pl.when(feature="controls frobenius_norm").then(pl.lit("beyond trend")).otherwise("verdict")
     told = summary(with_columns(found, verdict=changed))
-    assert told[0].startswith("Topology adds nothing detectable")
+    assert told[0].startswith("Topology adds no detectable information")
     assert any("1 is beyond the trend in at least one run (Weight norm (control))" in s for s in told)
 
 
@@ -81,7 +81,7 @@ def test_what_only_the_other_clocks_explain_is_not_said_to_vanish_given_the_step
         "p_given_all_adjusted": 0.6,
     }
     text = " ".join(summary(with_columns(found, **columns)))
-    assert "keeps an association with the loss given the step" in text
+    assert "is still associated with the loss given the step" in text
     assert "given the step it carries no detectable information" not in text
 
 

@@ -9,25 +9,52 @@ import polars as pl
 
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.drawn import STYLE, Drawn
+from toposcope.report.figures.chart import STYLE, Chart
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
-CHARTS: dict[str, Callable[[Material], Drawn | None]] = {
-    chart.__name__: chart for part in report_sections() for chart in part.charts
+FIGURE_NAMES = {
+    "association_heat_map": "association",
+    "change_point_chart": "change_points",
+    "change_rate_chart": "rate",
+    "checkpoint_similarity_chart": "checkpoint_similarity",
+    "crocker_chart": "crocker",
+    "cross_size_chart": "cross_size",
+    "depth_chart": "depth",
+    "diagram_chart": "diagrams",
+    "embedding_chart": "embeddings",
+    "gradient_chart": "gradients",
+    "layer_group_chart": "groups",
+    "layer_heat_maps": "layers",
+    "layer_similarity_chart": "layer_similarity",
+    "loss_chart": "losses",
+    "overview_chart": "overview",
+    "partial_correlation_chart": "partial",
+    "published_representation_chart": "published_representations",
+    "random_matrix_chart": "references",
+    "representation_chart": "representations",
+    "scaling_chart": "scaling",
+    "state_crocker_chart": "state_crocker",
+    "state_diagram_chart": "state_diagrams",
+    "topology_against_spectra_chart": "spectral_against_topology",
+    "topology_chart": "topology",
 }
-"""Every chart of a study's report, by the name of its function."""
+"""The names of the figures' files by the functions that draw them, where the two differ."""
+CHARTS: dict[str, Callable[[Material], Chart | None]] = {
+    FIGURE_NAMES.get(chart.__name__, chart.__name__): chart for part in report_sections() for chart in part.charts
+}
+"""Every chart of a study's report, by the name of its figure."""
 
 
-def draw_chart(name: str, material: Material) -> Drawn | None:
+def draw_chart(name: str, material: Material) -> Chart | None:
     """Draw one figure."""
     with mpl.rc_context(STYLE):
         return CHARTS[name](material)
 
 
-def draw_all(material: Material) -> list[Drawn]:
+def draw_all(material: Material) -> list[Chart]:
     """Draw every figure that there are data for."""
-    return [drawn for _, drawn in Page(report_sections(), material).drawn()]
+    return [drawn for _, drawn in Page(report_sections(), material).charts()]
 
 
 def section_of(anchor: str, material: Material, pictures: Sequence[Any] = ()) -> Section | None:

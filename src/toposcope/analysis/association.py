@@ -16,7 +16,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 RESAMPLES = 1000
-FEWEST = 5
+MIN_CHECKPOINTS = 5
 """Fewest checkpoints an association is measured on."""
 STEP = "step"
 CLOCKS = (STEP, "cumulative_learning_rate", "weight_norm")
@@ -128,7 +128,7 @@ def associate(question: Question, seed: int) -> Answer:
     table = np.full((len(features), len(COLUMNS)), np.nan)
     pairings = np.full((len(features), len(question.others)), np.nan)
     for mask, rows in _by_mask(known):
-        if n[rows[0]] < FEWEST or np.ptp(target[mask]) == 0:
+        if n[rows[0]] < MIN_CHECKPOINTS or np.ptp(target[mask]) == 0:
             continue
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
@@ -230,7 +230,7 @@ class _Alike:
         """Ask where the clock is known: how often that is, its rho, and partial rho and p given it and the step."""
         known = np.isfinite(clock)
         n = float(known.sum())
-        if n < FEWEST or not np.ptp(self.target[known]):
+        if n < MIN_CHECKPOINTS or not np.ptp(self.target[known]):
             return n, np.nan, np.nan, np.nan
         x, y = ranks(self.values[np.ix_(mine, known)]), ranks(self.target[known])
         step = ranks(self.steps[known].astype(np.float64))
@@ -259,7 +259,7 @@ class _Alike:
         for i, other in enumerate(self.question.others):
             values = other.at(self.steps)[self.rows]
             for mask, rows in _by_mask(np.isfinite(values)):
-                if mask.sum() < max(FEWEST, len(self.steps) / 2):
+                if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
                     continue  # too little in common to say who does better
                 y, step = ranks(self.target[mask]), ranks(self.steps[mask].astype(np.float64))[None]
                 x = ranks(values[np.ix_(rows, mask)])

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis.association import FEWEST
+from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.permutations import FEW_ORDERS, SAME, orders
 from toposcope.analysis.ranks import ranks
 from toposcope.analysis.trajectories import Trajectory
@@ -114,7 +114,7 @@ def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
 def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: Feature) -> Vector:
     """Read a feature at the levels; where they are is a matter of the axis alone, so unknown values stay in."""
     values, known = run.features[feature], np.isfinite(axis)
-    if (known & np.isfinite(values)).sum() < FEWEST:
+    if (known & np.isfinite(values)).sum() < MIN_CHECKPOINTS:
         return np.full(len(matching.levels), np.nan)
     return matching.read(matching.levels, axis[known], np.where(np.isfinite(values), values, np.nan)[known])
 
@@ -129,7 +129,7 @@ def _by_tokens(found: Sequence[Trajectory]) -> _Matching:
 
 def _by_clock(by: str, told: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
     """Match by what only grows; the start, where it is 0, has no logarithm."""
-    kept = [(t, axis) for t, axis in told if np.isfinite(axis).sum() >= FEWEST and np.nanmax(axis) > 0]
+    kept = [(t, axis) for t, axis in told if np.isfinite(axis).sum() >= MIN_CHECKPOINTS and np.nanmax(axis) > 0]
     begun = [axis[np.isfinite(axis) & (axis > 0)] for _, axis in kept]
     low, high = max((a.min() for a in begun), default=0.0), min((a.max() for a in begun), default=0.0)
     levels = np.unique(np.geomspace(low, high, _n_levels(begun, low, high))) if low < high else np.empty(0)
@@ -145,7 +145,7 @@ def _by_loss(found: Sequence[Trajectory]) -> _Matching:
     firsts = Counter(next(iter(t.targets)) for t in found if t.targets)
     target = firsts.most_common(1)[0][0] if firsts else ""
     kept = [(t, t.targets[target]) for t in found if target in t.targets]
-    kept = [(t, loss) for t, loss in kept if np.isfinite(loss).sum() >= FEWEST]
+    kept = [(t, loss) for t, loss in kept if np.isfinite(loss).sum() >= MIN_CHECKPOINTS]
     known = [loss[np.isfinite(loss)] for _, loss in kept]
     low, high = max((k.min() for k in known), default=0.0), min((k[0] for k in known), default=0.0)
     levels = np.unique(np.linspace(low, high, _n_levels(known, low, high))) if low < high else np.empty(0)

@@ -10,7 +10,7 @@ from toposcope.analysis.permutations import orders
 ENUMERATED = 7
 """Most runs of which all pairings are counted."""
 DRAWN = 5000
-FEWEST_RUNS = 4
+MIN_RUNS = 4
 """Three have six pairings, of which one is a sixth."""
 
 
@@ -38,7 +38,7 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
         gaps = np.isnan(strengths[np.ix_(kept, kept)])
         kept.pop(int(np.argmax(gaps.sum(axis=0) + gaps.sum(axis=1))))
     n = len(kept)
-    if n < FEWEST_RUNS:
+    if n < MIN_RUNS:
         return math.nan
     square = strengths[np.ix_(kept, kept)]
     if n <= ENUMERATED:

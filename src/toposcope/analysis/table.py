@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
-from toposcope.analysis.association import COLUMNS, FEWEST, STEP, Question, Series, associate
+from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, Question, Series, associate
 from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
@@ -191,6 +191,6 @@ def _known_alike(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArr
     groups: dict[bytes, tuple[NDArray[np.bool_], list[str]]] = {}
     for name, values in features.items():
         known = np.isfinite(values) & np.isfinite(target)
-        if known.sum() >= FEWEST and np.ptp(values[known]) > 0 and np.ptp(target[known]) > 0:
+        if known.sum() >= MIN_CHECKPOINTS and np.ptp(values[known]) > 0 and np.ptp(target[known]) > 0:
             groups.setdefault(known.tobytes(), (known, []))[1].append(name)
     yield from groups.values()

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.association import FEWEST
-from toposcope.analysis.pairing import FEWEST_RUNS
+from toposcope.analysis.association import MIN_CHECKPOINTS
+from toposcope.analysis.pairing import MIN_RUNS
 
 LEVEL = 0.05
 TESTED = ("p", "p_given_step", "p_given_all", "p_given_scale", "p_differences_given_step")
@@ -25,7 +25,7 @@ RULE = (
     "the learning rate of such runs can pass. 'trend only' if the feature correlates with the loss and they do not all "
     "hold; 'none' if it cannot be told from 0. p-values are adjusted over all rows of the table with the same target; "
     "those of partial correlations and of changes count as many checkpoints as their autocorrelation leaves. "
-    f"'constant': feature or loss does not change. 'too few': fewer than {FEWEST} checkpoints."
+    f"'constant': feature or loss does not change. 'too few': fewer than {MIN_CHECKPOINTS} checkpoints."
 )
 
 
@@ -68,10 +68,10 @@ def _verdicts(table: pl.DataFrame) -> list[str]:
     scales = unscaled | ((column["p_given_scale_adjusted"] < LEVEL) & same_sign)
     signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]
     alone = blocks & shifts & partials & scales & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
-    known = np.isfinite(column["p_pairing"]) & (column["n_others"] + 1 >= FEWEST_RUNS)
+    known = np.isfinite(column["p_pairing"]) & (column["n_others"] + 1 >= MIN_RUNS)
     others, none = (share <= LEVEL) & (column["p_pairing"] <= LEVEL), ~(column["p_adjusted"] < LEVEL)
     chosen = np.select(
-        [n < FEWEST, ~np.isfinite(rho), alone & known & others, alone & ~known, none],
+        [n < MIN_CHECKPOINTS, ~np.isfinite(rho), alone & known & others, alone & ~known, none],
         ["too few", "constant", "beyond trend", "undecided", "none"],
         "trend only",
     )

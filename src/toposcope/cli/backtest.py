@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.forecasting.backtesting import Split
-    from toposcope.report.backtest import Backtested
+    from toposcope.report.backtest import BacktestResult
 
 DEFAULT_FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
 NOT_PRINTED = ("forecasts", "scores", "skills", "families")
@@ -65,7 +65,7 @@ def backtest(
     from toposcope import forecasting
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import Backtested, backtest_page
+    from toposcope.report.backtest import BacktestResult, backtest_page
     from toposcope.report.writing import write_page
 
     shares = _shares(fractions)
@@ -73,7 +73,7 @@ def backtest(
         complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit))
     with progress_bars() as progress:
         rows = forecasting.backtest(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
-        backtested = Backtested.of(rows, split, complete.runs[0].log.unit, complete.remarks)
+        backtested = BacktestResult.of(rows, split, complete.runs[0].log.unit, complete.remarks)
         page = backtest_page(backtested, data, workers=workers, progress=progress)
         tables = page.tables()
     if out is not None:
@@ -105,7 +105,7 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _print(backtested: Backtested, tables: dict[str, pl.DataFrame]) -> None:
+def _print(backtested: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
     """Print the scores and the other tables of the page."""
     from toposcope.report.backtest import SCORES, families_of, shown
 

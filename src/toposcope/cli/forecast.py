@@ -213,13 +213,13 @@ def _draw(report: ForecastReport, path: Path) -> None:
     import matplotlib as mpl
 
     from toposcope.files import write_bytes
-    from toposcope.report.figures.drawn import NAMELESS, STYLE
-    from toposcope.report.figures.forecast import forecast as draw
+    from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE
+    from toposcope.report.figures.forecast import forecast_chart
     from toposcope.report.rendering import render
 
     with mpl.rc_context(STYLE):
-        drawn = draw(report)
-    write_bytes(path, render(drawn.figure, STYLE, NAMELESS)[path.suffix.lower().lstrip(".")])
+        drawn = forecast_chart(report)
+    write_bytes(path, render(drawn.figure, STYLE, REPRODUCIBLE_METADATA)[path.suffix.lower().lstrip(".")])
 
 
 def finite_or_null(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The report of a backtest: how far off each forecaster is, how sure, and how much better than what is simpler."""
+"""The report of a backtest: errors of the forecasters, coverage of their intervals, skill against simpler ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ SCORES: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Backtested:
-    """A backtest and its numbers.
+class BacktestResult:
+    """The forecasts of a backtest and their scores.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Backtested:
     families: pl.DataFrame
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, split: Split, unit: str, remarks: tuple[str, ...] = ()) -> "Backtested":
+    def of(cls, rows: pl.DataFrame, split: Split, unit: str, remarks: tuple[str, ...] = ()) -> "BacktestResult":
         """Score a backtest."""
         each = [
             scores(part).with_columns(family=pl.lit(family))
@@ -81,38 +81,37 @@ class Backtested:
 
     @property
     def n_runs(self) -> int:
-        """Runs that were forecast."""
+        """Number of runs that were forecast."""
         return self.rows["run"].n_unique()
 
     @property
     def n_families(self) -> int:
-        """Families that they are of."""
+        """Number of families of the runs."""
         return self.rows["family"].n_unique()
 
     @property
     def n_groups(self) -> int:
-        """Groups over which forecasters are compared: runs of one family and size."""
+        """Number of groups over which forecasters are compared: runs of one family and size."""
         return self.rows.select("family", "size").n_unique()
 
 
-def lead(found: Backtested) -> list[str]:
-    """Return what is said first, a sentence each."""
-    families = f" of {found.n_families} families" if found.n_families > 1 else ""
-    told = [
-        f"{found.n_runs:,} runs{families} in {found.n_groups} groups (a family and size each, as far as sizes are "
-        f"known), each forecast "
-        f"without {LEFT_OUT[found.split]}."
+def lead(backtest: BacktestResult) -> list[str]:
+    """Return the sentences at the top of the page."""
+    families = f" of {backtest.n_families} families" if backtest.n_families > 1 else ""
+    sentences = [
+        f"{backtest.n_runs:,} runs{families} in {backtest.n_groups} groups (by family and, where known, size), each "
+        f"forecast without {LEFT_OUT[backtest.split]}."
     ]
-    for row in found.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():
-        told.append(
+    for row in backtest.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():
+        sentences.append(
             f"{seen(row['fraction'])} the default is off by {100 * row['relative_median']:.2f}% at the median, 9 of "
             f"10 runs by less than {100 * row['relative_p90']:.2f}%; its 90% intervals hold {100 * row['coverage']:.0f}"
-            f"% and are {100 * row['width']:.1f}% wide.{_better(found, row)}"
+            f"% and are {100 * row['width']:.1f}% wide.{_better(backtest, row)}"
         )
-    for fraction in sorted(set(found.fractions) - set(found.scores["fraction"])):
-        why = str(found.rows.filter(fraction=fraction).item(0, "refused"))
-        told.append(f"{seen(fraction)} no run can be forecast: {why}.")
-    return [*told, *_against(found)]
+    for fraction in sorted(set(backtest.fractions) - set(backtest.scores["fraction"])):
+        why = str(backtest.rows.filter(fraction=fraction).item(0, "refused"))
+        sentences.append(f"{seen(fraction)} no run can be forecast: {why}.")
+    return [*sentences, *_against(backtest)]
 
 
 def shown(row: dict[str, Any], column: str, kind: str) -> str:
@@ -125,45 +124,45 @@ def shown(row: dict[str, Any], column: str, kind: str) -> str:
     return f"{100 * value:.2f}" if kind == "percent" else f"{value:.4f}".replace("-", "−")
 
 
-def families_of(found: Backtested) -> list[dict[str, Any]]:
-    """Return how the default does in each family, a row a family and fraction; none where there is one family."""
-    if found.n_families < 2:
+def families_of(backtest: BacktestResult) -> list[dict[str, Any]]:
+    """Return the scores of the default, one row per family and fraction; empty if there is only one family."""
+    if backtest.n_families < 2:
         return []
-    return found.families.filter(forecaster=DEFAULT).sort("family", "fraction").to_dicts()
+    return backtest.families.filter(forecaster=DEFAULT).sort("family", "fraction").to_dicts()
 
 
-def _better(found: Backtested, row: dict[str, Any]) -> str:
-    """Name the forecaster of the lowest median, where it is another and forecast as many runs."""
-    there = found.scores.filter(pl.col("fraction") == row["fraction"], pl.col("n") >= row["n"])
-    best = there.sort("relative_median").to_dicts()[0]
+def _better(backtest: BacktestResult, row: dict[str, Any]) -> str:
+    """Name the forecaster with the lowest median error, if it is not the default and forecast as many runs."""
+    comparable = backtest.scores.filter(pl.col("fraction") == row["fraction"], pl.col("n") >= row["n"])
+    best = comparable.sort("relative_median").to_dicts()[0]
     if best["relative_median"] >= row["relative_median"]:
         return ""
-    return f" {best['forecaster']} is nearer at the median, {100 * best['relative_median']:.2f}%."
+    return f" {best['forecaster']} has the lower median error, {100 * best['relative_median']:.2f}%."
 
 
-def _against(found: Backtested) -> list[str]:
-    """Say how the default compares with what is simpler, a sentence a baseline."""
-    told = []
-    for (baseline,), part in found.skills.filter(forecaster=DEFAULT).group_by("baseline", maintain_order=True):
+def _against(backtest: BacktestResult) -> list[str]:
+    """Compare the default with simpler forecasters, one sentence per baseline."""
+    sentences = []
+    for (baseline,), part in backtest.skills.filter(forecaster=DEFAULT).group_by("baseline", maintain_order=True):
         rows = part.sort("fraction").to_dicts()
         each = "; ".join(
             f"{100 * row['skill']:+.0f}% at {100 * row['fraction']:.3g}% seen".replace("-", "−")
             + f" ({row['n_groups']} groups, p {p_value(row['p_adjusted'])})"
             for row in rows
         )
-        told.append(f"Skill of the default against {baseline}: {each}.")
-    # of n groups the least p is 2 / 2^n, before it is adjusted
-    fewest = int(np.ceil(np.log2(2 / SIGNIFICANT)))
-    if found.n_groups < fewest:
-        told.append(
-            f"{found.n_groups} group{'s'[: found.n_groups != 1]} cannot show that one forecaster is better than "
-            f"another: at least {fewest} are needed for p < {SIGNIFICANT:g}, more after correction."
+        sentences.append(f"Skill of the default against {baseline}: {each}.")
+    # The lowest p that n groups allow is 2 / 2^n, before adjustment.
+    min_groups = int(np.ceil(np.log2(2 / SIGNIFICANT)))
+    if backtest.n_groups < min_groups:
+        sentences.append(
+            f"{backtest.n_groups} group{'s'[: backtest.n_groups != 1]} cannot show that one forecaster is better than "
+            f"another: at least {min_groups} are needed for p < {SIGNIFICANT:g}, more after correction."
         )
-    return told
+    return sentences
 
 
 def seen(fraction: float) -> str:
-    """Say how much of a run was seen."""
+    """Write how much of a run was seen."""
     return f"With {plain(100 * fraction)}% of a run seen"
 
 
@@ -180,11 +179,11 @@ Result = TypeVar("Result")
 
 
 class BacktestMaterial:
-    """What the page of a backtest is made from.
+    """The data of a backtest's page.
 
     Parameters
     ----------
-    found : Backtested
+    backtest : BacktestResult
     makers : mapping
         What computes each table of the page.
     study : Study, optional
@@ -196,39 +195,39 @@ class BacktestMaterial:
 
     def __init__(
         self,
-        found: Backtested,
+        backtest: BacktestResult,
         makers: Mapping[str, Callable[["BacktestMaterial"], pl.DataFrame]],
         study: Study | None = None,
         *,
         workers: int | None = None,
         progress: Progress = silent,
     ) -> None:
-        self.found, self.study, self.workers, self.progress = found, study, workers, progress
+        self.backtest, self.study, self.workers, self.progress = backtest, study, workers, progress
         self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
         self._computed: dict[str, Any] = {}
 
     def once(self, name: str, compute: Callable[[], Result]) -> Result:
-        """Compute something that several functions of a section need, the first time it is asked for."""
+        """Compute something that several functions of a section need, once."""
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]  # type: ignore[no-any-return]
 
 
 def backtest_page(
-    found: Backtested, data: Path, *, workers: int | None = None, progress: Progress = silent
+    backtest: BacktestResult, data: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> Page[BacktestMaterial]:
     """Return the page of a backtest.
 
     Parameters
     ----------
-    found : Backtested
+    backtest : BacktestResult
     data : Path
-        Where the runs are from; a study says more than its losses.
+        Where the runs are from; a study has checkpoints beside its losses.
     workers : int, optional
     progress : callable
     """
-    from toposcope.report.backtest_sections import backtest_sections  # which are written on this module
+    from toposcope.report.backtest_sections import backtest_sections  # the sections import this module
 
     sections = backtest_sections()
     study = Study.load(data if data.is_dir() else data.parent) if claims(data) else None
-    return Page(sections, BacktestMaterial(found, makers_of(sections), study, workers=workers, progress=progress))
+    return Page(sections, BacktestMaterial(backtest, makers_of(sections), study, workers=workers, progress=progress))

@@ -1,4 +1,4 @@
-"""Two studies side by side: verdicts, correlations and final values run by run, figures, declarations."""
+"""A comparison of two studies: verdicts, correlations and final values run by run, figures, declarations."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,9 +13,9 @@ from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.comparison import fisher_z
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
-from toposcope.report.association import measured, primary
+from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
-from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE, Chart
 from toposcope.report.material import Material
 from toposcope.report.rendering import render_all
 from toposcope.report.tables import (
@@ -41,7 +41,7 @@ SAME_RUN = "the same run: not two samples"
 def write_comparison(
     first: Study, second: Study, folder: Path, progress: Progress = silent, adjust: Method = "holm"
 ) -> tuple[Path, list[tuple[str, list[str]]]]:
-    """Write a page that sets two studies side by side, with its Markdown, figures and tables.
+    """Write a page that compares two studies side by side, with its Markdown, figures and tables.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ def write_comparison(
     materials = [page.material for page in pages]
     progress("report", 1, 3)
     names = names_of(first, second)
-    drawn = [{chart.name: chart for _, chart in page.drawn(compared=True)} for page in pages]
+    drawn = [{chart.name: chart for _, chart in page.charts(compared=True)} for page in pages]
     shared = [name for name in drawn[0] if name in drawn[1]]
     figures = [
         (f"{side}-{name}", of_study[name].figure) for side, of_study in zip("ab", drawn, strict=True) for name in shared
     ]
-    rendered = render_all(figures, STYLE, NAMELESS)
+    rendered = render_all(figures, STYLE, REPRODUCIBLE_METADATA)
     frames = {
         "correlations": correlations(*materials),
         "finals": finals(*materials),
@@ -85,7 +85,7 @@ def write_comparison(
 
 
 def names_of(first: Study, second: Study) -> tuple[str, str]:
-    """Return what the studies are called; by their folders where they have one name."""
+    """Return the names of the studies, or of their folders where both studies have the same name."""
     names = (first.declaration.name, second.declaration.name)
     if names[0] != names[1]:
         return names
@@ -105,22 +105,24 @@ def correlations(first: Material, second: Material) -> pl.DataFrame:
         verdict``; ``difference`` b - a with the interval ``low, high`` and ``p`` of Fisher's z on effective sizes
         (the interval is of the difference of z), ``p_adjusted`` by Holm over the table, and a ``note``.
     """
-    kept = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
-    a, b = (measured(primary(material).filter(pl.col("group") == NETWORK)).select(kept) for material in (first, second))
+    columns = ["run", "feature", "target", "rho", "rho_step", "rho_given_step", "n_eff", "verdict"]
+    a, b = (
+        measured(primary(material).filter(pl.col("group") == NETWORK)).select(columns) for material in (first, second)
+    )
     pairs = pl.DataFrame(_pairs(first, second), schema={"run": pl.String, "run_b": pl.String}, orient="row")
     rows = (
         pairs.join(a, on="run", maintain_order="left")
         .join(b, left_on=["run_b", "feature"], right_on=["run", "feature"], suffix="_b", maintain_order="left")
-        .rename({name: f"{name}_a" for name in kept[2:]})
+        .rename({name: f"{name}_a" for name in columns[2:]})
     )
     same = {(x, y) for x, y in pairs.iter_rows() if _same(first, second, x, y)}
     tested = []
     for row in rows.iter_rows(named=True):
         if (row["run"], row["run_b"]) in same:
-            found = (row["rho_b"] - row["rho_a"], math.nan, math.nan, math.nan, SAME_RUN)
+            test = (row["rho_b"] - row["rho_a"], math.nan, math.nan, math.nan, SAME_RUN)
         else:
-            found = (*fisher_z(row["rho_a"], row["n_eff_a"], row["rho_b"], row["n_eff_b"]), "")
-        tested.append(found)
+            test = (*fisher_z(row["rho_a"], row["n_eff_a"], row["rho_b"], row["n_eff_b"]), "")
+        tested.append(test)
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     added = pl.DataFrame(tested, schema={**floats, "note": pl.String}, orient="row")
     rows = rows.hstack(added)
@@ -135,7 +137,7 @@ def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
 
 
 def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
-    """Tell whether two runs have the same losses at the same steps: then one is a copy of the other."""
+    """Return whether two runs have the same losses at the same steps, so that one is a copy of the other."""
     a, b = (
         next(t for t in material.trajectories if t.run == run) for material, run in ((first, run_a), (second, run_b))
     )
@@ -162,21 +164,21 @@ def finals(first: Material, second: Material) -> pl.DataFrame:
 
 
 def differences(first: Study, second: Study) -> pl.DataFrame:
-    """Return what the declarations set otherwise: ``field, a, b``; what one does not have is empty."""
+    """Return the fields in which the declarations differ: ``field, a, b``; empty if a declaration lacks the field."""
     a, b = (dict(_fields(msgspec.to_builtins(study.declaration), "")) for study in (first, second))
     rows = [(key, a.get(key, ""), b.get(key, "")) for key in dict.fromkeys((*a, *b)) if a.get(key) != b.get(key)]
     return pl.DataFrame(rows, schema=dict.fromkeys(("field", "a", "b"), pl.String), orient="row")
 
 
 def _fields(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Flatten a declaration; what stands in a list goes by its name, or its place."""
+    """Flatten a declaration; items of a list are named by their name or their position."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _fields(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and value and isinstance(value[0], Mapping):
         for i, inner in enumerate(value):
-            called = inner.get("name") or inner.get("size") or inner.get("path")
-            place = called if isinstance(called, str) and path != "probes" else i + 1
+            name = inner.get("name") or inner.get("size") or inner.get("path")
+            place = name if isinstance(name, str) and path != "probes" else i + 1
             yield from _fields(inner, f"{path}[{place}]")
     else:
         yield path, msgspec.json.encode(value).decode()
@@ -186,29 +188,29 @@ def _document(
     names: tuple[str, str],
     leads: list[tuple[str, list[str]]],
     frames: Mapping[str, pl.DataFrame],
-    drawn: list[dict[str, Drawn]],
+    drawn: list[dict[str, Chart]],
 ) -> Document:
-    found = [
+    sections = [
         section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
         section("finals", "Final values", *_final_blocks(names, frames["finals"])),
         section("figures", "Figures", *_figure_blocks(names, drawn)),
-        section("declarations", "What they declare differently", *_declaration_blocks(names, frames["declarations"])),
+        section(
+            "declarations", "Differences between the declarations", *_declaration_blocks(names, frames["declarations"])
+        ),
     ]
-    return Document(f"toposcope: {names[0]} and {names[1]}", leads, [s for s in found if s is not None])
+    return Document(f"toposcope: {names[0]} and {names[1]}", leads, [s for s in sections if s is not None])
 
 
 def _runs(rows: list[dict[str, Any]]) -> list[Spec]:
     """Return the columns that say which runs; one where they have the same names."""
-    alike = all(row["run"] == row["run_b"] for row in rows)
+    same_names = all(row["run"] == row["run_b"] for row in rows)
     columns: list[Spec] = [text_of("run", "run", names_row=True)]
-    return columns if alike else [*columns, text_of("and", "run_b", names_row=True)]
+    return columns if same_names else [*columns, text_of("and", "run_b", names_row=True)]
 
 
 def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
     if not len(frame):
-        return [
-            say("There is nothing to compare run by run: no run has the same name in both studies, with a known loss.")
-        ]
+        return [say("No runs can be compared: no run has the same name in both studies and a known loss.")]
     rows = headline_rows(frame)
     specs = [feature_of(), *_runs(rows)]
     for side, name in zip("ab", names, strict=True):
@@ -229,9 +231,8 @@ def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
     return [
         say(
             "Differences are tested by Fisher's z for independent correlations, with the variance 1.06 / (n − 3) of "
-            "ranks (Fieller, Hartley & Pearson 1957) on effective numbers of checkpoints; –: 3 of them or fewer, "
-            "or a "
-            "correlation of 1. All features: ", csv("correlations"), ".",
+            "ranks (Fieller, Hartley & Pearson 1957) on effective numbers of checkpoints; – stands for an effective "
+            "number of at most 3, or a correlation of 1. All features: ", csv("correlations"), ".",
         ),
         table("correlations", "Correlation of each feature with the loss", specs, rows),
     ]  # fmt: skip
@@ -246,11 +247,11 @@ def _final_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | N
         number_of(names[1], "b", plain),
         number_of("difference", "difference", lambda x: plain(x) if x is None or x < 0 else f"+{plain(x)}"),
     ]
-    found = table("finals", "Values at the last measured checkpoint", specs, rows)
-    return [found, say("All: ", csv("finals"), ".", note=True)] if found else []
+    final_values = table("finals", "Values at the last measured checkpoint", specs, rows)
+    return [final_values, say("All: ", csv("finals"), ".", note=True)] if final_values else []
 
 
-def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Drawn]]) -> list[Block | None]:
+def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Chart]]) -> list[Block | None]:
     return [
         SideBySide(
             names,
@@ -269,5 +270,5 @@ def _declaration_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
         (Column(names[0], True, prose=True), lambda row: word(row["a"])),
         (Column(names[1], True, prose=True), lambda row: word(row["b"])),
     )
-    found = table("declarations", "Fields of the declarations that differ", specs, frame.to_dicts())
-    return [found if len(frame) <= 40 else details(f"{len(frame)} fields differ", found)]
+    fields = table("declarations", "Fields of the declarations that differ", specs, frame.to_dicts())
+    return [fields if len(frame) <= 40 else details(f"{len(frame)} fields differ", fields)]

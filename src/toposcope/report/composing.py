@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.drawn import NAMELESS, STYLE, Drawn
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE, Chart
 from toposcope.report.page import Rendered
 from toposcope.report.rendering import render_all
 from toposcope.report.section import MaterialType, ReportSection
@@ -18,14 +18,14 @@ from toposcope.report.section import MaterialType, ReportSection
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """What the sections of a page make of its material.
+    """A page's content, made by its sections from its material.
 
     Attributes
     ----------
     summary : list of str
         Sentences for the top of the page.
     sections : list of Section
-        Those that have anything to show, in the order of the page.
+        The sections with content, in the order of the page.
     tables : dict of polars.DataFrame
         By name.
     figures : mapping
@@ -39,13 +39,13 @@ class Composed:
 
 
 class Page(Generic[MaterialType]):
-    """The sections of one page and what they are made from.
+    """The sections of one page and the material they use.
 
     Parameters
     ----------
     sections : sequence of ReportSection
     material
-        What their functions take; its ``tables`` hold what each section computes.
+        The argument of the sections' functions; its ``tables`` hold the tables of all sections.
     """
 
     def __init__(self, sections: Sequence[ReportSection[MaterialType]], material: MaterialType) -> None:
@@ -53,7 +53,7 @@ class Page(Generic[MaterialType]):
         self.material = material
 
     def notes(self) -> list[str]:
-        """Return what was left out or assumed, a line each."""
+        """Return what was left out or assumed, one line each."""
         return [note for part in self._sections for note in part.notes(self.material)]
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -66,31 +66,31 @@ class Page(Generic[MaterialType]):
         ordered = sorted(self._sections, key=lambda part: part.summary_position)
         return [sentence for part in ordered for sentence in part.summary(self.material)]
 
-    def drawn(self, *, compared: bool = False) -> Iterator[tuple[str, Drawn]]:
-        """Draw the charts that there are data for, one by one; yield each with the anchor of its section.
+    def charts(self, *, compared: bool = False) -> Iterator[tuple[str, Chart]]:
+        """Draw the charts that have data, one by one; yield each with the anchor of its section.
 
         Parameters
         ----------
         compared : bool
-            Only those that are set side by side when two studies are compared.
+            Draw only the charts that are shown side by side when two studies are compared.
         """
         for part in self._sections:
-            for chart in part.compared_charts if compared else part.charts:
+            for draw in part.compared_charts if compared else part.charts:
                 with mpl.rc_context(STYLE):
-                    drawn = chart(self.material)
-                if drawn is not None:
-                    yield part.anchor, drawn
+                    chart = draw(self.material)
+                if chart is not None:
+                    yield part.anchor, chart
 
     def compose(self, workers: int | None = None) -> Composed:
         """Compute, draw and render everything."""
         pictures: dict[str, list[Picture]] = {part.anchor: [] for part in self._sections}
 
         def figures() -> Iterator[tuple[str, Figure]]:
-            for anchor, drawn in self.drawn():
-                pictures[anchor].append(Picture(drawn.name, drawn.caption, drawn.alt))
-                yield drawn.name, drawn.figure
+            for anchor, chart in self.charts():
+                pictures[anchor].append(Picture(chart.name, chart.caption, chart.alt))
+                yield chart.name, chart.figure
 
-        rendered = render_all(figures(), STYLE, NAMELESS, workers)
+        rendered = render_all(figures(), STYLE, REPRODUCIBLE_METADATA, workers)
         composed = [
             section(part.anchor, part.title_of(self.material), *part.blocks(self.material, pictures[part.anchor]))
             for part in self._sections
@@ -100,12 +100,12 @@ class Page(Generic[MaterialType]):
 
 
 def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Callable[[MaterialType], pl.DataFrame]]:
-    """Return what computes each table of some sections, by the table's name.
+    """Return the functions that compute the tables of some sections, by the table's name.
 
     Raises
     ------
     ToposcopeError
-        If two sections make a table of one name.
+        If two sections make a table of the same name.
     """
     makers: dict[str, Callable[[MaterialType], pl.DataFrame]] = {}
     for part in sections:

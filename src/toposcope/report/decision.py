@@ -16,10 +16,10 @@ from toposcope.forecasting.scaling.planner import Interval
 from toposcope.forecasting.wording import short
 from toposcope.report.composing import Page
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.figures.decision import decision as draw_decision
-from toposcope.report.figures.drawn import Drawn
-from toposcope.report.figures.isoflop import isoflop
-from toposcope.report.figures.reliability import reliability as draw_reliability
+from toposcope.report.figures.chart import Chart
+from toposcope.report.figures.decision import decision_chart
+from toposcope.report.figures.isoflop import isoflop_chart
+from toposcope.report.figures.reliability import reliability_chart
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
 from toposcope.report.writing import PAGE, write_page
@@ -37,7 +37,7 @@ def write_decision(folder: Path, advice: Advice) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class DecisionMaterial:
-    """What the page of a decision is made from."""
+    """The data of a decision's page."""
 
     advice: Advice
 
@@ -48,32 +48,32 @@ class DecisionMaterial:
 
 
 def lead(advice: Advice) -> tuple[str, ...]:
-    """Return what is said first, a sentence each."""
+    """Return the sentences at the top of the page."""
     if advice.decision is not None:
-        return (*reasons(advice.decision), *_wishes(advice))
+        return (*reasons(advice.decision), *_requested(advice))
     plan = advice.plan
     return (
         f"With {plan.budget_flops:.3g} FLOP train {short(plan.N.value)} parameters on {short(plan.D.value)} tokens "
-        f"({plan.tokens_per_parameter.value:.3g} a parameter): {_between(plan.loss, _loss)} nats.",
-        *_wishes(advice),
+        f"({plan.tokens_per_parameter.value:.3g} per parameter): {_between(plan.loss, _loss)} nats.",
+        *_requested(advice),
     )
 
 
-def _draw_ways(material: DecisionMaterial) -> Drawn | None:
+def _decision_chart(material: DecisionMaterial) -> Chart | None:
     advice = material.advice
-    return None if advice.decision is None else draw_decision(advice.fitted, advice.decision)
+    return None if advice.decision is None else decision_chart(advice.fitted, advice.decision)
 
 
-def _draw_plan(material: DecisionMaterial) -> Drawn:
-    return isoflop(material.advice.fitted, material.advice.plan)
+def _isoflop_chart(material: DecisionMaterial) -> Chart:
+    return isoflop_chart(material.advice.fitted, material.advice.plan)
 
 
-def _draw_reliability(material: DecisionMaterial) -> Drawn | None:
+def _reliability_chart(material: DecisionMaterial) -> Chart | None:
     learned = material.advice.learned
     if learned is None or learned.judged is None:
         return None
     judged = learned.judged
-    return draw_reliability(
+    return reliability_chart(
         {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(learned).items()},
         f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
     )
@@ -107,7 +107,7 @@ def _ways(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
     )  # fmt: skip
     signals = table(
         "signals",
-        "Had the run been stopped at a signal",
+        "Savings and losses if the run had been stopped at a signal",
         (
             _words("signal", "signal", names_row=True, prose=True), _number("at tokens", "tokens", short),
             _number("of its compute saved", "saved", share), _number("ends higher by, nats", "loss_paid", _loss),
@@ -134,10 +134,10 @@ def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
         ("Loss", f"{_between(plan.loss, _loss)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
-    told = [say(sentence) for sentence in _wishes(advice)]
+    notes = [say(sentence) for sentence in _requested(advice)]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
-        told.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
-    return (*pictures, Terms(tuple(terms)), *told)
+        notes.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
+    return (*pictures, Terms(tuple(terms)), *notes)
 
 
 def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -150,7 +150,7 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
         weight = judged.pairs.weight
         scores = table(
             "scores",
-            "How probabilities fared on runs held out; the lower the better",
+            "Scores of the probabilities on held-out runs; lower is better",
             (
                 _words("probability", "name", names_row=True), _number("log score", "log", _loss),
                 _number("Brier score", "brier", _loss),
@@ -166,7 +166,7 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
 def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
     advice = material.advice
     law, errors = advice.fitted.law, advice.fitted.standard_errors
-    found = table(
+    coefficients = table(
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
@@ -185,43 +185,44 @@ def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | N
         ],
     )
     n_runs = len(np.unique(advice.fitted.points.run))
-    told = say(
+    note = say(
         f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
         csv("points"), ", ", csv("bootstrap"), ".",
     )  # fmt: skip
-    return (found, told, checks)
+    return (coefficients, note, checks)
 
 
-def _wishes(advice: Advice) -> list[str]:
-    told = []
+def _requested(advice: Advice) -> list[str]:
+    """Describe the plans that were asked for beside the best one."""
+    sentences = []
     if (over := advice.over_training) is not None:
         same = (
             f"for the same loss it takes {short(over.D_same_loss)} tokens, {100 * over.extra_compute:.0f}% more compute"
             if np.isfinite(over.D_same_loss)
-            else "it never gets to the same loss"
+            else "it never reaches the same loss"
         )
-        told.append(
+        sentences.append(
             f"Over-trained, {short(over.N)} parameters end {over.extra_loss:.3f} nats higher on the same compute; "
             f"{same}."
         )
     if (again := advice.repeated) is not None:
-        told.append(
+        sentences.append(
             f"With {short(again.D / again.epochs)} unique tokens: {short(again.N)} parameters on {short(again.D)} "
             f"tokens, {again.epochs:.3g} epochs, {again.loss:.3f} nats; fresh data would reach "
             f"{again.loss_of_fresh_data:.3f}."
         )
     if (served := advice.inference) is not None:
-        told.append(
+        sentences.append(
             f"With inference paid from the same budget: {short(served.N)} parameters on {short(served.D)} tokens, "
             f"{served.loss:.3f} nats; inference takes {100 * served.inference_flops / served.flops:.0f}% of it."
         )
-    return told
+    return sentences
 
 
 def _points(advice: Advice) -> pl.DataFrame:
     points = advice.fitted.points
-    foretold = advice.fitted.law.loss(points.N, points.D)
-    columns = {"run": points.run, "N": points.N, "D": points.D, "loss": points.loss, "law": foretold}
+    by_law = advice.fitted.law.loss(points.N, points.D)
+    columns = {"run": points.run, "N": points.N, "D": points.D, "loss": points.loss, "law": by_law}
     return pl.DataFrame({name: column.tolist() for name, column in columns.items()})
 
 
@@ -238,10 +239,10 @@ def _number(title: str, key: str, write: Callable[[float], str]) -> Spec:
     return Column(title), lambda row: write(row[key])
 
 
-def _between(found: Interval, write: Callable[[float], str]) -> str:
-    if not np.isfinite(found.low):
-        return write(found.value)
-    return f"{write(found.value)} (95%: {write(found.low)} to {write(found.high)})"
+def _between(interval: Interval, write: Callable[[float], str]) -> str:
+    if not np.isfinite(interval.low):
+        return write(interval.value)
+    return f"{write(interval.value)} (95%: {write(interval.low)} to {write(interval.high)})"
 
 
 def _loss(value: float) -> str:
@@ -271,15 +272,24 @@ def _summary(material: DecisionMaterial) -> Sequence[str]:
 
 SECTIONS = (
     ReportSection(
-        anchor="ways", title="The two ways", position=10, charts=(_draw_ways,), blocks=_ways, summary=_summary
+        anchor="ways",
+        title="Two ways to spend the budget",
+        position=10,
+        charts=(_decision_chart,),
+        blocks=_ways,
+        summary=_summary,
     ),
-    ReportSection(anchor="plan", title="The best fresh run", position=20, charts=(_draw_plan,), blocks=_plan),
+    ReportSection(anchor="plan", title="The best fresh run", position=20, charts=(_isoflop_chart,), blocks=_plan),
     ReportSection(
-        anchor="sure", title="How sure that is", position=30, charts=(_draw_reliability,), blocks=_reliability
+        anchor="sure",
+        title="Calibration of the probability",
+        position=30,
+        charts=(_reliability_chart,),
+        blocks=_reliability,
     ),
     ReportSection(
         anchor="law",
-        title="The law",
+        title="The scaling law",
         position=40,
         tables={
             "points": lambda material: _points(material.advice),
@@ -287,5 +297,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    ReportSection(anchor="notes", title="What was assumed", position=50, blocks=_notes),
+    ReportSection(anchor="notes", title="Assumptions", position=50, blocks=_notes),
 )

@@ -1,4 +1,4 @@
-"""What a report is made of: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
+"""The content of a report: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,7 +17,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as a machine reads it."""
+    """Text in a fixed-width font, such as a command or a hash."""
 
     text: str
     kind: ClassVar[str] = "code"
@@ -45,7 +45,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms and what they mean."""
+    """Terms and their definitions."""
 
     items: tuple[tuple[str, str], ...]
     kind: ClassVar[str] = "terms"
@@ -108,7 +108,7 @@ class Document:
     ----------
     title : str
     lead : list of tuple of (str, list of str)
-        What is said first: the verdict, by title; without a title where there is one alone.
+        The sentences at the top, by title; the title is empty where there is only one group of sentences.
     sections : list of Section
     """
 
@@ -123,27 +123,27 @@ def say(*parts: Inline, note: bool = False) -> Paragraph:
 
 
 def sentence(text: str) -> str:
-    """Begin a text with a capital and end it with a full stop."""
+    """Make a sentence of a text: a capital first, a full stop last."""
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
 def section(anchor: str, title: str, *blocks: Block | None) -> Section | None:
-    """Return a section of the blocks that are there; none if none is."""
-    found = tuple(block for block in blocks if block is not None)
-    return Section(anchor, title, found) if found else None
+    """Return a section of the blocks that are not None; None without any."""
+    present = tuple(block for block in blocks if block is not None)
+    return Section(anchor, title, present) if present else None
 
 
 def details(summary: str, *blocks: Block | None) -> Details | None:
-    """Return what is folded away, if there is anything."""
-    found = tuple(block for block in blocks if block is not None)
-    return Details(summary, found) if found else None
+    """Return a folded part of the blocks that are not None; None without any."""
+    present = tuple(block for block in blocks if block is not None)
+    return Details(summary, present) if present else None
 
 
-def folded(found: Table | None, title: str, most: int = 12) -> Table | Details | None:
-    """Fold a table of more than so many rows away."""
-    if found is None or len(found.rows) <= most:
-        return found
-    return details(f"{title} ({len(found.rows):,} rows)", found)
+def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Details | None:
+    """Fold a table of more than `max_rows` rows."""
+    if content is None or len(content.rows) <= max_rows:
+        return content
+    return details(f"{title} ({len(content.rows):,} rows)", content)
 
 
 def csv(name: str) -> Link:

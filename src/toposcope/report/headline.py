@@ -1,4 +1,4 @@
-"""The features the report speaks of by name; the tables hold all of them."""
+"""The features that the report names in its text and charts; the tables hold all of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from toposcope.study.kinds import PUBLISHED, feature_named
 
 @dataclass(frozen=True)
 class Headline:
-    """A feature, what the text calls it, and its axis label."""
+    """A feature, its name in the text, and its axis label."""
 
     feature: Feature
     name: str
@@ -58,7 +58,7 @@ TARGETS = {
 }
 NAMES: dict[str, str] = {**TARGETS, **{h.key: h.name for h in HEADLINES}}
 
-OF_CLOUDS = {
+CLOUD_STATISTICS = {
     "H0.total": "H0 total",
     "H1.total": "H1 total",
     "H1.entropy": "H1 entropy",
@@ -68,15 +68,15 @@ OF_CLOUDS = {
     "anisotropy": "Anisotropy",
     "two_nn": "Intrinsic dimension",
 }
-"""Statistics of a cloud of hidden states the report speaks of by name; topology first."""
-TOLD_OF_CLOUDS = ("H0.total", "H1.total", "H1.entropy")
-"""Those of topology, each of which has a sentence."""
+"""Statistics of a cloud of hidden states that the report names in its text; topology first."""
+CLOUD_TOPOLOGY = ("H0.total", "H1.total", "H1.entropy")
+"""The topological ones among them that have a sentence each at the top of the report."""
 CHANGES = {
     "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",
     "distances:of=hidden_states H1.wasserstein_2": "H1 change of hidden states (Wasserstein-2)",
 }
 _IMMATERIAL = ("layers", "keep", "scales", "draws")
-"""Options of a cloud that change nothing of the last hidden state."""
+"""Options of a cloud that do not affect the last hidden state."""
 _WORDS = {
     "points=texts": "texts",
     "cut=lines": "lines",
@@ -87,21 +87,21 @@ _WORDS = {
 
 
 def named(text: str) -> str:
-    """Return what the text calls a feature, target or quantity; the options of a cloud follow its name."""
+    """Return the name of a feature, target or quantity in the text; the options of a cloud follow its name."""
     if text in NAMES or text in CHANGES:
         return NAMES.get(text) or CHANGES[text]
-    written = feature_named(text)
-    if written.probe not in (PUBLISHED, STATES) or written.statistic not in OF_CLOUDS:
+    feature = feature_named(text)
+    if feature.probe not in (PUBLISHED, STATES) or feature.statistic not in CLOUD_STATISTICS:
         return text
-    told, control = OF_CLOUDS[written.statistic], [] if written.kind == TOPOLOGY else ["control"]
-    if written.probe == PUBLISHED:
-        told = f"Published {told if told[1].isdigit() or told == 'RankMe' else told.lower()}"
-        return _with(told, control)
-    return _with(f"{told} of hidden states", [*control, *_options(written.label)])
+    name, control = CLOUD_STATISTICS[feature.statistic], [] if feature.kind == TOPOLOGY else ["control"]
+    if feature.probe == PUBLISHED:
+        name = f"Published {name if name[1].isdigit() or name == 'RankMe' else name.lower()}"
+        return _with(name, control)
+    return _with(f"{name} of hidden states", [*control, *_options(feature.label)])
 
 
 def cloud_named(label: str, noun: str = "hidden states") -> str:
-    """Return what the text calls a cloud of hidden states: a noun and the options."""
+    """Return the name of a cloud of hidden states in the text: a noun and the options."""
     return f"published {noun}" if label == PUBLISHED else _with(noun, _options(label))
 
 
@@ -110,7 +110,7 @@ def _with(name: str, options: Sequence[str]) -> str:
 
 
 def _options(label: str) -> list[str]:
-    """Return the options of a cloud in short words; texts are points, or what the tokens are of."""
+    """Return the options of a cloud in short words: how many texts, or tokens of how many texts, come first."""
     options = {k: v for k, v in options_of(label).items() if k not in _IMMATERIAL}
     if "texts" in options:
         of_texts = options.pop("points", "") == "texts"
@@ -124,38 +124,38 @@ def _in_words(option: str, value: str) -> str:
     return f"{value} components" if option == "pca" else _WORDS.get(f"{option}={value}", f"{option}={value}")
 
 
-def spoken(features: Iterable[str]) -> list[str]:
-    """Return those features, targets or quantities that the report speaks of by name, in its order."""
+def headline_features(features: Iterable[str]) -> list[str]:
+    """Return those features, targets or quantities that the report names, in its order."""
     present = list(dict.fromkeys(features))
     clouds = dict.fromkeys(f.label for text in present if (f := feature_named(text)).probe == STATES)
     if {f"{PUBLISHED} {SCALE}", f"{PUBLISHED} effective_rank"} & set(present):
         clouds[PUBLISHED] = None
-    of_clouds = (str(cloud_feature(cloud, statistic)) for cloud in clouds for statistic in OF_CLOUDS)
+    of_clouds = (str(cloud_feature(cloud, statistic)) for cloud in clouds for statistic in CLOUD_STATISTICS)
     wanted = [*NAMES, *of_clouds, *CHANGES]
     return [text for text in wanted if text in set(present)]
 
 
-def clouds_of(found: Sequence[Trajectory]) -> list[str]:
-    """Return the clouds that figures and sentences are of: the first of hidden states declared, and a published one."""
-    labels = dict.fromkeys(label for t in found for label, cloud in t.clouds.items() if label == cloud)
+def clouds_of(trajectories: Sequence[Trajectory]) -> list[str]:
+    """Return the clouds that charts and sentences describe: the first declared one, and a published one."""
+    labels = dict.fromkeys(label for t in trajectories for label, cloud in t.clouds.items() if label == cloud)
     first = [label for label in labels if split_label(label)[0] == STATES][:1]
     return first + ([PUBLISHED] if PUBLISHED in labels else [])
 
 
-def headlines_of(found: Sequence[Trajectory], statistics: Iterable[str]) -> list[Headline]:
-    """Return headlines of statistics of hidden states, of those clouds that `clouds_of` names."""
+def headlines_of(trajectories: Sequence[Trajectory], statistics: Iterable[str]) -> list[Headline]:
+    """Return headlines of statistics of hidden states, for the clouds that `clouds_of` returns."""
     return [
-        Headline(of_cloud, named(str(of_cloud)), OF_CLOUDS[name])
-        for cloud in clouds_of(found)
+        Headline(of_cloud, named(str(of_cloud)), CLOUD_STATISTICS[name])
+        for cloud in clouds_of(trajectories)
         for name in statistics
-        if any((of_cloud := cloud_feature(cloud, name)) in t.features for t in found)
+        if any((of_cloud := cloud_feature(cloud, name)) in t.features for t in trajectories)
     ]
 
 
-def ranked(law: Mapping[str, float]) -> str:
-    """Say what the order of the sizes amounts to, and what so few sizes allow; the row is of the scaling table."""
-    least = law["p_least"]
-    told = f"the exact p of the ranks is {law['p_exact']:.3f}"
-    if least >= LEVEL:
-        return f"{told}, and {law['n_sizes']:g} sizes allow none below {least:.3f}"
-    return f"{told} ({law['n_sizes']:g} sizes allow {least:.3f} at best)" if least > LEVEL / 10 else told
+def describe_rank_test(row: Mapping[str, float]) -> str:
+    """Give the exact p of the rank correlation with size in a row of the scaling table, and the lowest p possible."""
+    lowest = row["p_least"]
+    text = f"the exact p of the ranks is {row['p_exact']:.3f}"
+    if lowest >= LEVEL:
+        return f"{text}, and {row['n_sizes']:g} sizes allow none below {lowest:.3f}"
+    return f"{text} ({row['n_sizes']:g} sizes allow {lowest:.3f} at best)" if lowest > LEVEL / 10 else text

@@ -1,4 +1,4 @@
-"""What a report is made from: a study, read once, and the tables computed of it."""
+"""The data of a report: a study, read once, and the tables computed from it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Tables(Mapping[str, pl.DataFrame], Generic[AnyMaterial]):
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """A study as its report needs it.
+    """The data of a study's report.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Material:
     adjust : "holm", "bonferroni" or "bh"
         How p-values are adjusted for the number of rows.
     tables : mapping of str to polars.DataFrame
-        What the sections of the report compute, by name.
+        The tables that the sections compute, by name.
     """
 
     declaration: Declaration
@@ -77,7 +77,7 @@ class Material:
 
     @classmethod
     def of(cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm") -> "Material":
-        """Read a study; its tables are computed as they are asked for."""
+        """Read a study; its tables are computed when they are first read."""
         declared = study.declaration
         frame, labels, log = study.frame(), study.labels(), study.log()
         material = cls(

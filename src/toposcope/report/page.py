@@ -1,4 +1,4 @@
-"""The page: a document and its figures as one HTML file that needs nothing else."""
+"""The page: a document and its figures as one self-contained HTML file."""
 
 import base64
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from toposcope.report.document import Document
 
 KINDS = ("svg", "png", "pdf")
-"""Of the files of a figure."""
+"""Formats in which every figure is written."""
 Rendered = Mapping[str, Mapping[str, bytes]]
 """Figure name -> kind of file -> its bytes."""
 
@@ -43,6 +43,6 @@ def _own(name: str) -> Markup:
 
 def _source(files: Mapping[str, bytes]) -> str:
     """Return the smaller of SVG, as quoted text, and PNG, in base 64."""
-    drawn = "data:image/svg+xml," + quote(files["svg"].decode(), safe=" !'()*,-./:;=?@_~$&+")
-    painted = "data:image/png;base64," + base64.b64encode(files["png"]).decode()
-    return min(drawn, painted, key=len)
+    svg = "data:image/svg+xml," + quote(files["svg"].decode(), safe=" !'()*,-./:;=?@_~$&+")
+    png = "data:image/png;base64," + base64.b64encode(files["png"]).decode()
+    return min(svg, png, key=len)

@@ -1,4 +1,4 @@
-"""The tables of the page: which columns, in which order, how a number is written."""
+"""The tables of the page: their columns, and how numbers are written."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from toposcope.report.headline import named, spoken
+from toposcope.report.headline import headline_features, named
 
 NOTHING = "–"
-"""What stands where a number is not defined."""
+"""Written where a number is not defined."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def table(
 
 
 def missing(value: object) -> bool:
-    """Tell whether a value is absent or not a number."""
+    """Return whether a value is absent or not a number."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
@@ -169,7 +169,7 @@ def feature_of(title: str = "feature", column: str = "feature", *, names_row: bo
 
 
 def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows of the features the report speaks of by name, in the order of the headlines.
+    """Return the rows of the features that the report names, in the order of the headlines.
 
     Parameters
     ----------
@@ -177,8 +177,8 @@ def headline_rows(frame: pl.DataFrame, column: str = "feature", beside: Iterable
     column : str
         Of the features.
     beside : iterable of str
-        Other features that are known, which tell what published ones are of.
+        Other known features; they show whether published ones are of hidden states.
     """
-    order = {name: place for place, name in enumerate(spoken([*frame.get_column(column), *beside]))}
+    order = {name: place for place, name in enumerate(headline_features([*frame.get_column(column), *beside]))}
     rows = frame.filter(pl.col(column).is_in(list(order))).to_dicts()
     return sorted(rows, key=lambda row: order[row[column]])

@@ -23,13 +23,13 @@ from toposcope.study import Study
 
 PAGE = "index.html"
 RECORD = "files.json"
-"""The files of a report with their SHA-256; what is in it and no longer needed may be removed."""
+"""Lists the files of a report with their SHA-256; a listed file that is no longer needed may be removed."""
 
 
 def write_report(study: Study, progress: Progress = silent, adjust: Method = "holm") -> tuple[Path, list[str]]:
     """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg|png|pdf``, ``tables/*.csv``.
 
-    Equal studies give equal bytes. Killed at any moment it leaves no half file, and the next call ends what it began.
+    Equal studies give equal bytes. If killed, it leaves no partial file, and the next call completes the report.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
 
 
 def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:
-    """Write the files of a report, the page last, and remove those of an older one that are not among them.
+    """Write the files of a report, the page last, and remove files of an older report that are no longer part of it.
 
-    A file is removed only if the record names it with its content: what somebody else put there, or changed, stays.
+    A file is removed only if the record lists it with its content: files that somebody added or changed stay.
     """
     files = {
         **{f"figures/{name}.{kind}": data for name, kinds in rendered.items() for kind, data in kinds.items()},
@@ -81,7 +81,7 @@ def write_document(folder: Path, document: Document, rendered: Rendered, tables:
     }
     before = _recorded(folder)
     now = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}
-    # Before anything changes, the record holds the old and the new: whatever is left by a kill is known to be ours.
+    # Before anything changes, the record lists the old and the new files: after a kill, all of them are known as ours.
     both = {name: sorted({*before.get(name, []), *now.get(name, [])}) for name in (*before, *now)}
     _record(folder, both)
     for name, data in files.items():
@@ -108,14 +108,14 @@ def _record(folder: Path, hashes: Mapping[str, list[str]]) -> None:
 
 
 def _recorded(folder: Path) -> dict[str, list[str]]:
-    """Return the files of the report before; none where there is no record, or none that can be read."""
+    """Return the files of the previous report; empty if there is no readable record."""
     try:
-        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return (
-        {name: hashes for name, hashes in found.items() if isinstance(hashes, list)} if isinstance(found, dict) else {}
-    )
+    if not isinstance(record, dict):
+        return {}
+    return {name: hashes for name, hashes in record.items() if isinstance(hashes, list)}
 
 
 def _remove(path: Path, hashes: list[str]) -> None:

@@ -7,5 +7,5 @@ from toposcope.report.section import ReportSection
 SECTION = ReportSection[BacktestMaterial](
     anchor="outsider",
     title="Counted by an outsider",
-    blocks=lambda material, pictures: [say(f"An outsider counted {material.found.n_runs} runs.")],
+    blocks=lambda material, pictures: [say(f"An outsider counted {material.backtest.n_runs} runs.")],
 )

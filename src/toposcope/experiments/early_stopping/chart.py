@@ -12,7 +12,7 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
 from toposcope.experiments.early_stopping.early_stopping import BETTER, NOT_SHOWN, WORSE, EarlyStopping
 from toposcope.experiments.early_stopping.stopping_rules import FRACTION, GAIN, LAST, LOSS, NEURAL_PERSISTENCE
-from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, Drawn, legend, new_figure, signed
+from toposcope.report.figures.chart import COLOURS, INK, MARKERS, Chart, legend, new_figure, signed
 
 SHORT = {
     NEURAL_PERSISTENCE: "patience on neural persistence",
@@ -25,7 +25,7 @@ LINEAR = 0.01
 """Nats around 0 that are drawn to scale; beyond, the axes are logarithmic."""
 
 
-def early_stopping(found: EarlyStopping) -> Drawn | None:
+def early_stopping(found: EarlyStopping) -> Chart | None:
     """Draw the loss paid against the compute saved, a point a setting; below, how it differs from a fixed fraction."""
     rules = [rule for rule in DRAWN if rule in set(found.rules.get_column("rule"))]
     if not rules:
@@ -57,7 +57,7 @@ def early_stopping(found: EarlyStopping) -> Drawn | None:
     n_runs = max(counted.values())
     fewer = [f"{SHORT[rule]}: {n}" for rule, n in counted.items() if n < n_runs]
     runs = f"{n_runs} run{'s'[: n_runs != 1]}" + (f" ({'; '.join(fewer)})" if fewer else "")
-    return Drawn(
+    return Chart(
         "early-stopping",
         f"{told} Above: what stopping costs against what it saves, means over {runs}, a mark a setting; lines join "
         f"settings that differ in their patience or price alone. Below: the cost beyond that of stopping the same runs "

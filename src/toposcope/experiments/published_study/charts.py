@@ -11,15 +11,15 @@ from toposcope.analysis.trajectories import cloud_feature
 from toposcope.analysis.wording import joined
 from toposcope.experiments.published_study.findings import Findings
 from toposcope.experiments.published_study.reproduction import BLEND_OF_LOSSES
-from toposcope.report.figures.drawn import (
+from toposcope.report.figures.chart import (
     COLOURS,
     INK,
     SOFT,
-    Drawn,
+    Chart,
     logarithmic_if_wide,
-    looks,
     new_figure,
     number,
+    run_styles,
     runs_of,
     signed,
 )
@@ -58,7 +58,7 @@ MARKS = {
 }
 
 
-def published(material: Material) -> Drawn | None:
+def published(material: Material) -> Chart | None:
     """Draw published correlations with the loss beside ours and the step's."""
     claims = material.declaration.published
     if claims is None or not claims.correlations:
@@ -95,7 +95,7 @@ def published(material: Material) -> Drawn | None:
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
     told = " ".join(_of_quantity(quantity, [values[quantity, run] for run in runs]) for quantity in quantities)
     intervals = " Grey lines: published intervals." if any(claims.intervals.get(q) for q in quantities) else ""
-    return Drawn(
+    return Chart(
         "published",
         f"{told} Against the {'loss on a text' if of_states else 'loss of one batch'}, as published.{intervals}",
         f"Dot plot of correlations with the loss, published and ours, a row a run. {told}",
@@ -152,7 +152,7 @@ LINES = {
 PROTOCOLS = {"published": "as published\n(loss of one batch)", "exact": "exact\n(validation or mean loss)"}
 
 
-def predictions(material: Material) -> Drawn | None:
+def predictions(material: Material) -> Chart | None:
     """Draw the error of each forecaster by the fraction of training seen, with published errors as marks."""
     claims = material.declaration.published
     table = _comparable(material.tables["predictions"], list(claims.final_loss) if claims else [])
@@ -163,7 +163,7 @@ def predictions(material: Material) -> Drawn | None:
     figure = new_figure(4.0)
     panels = figure.subplots(1, len(protocols), sharey=True, squeeze=False)[0]
     for axes, protocol in zip(panels, protocols, strict=True):
-        for (forecaster, (label, line)), (colour, marker) in zip(LINES.items(), looks(), strict=False):
+        for (forecaster, (label, line)), (colour, marker) in zip(LINES.items(), run_styles(), strict=False):
             mine = errors.filter(protocol=protocol, forecaster=forecaster)
             axes.plot(
                 mine["fraction"], mine["error"], color=colour, linestyle=line, marker=marker, markersize=5, label=label
@@ -189,7 +189,7 @@ def predictions(material: Material) -> Drawn | None:
     told = " ".join(_of_protocol(table, protocol) for protocol in protocols)
     marks = " Large hollow marks: published errors." if claims and claims.prediction_errors else ""
     n_runs = table.get_column("run").n_unique()
-    return Drawn(
+    return Chart(
         "predictions",
         f"{told} Mean absolute error of the predicted final loss over {n_runs} run{'s'[: n_runs > 1]}; the blend "
         f"with the last value in place of topology shows what topology itself adds.{marks}",
@@ -233,7 +233,7 @@ def _of_protocol(table: pl.DataFrame, protocol: str) -> str:
     )
 
 
-def traces(material: Material) -> Drawn | None:
+def traces(material: Material) -> Chart | None:
     """Draw the published traces of single runs, with ours where the run is measured here."""
     published_traces = _traces(material)
     quantities = [q for q in _traced(material) if any(q in trace.values for trace in published_traces.values())]
@@ -243,7 +243,7 @@ def traces(material: Material) -> Drawn | None:
     figure = new_figure(2.1 * len(quantities) + 0.8)
     panels = figure.subplots(len(quantities), 1, sharex=True, squeeze=False)[:, 0]
     findings = _findings(material)
-    for (run, trace), (colour, marker) in zip(published_traces.items(), looks(), strict=False):
+    for (run, trace), (colour, marker) in zip(published_traces.items(), run_styles(), strict=False):
         for axes, quantity in zip(panels, quantities, strict=True):
             if quantity in trace.values:
                 axes.plot(
@@ -270,7 +270,7 @@ def traces(material: Material) -> Drawn | None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=2)
     told = " ".join(_of_trace(material, run, trace) for run, trace in published_traces.items())
-    return Drawn(
+    return Chart(
         "traces",
         f"{told} Dashed with hollow marks: as published.{ours}",
         f"Published {joined([NAMES[q] for q in quantities])} of {joined(list(published_traces))} by step. {told}",

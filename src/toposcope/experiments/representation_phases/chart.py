@@ -13,19 +13,19 @@ from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
 from toposcope.experiments.representation_phases.phases import PER_SCALE
 from toposcope.probes.feature import NETWORK
-from toposcope.report.figures.drawn import (
+from toposcope.report.figures.chart import (
     COLOURS,
     INK,
-    Drawn,
-    Training,
-    Vector,
-    chosen,
+    Chart,
+    TrainingAxis,
+    choose_runs,
     new_figure,
     runs_of,
 )
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.study.kinds import feature_named
+from toposcope.typing import Vector
 
 MOST_PANELS = 3
 THREE = "warm-up, entropy-seeking, compression-seeking"
@@ -38,7 +38,7 @@ WIDE = 66
 SHADES = (COLOURS[4], COLOURS[5], COLOURS[3])
 
 
-def representation_phases(material: Material) -> Drawn | None:
+def representation_phases(material: Material) -> Chart | None:
     """Draw a spectral rank with its turns, and below it what the diagrams do."""
     table, clouds = material.tables["representation_phases"], clouds_of(material.trajectories)
     cloud = pl.col("feature").str.replace(CLOUD, "")
@@ -48,10 +48,10 @@ def representation_phases(material: Material) -> Drawn | None:
     found = [t for t in material.trajectories if t.run in runs]
     if not found:
         return None
-    shown, left_out = chosen(found, material.runs, MOST_PANELS)
+    shown, left_out = choose_runs(found, material.runs, MOST_PANELS)
     figure = new_figure(3.5 * len(shown) + 0.5)
     panels = figure.subplots(2 * len(shown), 1, sharex=True)
-    training = Training(shown, material.findings, logarithmic=True)
+    training = TrainingAxis(shown, material.findings, logarithmic=True)
     for (upper, lower), trajectory in zip(panels.reshape(-1, 2), shown, strict=True):
         row = spectral.filter(run=trajectory.run).row(0, named=True)
         _spectrum(upper, trajectory, row)
@@ -65,7 +65,7 @@ def representation_phases(material: Material) -> Drawn | None:
     if handles:
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     told = told_of_phases(spectral, rows.filter(kind="diagram"))
-    return Drawn(
+    return Chart(
         "representation_phases",
         f"{told} Upper panels: the rank, its turns (lines) and their 95% intervals (shaded); numbers name the phases. "
         "Lower panels: statistics of the diagrams, each from its lowest to its highest value, with their own turns "

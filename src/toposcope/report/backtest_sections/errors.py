@@ -1,4 +1,4 @@
-"""How far off each forecaster is, and how sure."""
+"""Errors of each forecaster, and the coverage of its intervals."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,42 +9,42 @@ from toposcope.report.backtest import (
     seen,
 )
 from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.figures.backtest import coverage, error
-from toposcope.report.figures.drawn import Drawn
+from toposcope.report.figures.backtest import coverage_chart, error_chart
+from toposcope.report.figures.chart import Chart
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Spec, table, text_of
 
 
 def _blocks(material: BacktestMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    found = material.found
+    backtest = material.backtest
     specs: tuple[Spec, ...] = (text_of("forecaster", "forecaster", names_row=True), *score_columns())
     tables = [
-        table(f"scores-{i}", seen(fraction), specs, found.scores.filter(fraction=fraction).to_dicts())
-        for i, fraction in enumerate(found.fractions)
+        table(f"scores-{i}", seen(fraction), specs, backtest.scores.filter(fraction=fraction).to_dicts())
+        for i, fraction in enumerate(backtest.fractions)
     ]
     note = say(
-        f"MAE and bias in {found.unit}; all else over the final loss. The target is the mean of the last 2% of a run's "
-        "logged steps. Every forecast: ",
-        csv("forecasts"), ", scores: ", csv("scores"), ".", note=True,
+        f"MAE and bias in {backtest.unit}; all other columns relative to the final loss. The target is the mean of the "
+        "last 2% of a run's logged steps. All forecasts: ", csv("forecasts"), ", scores: ", csv("scores"), ".",
+        note=True,
     )  # fmt: skip
     return (*pictures, *tables, note)
 
 
-def _error(material: BacktestMaterial) -> Drawn:
-    return error(material.found.scores)
+def _error(material: BacktestMaterial) -> Chart:
+    return error_chart(material.backtest.scores)
 
 
-def _coverage(material: BacktestMaterial) -> Drawn:
-    return coverage(material.found.scores)
+def _coverage(material: BacktestMaterial) -> Chart:
+    return coverage_chart(material.backtest.scores)
 
 
 SECTION = ReportSection[BacktestMaterial](
     anchor="errors",
     title="Errors",
     position=10,
-    tables={"forecasts": lambda material: material.found.rows, "scores": lambda material: material.found.scores},
+    tables={"forecasts": lambda material: material.backtest.rows, "scores": lambda material: material.backtest.scores},
     charts=(_error, _coverage),
     blocks=_blocks,
-    summary=lambda material: lead(material.found),
+    summary=lambda material: lead(material.backtest),
     summary_position=10,
 )

@@ -18,15 +18,15 @@ def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block 
         (Column("seen, %"), lambda row: f"{100 * row['fraction']:.3g}"),
         *score_columns(),
     )
-    told = say("The same of every forecaster: ", csv("families"), ".", note=True)
-    rows = families_of(material.found)
-    return (table("families", "The default", specs, rows), told) if rows else ()
+    note = say("The same for every forecaster: ", csv("families"), ".", note=True)
+    rows = families_of(material.backtest)
+    return (table("families", "The default forecast in each family", specs, rows), note) if rows else ()
 
 
 SECTION = ReportSection[BacktestMaterial](
     anchor="families",
     title="Families",
     position=20,
-    tables={"families": lambda material: material.found.families},
+    tables={"families": lambda material: material.backtest.families},
     blocks=_blocks,
 )

@@ -1,4 +1,4 @@
-"""What was assumed of the runs that were read."""
+"""Assumptions about the runs that were read."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from toposcope.report.section import ReportSection
 
 
 def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return [say(sentence(remark)) for remark in material.found.remarks]
+    return [say(sentence(remark)) for remark in material.backtest.remarks]
 
 
-SECTION = ReportSection[BacktestMaterial](anchor="notes", title="What was assumed", position=900, blocks=_blocks)
+SECTION = ReportSection[BacktestMaterial](anchor="notes", title="Assumptions", position=900, blocks=_blocks)

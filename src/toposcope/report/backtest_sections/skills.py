@@ -1,4 +1,4 @@
-"""How much better each forecaster is than what is simpler."""
+"""Skill of each forecaster against simpler ones."""
 
 from collections.abc import Iterable, Sequence
 
@@ -24,10 +24,10 @@ def _blocks(material: BacktestMaterial, pictures: Sequence[Picture]) -> Iterable
     )
     rule = say(
         "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
-        "mean differences flipped; adjusted by Holm over the forecasters at one fraction and baseline. ",
+        "mean differences flipped at random; adjusted by Holm over the forecasters at one fraction and baseline. ",
         csv("skills"), ".", note=True,
     )  # fmt: skip
-    rows = material.found.skills.to_dicts()
+    rows = material.backtest.skills.to_dicts()
     return (*pictures, table("skills", "Against simpler forecasters", specs, rows), rule)
 
 
@@ -35,6 +35,6 @@ SECTION = ReportSection[BacktestMaterial](
     anchor="skills",
     title="Skills",
     position=30,
-    tables={"skills": lambda material: material.found.skills},
+    tables={"skills": lambda material: material.backtest.skills},
     blocks=_blocks,
 )

@@ -1,4 +1,4 @@
-"""How far off the forecasters are, and how often their intervals hold, over the share of a run that was seen."""
+"""Errors of the forecasters, and coverage of their intervals, over the share of the run seen."""
 
 from collections.abc import Iterator
 
@@ -9,15 +9,15 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import LEVEL
-from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, SOFT, Drawn, legend, new_figure
+from toposcope.report.figures.chart import COLOURS, INK, MARKERS, SOFT, Chart, legend, new_figure
 from toposcope.report.ticks import plain_or_power
 
-HONEST = (0.85, 0.95)
-"""Coverage of 90% intervals that is shaded."""
+ACCEPTED_COVERAGE = (0.85, 0.95)
+"""Range of the coverage of 90% intervals that is shaded."""
 STYLES = ("-", "--", ":")
 
 
-def error(scores: pl.DataFrame) -> Drawn:
+def error_chart(scores: pl.DataFrame) -> Chart:
     """Draw the median and the 90th percentile of the relative error of each forecaster.
 
     Parameters
@@ -39,23 +39,23 @@ def error(scores: pl.DataFrame) -> Drawn:
         axes.yaxis.set_minor_locator(NullLocator())
     _share(panels[1], scores)
     legend(figure, panels[0], columns=4)
-    told = "; ".join(
+    summary = "; ".join(
         f"{100 * row['fraction']:.3g}% seen {100 * row['relative_median']:.2f}%" for row in _default(scores)
     )
-    return Drawn(
+    return Chart(
         "backtest-error",
-        f"The default forecast is off by, at the median: {told}. Errors are of the final loss, over it, on runs of "
-        "which each was held out with all that is alike; vertical axes are logarithmic.",
-        f"Relative error of each forecaster over the share of a run that was seen. Default: {told}.",
+        f"Median error of the default forecast: {summary}. Errors are relative to the final loss; each run was held "
+        "out together with all similar runs. Vertical axes are logarithmic.",
+        f"Relative error of each forecaster over the share of the run seen. Default: {summary}.",
         figure,
     )
 
 
-def coverage(scores: pl.DataFrame) -> Drawn:
-    """Draw how often the 90% interval of each forecaster held, and how wide it was."""
+def coverage_chart(scores: pl.DataFrame) -> Chart:
+    """Draw coverage and width of the 90% intervals of each forecaster."""
     figure = new_figure(6.4)
     held, wide = figure.subplots(2, 1, sharex=True)
-    held.axhspan(100 * HONEST[0], 100 * HONEST[1], color=SOFT, alpha=0.12, linewidth=0)
+    held.axhspan(100 * ACCEPTED_COVERAGE[0], 100 * ACCEPTED_COVERAGE[1], color=SOFT, alpha=0.12, linewidth=0)
     held.axhline(100 * LEVEL, color=SOFT, linewidth=0.9)
     _lines(held, scores, "coverage")
     _lines(wide, scores, "width")
@@ -65,32 +65,32 @@ def coverage(scores: pl.DataFrame) -> Drawn:
     wide.set(ylabel="width of the interval\n(% of the loss)", ylim=(0, None))
     _share(wide, scores)
     legend(figure, held, columns=4)
-    told = "; ".join(
+    summary = "; ".join(
         f"{100 * row['fraction']:.3g}% seen {100 * row['coverage']:.0f}%, {100 * row['width']:.1f}% wide"
         for row in _default(scores)
     )
-    return Drawn(
+    return Chart(
         "backtest-coverage",
-        f"Intervals of the default forecast held, at: {told}. Shaded: {100 * HONEST[0]:.0f} to {100 * HONEST[1]:.0f}%, "
-        "around the 90% they are made for.",
-        f"Coverage and width of the intervals of each forecaster over the share of a run seen. Default: {told}.",
+        f"Coverage and width of the default forecast's 90% intervals: {summary}. Shaded: coverage of "
+        f"{100 * ACCEPTED_COVERAGE[0]:.0f} to {100 * ACCEPTED_COVERAGE[1]:.0f}%.",
+        f"Coverage and width of the intervals of each forecaster over the share of the run seen. Default: {summary}.",
         figure,
     )
 
 
 def _lines(axes: Axes, scores: pl.DataFrame, column: str) -> None:
-    """Draw a column in percent, a line a forecaster, the default above the others."""
+    """Draw a column in percent, one line per forecaster, the default above the others."""
     for name, colour, marker, style in _looks(scores):
         rows = scores.filter(forecaster=name).sort("fraction")
-        mine = name == DEFAULT
+        is_default = name == DEFAULT
         axes.plot(
             100 * rows["fraction"].to_numpy(), 100 * rows[column].to_numpy(), color=colour, marker=marker,
-            linestyle=style, linewidth=2.4 if mine else 1.0, zorder=5 if mine else 2, label=name,
+            linestyle=style, linewidth=2.4 if is_default else 1.0, zorder=5 if is_default else 2, label=name,
         )  # fmt: skip
 
 
 def _looks(scores: pl.DataFrame) -> Iterator[tuple[str, str, str, str]]:
-    """Return the forecasters with colour, marker and style, the default first."""
+    """Yield each forecaster with its colour, marker and line style, the default first."""
     names = scores["forecaster"].unique(maintain_order=True).to_list()
     if DEFAULT in names:
         yield DEFAULT, INK, "o", "-"

@@ -1,4 +1,4 @@
-"""Features and the loss: how they correlate, alone and with the step known."""
+"""Correlations of features with the loss, alone and given the step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from matplotlib.patches import Rectangle
 
 from toposcope.analysis.wording import joined
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.figures.drawn import (
+from toposcope.report.figures.chart import (
     FAINT,
     INK,
     SMALL,
-    Drawn,
-    chosen,
+    Chart,
+    choose_runs,
     ink_on,
     new_figure,
     runs_of,
     span,
 )
-from toposcope.report.headline import HEADLINES, OF_CLOUDS, TARGETS, Headline, cloud_named, headlines_of
+from toposcope.report.headline import CLOUD_STATISTICS, HEADLINES, TARGETS, Headline, cloud_named, headlines_of
 from toposcope.report.material import Material
 from toposcope.study.kinds import PUBLISHED
 
-MOST_PANELS = 4
+MAX_PANELS = 4
 COLUMNS = (
     ("rho", "feature"),
     ("rho_step", "step\nalone"),
@@ -34,8 +34,8 @@ COLUMNS = (
     ("rho_given_all", "feature given\nall clocks"),
 )
 SCALE = ("rho_given_scale", "given step and\ntop eigenvalue")
-"""A further column, of hidden states alone."""
-# From the strongest verdict to the weakest; marker and fill tell them apart without colour.
+"""A further column, for features of hidden states only."""
+# From the strongest verdict to the weakest; marker and fill distinguish them without colour.
 VERDICTS = {
     "beyond trend": ("#D55E00", "D", True),
     "undecided": ("#E69F00", "s", True),
@@ -56,17 +56,17 @@ def _topology(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("kind") == TOPOLOGY)
 
 
-def association(material: Material) -> Drawn | None:
+def association_heat_map(material: Material) -> Chart | None:
     """Draw rank correlations of the headline features, alone and given the clocks."""
     rows = of_network(material)
-    states = headlines_of(material.trajectories, OF_CLOUDS)
+    states = headlines_of(material.trajectories, CLOUD_STATISTICS)
     names = {h.key: h.name for h in HEADLINES} | {h.key: _of_states(h) for h in states}
     shown_rows = rows.filter(pl.col("feature").is_in(names))
     if not len(shown_rows):
         return None
     features = [f for f in names if f in set(shown_rows.get_column("feature"))]
     with_rows = set(shown_rows.get_column("run"))
-    shown, left_out = chosen([t for t in material.trajectories if t.run in with_rows], material.runs, MOST_PANELS)
+    shown, left_out = choose_runs([t for t in material.trajectories if t.run in with_rows], material.runs, MAX_PANELS)
     across = min(2, len(shown))
     down = -(-len(shown) // across)
     columns = (*COLUMNS, SCALE) if _scaled(shown_rows) else COLUMNS
@@ -84,31 +84,31 @@ def association(material: Material) -> Drawn | None:
         colours, ax=panels, label="Spearman's rho with the loss", location="top", fraction=0.02, aspect=40, shrink=0.8,
         ticks=[-1, 0, 1] if len(columns) > len(COLUMNS) else [-1, -0.5, 0, 0.5, 1],
     )  # fmt: skip
-    told = _of_association(rows)
+    summary = _of_association(rows)
     scale = (
         f" Of {_clouds(states)} also given the step and the top eigenvalue of the same states."
         if len(columns) > len(COLUMNS)
         else ""
     )
-    return Drawn(
+    return Chart(
         "association",
-        f"{told} Spearman's rho with the {_targets(rows)}: of the feature, of the step, and of the feature once the "
+        f"{summary} Spearman's rho with the {_targets(rows)}: of the feature, of the step, and of the feature once the "
         "step, or every clock (step, weight norm, cumulative learning rate, as far as they are known), is given."
         f"{scale} Hatched: not defined, because the clock ranks the checkpoints as the feature or the loss does."
         f"{left_out}",
-        f"Heat map of rank correlations with the loss, a row a feature, a panel a run. {told}",
+        f"Heat map of rank correlations with the loss, one row per feature, one panel per run. {summary}",
         figure,
     )
 
 
 def _clouds(states: Sequence[Headline]) -> str:
-    """Name the clouds that the headlines are of, each with the word its rows have."""
+    """Name the clouds of hidden states, each with the word that marks its rows."""
     labels = dict.fromkeys(h.feature.label for h in states)
     return joined([f"{cloud_named(label)} (“{'published' if label == PUBLISHED else 'hidden'}”)" for label in labels])
 
 
 def _of_states(headline: Headline) -> str:
-    """Return a name that leaves room for five columns."""
+    """Return a name of a feature of hidden states, short enough for a heat map of five columns."""
     return f"{headline.axis}, {'published' if headline.feature.probe == PUBLISHED else 'hidden'}"
 
 
@@ -117,7 +117,7 @@ def _targets(rows: pl.DataFrame) -> str:
 
 
 def _of_association(rows: pl.DataFrame) -> str:
-    """Say how many topological features beat the step alone, and how strong they are once it is given."""
+    """Describe how many topological features beat the step alone, and how strong they are given the step."""
     rows = _topology(rows)
     both = rows.filter(pl.col("rho_step").is_finite())
     if not len(both):
@@ -135,7 +135,7 @@ def _of_association(rows: pl.DataFrame) -> str:
 
 
 def _scaled(rows: pl.DataFrame) -> bool:
-    """Tell whether features have a scale of their own, as those of hidden states have."""
+    """Return whether any feature has a scale of its own, as those of hidden states have."""
     return "rho_top_eigenvalue" in rows.columns and rows.get_column("rho_top_eigenvalue").is_finite().any()
 
 
@@ -152,7 +152,7 @@ def _heat_map(
             text = f"{value:.2f}".replace("-", "−")
             text = _narrow(text) if len(columns) > len(COLUMNS) else text
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=SMALL)
-        elif _is_asked(by_feature.get(features[i], {}), columns[j][0]):
+        elif _is_expected(by_feature.get(features[i], {}), columns[j][0]):
             box = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white", edgecolor="#999999", hatch="///", linewidth=0)
             axes.add_patch(box)
     axes.set_xticks(range(len(columns)), [label for _, label in columns], rotation=90)
@@ -166,22 +166,22 @@ def _narrow(text: str) -> str:
     return text.replace("1.00", "1") if text.endswith("1.00") else text.replace("0.", ".")
 
 
-def _is_asked(row: Mapping[str, Any], column: str) -> bool:
-    """Tell whether a number should be there: the run has the feature, and the feature a scale where that is given."""
+def _is_expected(row: Mapping[str, Any], column: str) -> bool:
+    """Return whether a cell should have a number: the run has the feature, and in the scale column it has a scale."""
     if column == SCALE[0]:
         return np.isfinite(row.get("rho_top_eigenvalue", np.nan)) and not row["feature"].endswith(" top_eigenvalue")
     return bool(row)
 
 
-def partial(material: Material) -> Drawn | None:
-    """Draw rho of every feature against what is left of it once the step is given."""
+def partial_correlation_chart(material: Material) -> Chart | None:
+    """Draw the partial correlation given the step against rho, for every feature."""
     rows = of_network(material).filter(pl.col("rho_given_step").is_finite())
     if not len(_topology(rows)):
         return None
     figure = new_figure(3.7)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     is_control = pl.col("kind") != TOPOLOGY
-    for axes, title, mine in zip(
+    for axes, title, panel_rows in zip(
         panels,
         ("topology", f"controls (norms, {'spectra' if _scaled(rows) else 'gradients'})"),
         (rows.filter(~is_control), rows.filter(is_control)),
@@ -190,9 +190,9 @@ def partial(material: Material) -> Drawn | None:
         axes.plot([-1, 1], [-1, 1], color=FAINT, linewidth=1, linestyle="--")
         axes.axhline(0, color=INK, linewidth=0.8)
         for verdict, (colour, marker, filled) in reversed(VERDICTS.items()):
-            found = mine.filter(verdict=verdict)
+            marks = panel_rows.filter(verdict=verdict)
             axes.plot(
-                found["rho"], found["rho_given_step"], linestyle="none", marker=marker, color=colour, markersize=5,
+                marks["rho"], marks["rho_given_step"], linestyle="none", marker=marker, color=colour, markersize=5,
                 markerfacecolor=colour if filled else "none", alpha=0.8, label=verdict,
             )  # fmt: skip
         axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xlabel="rho with the loss", title=title, aspect="equal")
@@ -200,21 +200,21 @@ def partial(material: Material) -> Drawn | None:
     panels[0].set_ylabel("partial rho given the step")
     used = set(rows.get_column("verdict"))
     handles, labels = panels[0].get_legend_handles_labels()
-    kept = [(h, label) for h, label in zip(handles, labels, strict=True) if label in used]
-    figure.legend([h for h, _ in kept], [label for _, label in kept], loc="outside upper center", ncols=4)
+    shown = [(h, label) for h, label in zip(handles, labels, strict=True) if label in used]
+    figure.legend([h for h, _ in shown], [label for _, label in shown], loc="outside upper center", ncols=4)
     n_undefined = len(_topology(of_network(material).filter(~pl.col("rho_given_step").is_finite())))
-    told = _of_partial(_topology(rows), n_undefined)
-    return Drawn(
+    summary = _of_partial(_topology(rows), n_undefined)
+    return Chart(
         "partial",
-        f"{told} A mark: a feature in a run, against the {_targets(rows)}; on the dashed line the step would explain "
-        "nothing of it, on the level line all of it. Colour and shape: the verdict of all ten items.",
-        f"Scatter of rho against partial rho given the step, topology and controls apart. {told}",
+        f"{summary} Each mark is a feature in a run, against the {_targets(rows)}; on the dashed line the step "
+        "explains nothing of the correlation, on the horizontal line all of it. Colour and shape: the verdict.",
+        f"Scatter of rho against partial rho given the step, topology and controls apart. {summary}",
         figure,
     )
 
 
 def _of_partial(rows: pl.DataFrame, n_undefined: int) -> str:
-    """Say how much the step leaves of topology's correlations, and the verdicts."""
+    """Describe how the correlations of topology change given the step, and count the verdicts."""
     strong = rows.filter(pl.col("rho").abs() > 0.5)
     weak = strong.filter(pl.col("rho_given_step").abs() < pl.col("rho").abs() / 2)
     counts = dict(rows.group_by("verdict").len().iter_rows())
@@ -233,14 +233,16 @@ def _of_partial(rows: pl.DataFrame, n_undefined: int) -> str:
     return f"{halved}; verdicts: {joined(named)}, of {len(rows)}.{left_out}"
 
 
-def strongest(rows: pl.DataFrame, feature: str) -> str:
-    """Say what a feature's rho is over the runs, and what is left of it given the step; for captions."""
-    mine = rows.filter(feature=feature)
-    if not len(mine):
+def describe_feature(rows: pl.DataFrame, feature: str) -> str:
+    """Write the range of a feature's rho over the runs, alone and given the step; for captions."""
+    of_feature = rows.filter(feature=feature)
+    if not len(of_feature):
         return ""
-    given = mine.filter(pl.col("rho_given_step").is_finite())
-    undefined = len(mine) - len(given)
+    given = of_feature.filter(pl.col("rho_given_step").is_finite())
+    undefined = len(of_feature) - len(given)
     parts = [f"given the step {span(given['rho_given_step'])}"] if len(given) else []
     if undefined:
-        parts.append(f"given the step not defined in {runs_of(undefined, len(mine))}, ranked as the step ranks them")
-    return f"rho {span(mine['rho'])}, {', '.join(parts)}"
+        parts.append(
+            f"given the step not defined in {runs_of(undefined, len(of_feature))}, ranked as the step ranks them"
+        )
+    return f"rho {span(of_feature['rho'])}, {', '.join(parts)}"

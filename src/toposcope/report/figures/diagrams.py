@@ -1,4 +1,4 @@
-"""The diagrams themselves: at chosen checkpoints, and as Betti curves over training (CROCKER plot)."""
+"""Persistence diagrams at chosen checkpoints, and Betti curves over training (CROCKER plot)."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, betti_curve
-from toposcope.report.figures.drawn import (
+from toposcope.report.figures.chart import (
     COLOURS,
     FAINT,
     LABEL,
-    Drawn,
-    Training,
-    Vector,
-    largest,
+    Chart,
+    TrainingAxis,
+    largest_run,
     new_figure,
     number,
     percent,
@@ -24,24 +23,25 @@ from toposcope.report.figures.drawn import (
 from toposcope.report.figures.layers import on_even_steps, short_names
 from toposcope.report.headline import H0
 from toposcope.report.material import Material
+from toposcope.typing import Vector
 
 PROBE = "rips"
-LONGEST = 60
-"""Bars drawn of each diagram."""
-MOST_CHECKPOINTS = 26
-GRID = 64
+MAX_BARS = 60
+"""Bars drawn of each diagram, the longest first."""
+MAX_CHECKPOINTS = 26
+N_VALUES = 64
 H0_COLOUR, H1_COLOUR = COLOURS[0], COLOURS[1]
 
 
-def diagrams(material: Material) -> Drawn | None:
+def diagram_chart(material: Material) -> Chart | None:
     """Draw diagrams and barcodes of the layer that moved most in the largest run, at three checkpoints."""
-    found = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
-    if PROBE not in material.labels.get_column("label") or not found:
+    trajectories = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
+    if PROBE not in material.labels.get_column("label") or not trajectories:
         return None
-    trajectory = largest(found, material.runs)
+    trajectory = largest_run(trajectories, material.runs)
     moves = _moves(trajectory)
     layer = max(moves, key=lambda name: moves[name])
-    steps = _telling_steps(trajectory, layer)
+    steps = _shown_steps(trajectory, layer)
     read = {step: _read(material, trajectory.run, step).get(layer) for step in steps}
     bars = {step: {name: positive(d) for name, d in d.items()} for step, d in read.items() if d}
     if len(bars) < 2 or any("H0" not in d for d in bars.values()):
@@ -59,19 +59,20 @@ def diagrams(material: Material) -> Drawn | None:
         axes.set(xlabel="birth")
         axes.locator_params(nbins=4)
     panels[0, 0].set_ylabel("death")
-    panels[1, 0].set_ylabel(f"bars, longest {LONGEST}")
+    panels[1, 0].set_ylabel(f"bars, longest {MAX_BARS}")
     figure.supxlabel("filtration value (distance between rows)", fontsize=LABEL)
     handles, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
-    told = "; ".join(summary(step, of_step) for step, of_step in bars.items())
+    summary = "; ".join(diagram_summary(step, of_step) for step, of_step in bars.items())
     first, *_, last = (of_step["H0"] for of_step in bars.values())
     change = percent(float((first[:, 1] - first[:, 0]).sum()), float((last[:, 1] - last[:, 0]).sum()))
-    return Drawn(
+    return Chart(
         "diagrams",
         f"H0 total of {label} of {trajectory.run}, the layer that moved most, changes by {change} between the first "
-        f"and the last checkpoint: {told}. First checkpoint, that of the largest change, last. Above: diagrams; below: "
-        f"their {LONGEST} longest bars of each dimension.",
-        f"Persistence diagrams and barcodes of layer {layer} of {trajectory.run} at {len(bars)} checkpoints: {told}.",
+        f"and the last checkpoint: {summary}. Columns: the first checkpoint, the one after the largest change, and "
+        f"the last. Above: diagrams; below: their {MAX_BARS} longest bars of each dimension.",
+        f"Persistence diagrams and barcodes of layer {layer} of {trajectory.run} at {len(bars)} checkpoints: "
+        f"{summary}.",
         figure,
     )
 
@@ -93,15 +94,15 @@ def _moves(trajectory: Trajectory) -> dict[str, float]:
     return moves
 
 
-def _telling_steps(trajectory: Trajectory, layer: str) -> list[int]:
-    """Return the first step, the one at which the layer's H0 total had changed most since the one before, the last."""
+def _shown_steps(trajectory: Trajectory, layer: str) -> list[int]:
+    """Return the first step, the step after which H0 total of the layer had changed most, and the last step."""
     total = trajectory.layers[layer][H0.feature.of_group(layer)]
     change = np.nan_to_num(np.abs(np.diff(total)))
     return sorted({int(trajectory.steps[i]) for i in (0, int(change.argmax()) + 1, -1)})
 
 
 def _read(material: Material, run: str, step: int) -> dict[str, dict[str, Diagram]]:
-    """Return the diagrams of a checkpoint; none where their file is not there."""
+    """Return the diagrams of a checkpoint; empty if their file is missing."""
     try:
         return material.diagrams(run, step, PROBE)
     except ToposcopeError:
@@ -125,16 +126,16 @@ def plot_barcode(axes: Axes, bars: dict[str, Vector]) -> None:
     """Draw the longest bars, the shortest of them lowest, H1 above H0."""
     height = 0
     for name, colour in (("H0", H0_COLOUR), ("H1", H1_COLOUR)):
-        found = bars.get(name, np.empty((0, 2)))
-        kept = found[np.argsort(found[:, 1] - found[:, 0], kind="stable")][-LONGEST:]
-        axes.hlines(height + np.arange(len(kept)), kept[:, 0], kept[:, 1], color=colour, linewidth=1)
-        height += len(kept) + 3
+        pairs = bars.get(name, np.empty((0, 2)))
+        longest = pairs[np.argsort(pairs[:, 1] - pairs[:, 0], kind="stable")][-MAX_BARS:]
+        axes.hlines(height + np.arange(len(longest)), longest[:, 0], longest[:, 1], color=colour, linewidth=1)
+        height += len(longest) + 3
     axes.set_yticks([])
     axes.grid(visible=False, axis="y")
 
 
-def summary(step: int, bars: dict[str, Vector]) -> str:
-    """Say what a checkpoint's diagrams hold."""
+def diagram_summary(step: int, bars: dict[str, Vector]) -> str:
+    """Describe a checkpoint's diagrams: total persistence of H0, the longest bar, the number of loops."""
     total, longest = (float(f(bars["H0"][:, 1] - bars["H0"][:, 0])) if len(bars["H0"]) else 0 for f in (np.sum, np.max))
     loops = f", {len(bars['H1'])} loops" if "H1" in bars else ""
     return f"step {step:,}: H0 total {number(total)}, longest bar {number(longest)}{loops}"
@@ -151,7 +152,8 @@ class Curves:
     counts : ndarray, shape (m, n)
         By filtration value and checkpoint.
     middle : ndarray, shape (n,)
-        Where half of the components have merged (the median death), or the mean value at which loops are alive.
+        The value by which half of the components have merged (the median death), or the mean value at which loops are
+        alive.
     """
 
     at: Vector
@@ -159,14 +161,14 @@ class Curves:
     middle: Vector
 
 
-def crocker(material: Material) -> Drawn | None:
-    """Draw Betti curves over training, of distances as they are and divided by each layer's weight norm."""
-    found = [t for t in material.trajectories if len(t.steps) > 2 and t.layers]
-    if PROBE not in material.labels.get_column("label") or not found:
+def crocker_chart(material: Material) -> Chart | None:
+    """Draw Betti curves over training, of distances and of distances divided by each layer's weight norm."""
+    trajectories = [t for t in material.trajectories if len(t.steps) > 2 and t.layers]
+    if PROBE not in material.labels.get_column("label") or not trajectories:
         return None
-    trajectory = largest(found, material.runs)
+    trajectory = largest_run(trajectories, material.runs)
     n = len(trajectory.steps)
-    steps = trajectory.steps[np.unique(np.linspace(0, n - 1, min(n, MOST_CHECKPOINTS)).round().astype(int))]
+    steps = trajectory.steps[np.unique(np.linspace(0, n - 1, min(n, MAX_CHECKPOINTS)).round().astype(int))]
     read = {int(step): d for step in steps if (d := _read(material, trajectory.run, int(step)))}
     if len(read) < 3:
         return None
@@ -190,19 +192,19 @@ def crocker(material: Material) -> Drawn | None:
             row[-1].images[0], ax=list(row), label="components" if dimension == 0 else "loops", pad=0.02, aspect=15
         )
         row[0].set_ylabel(f"H{dimension}: distance")
-    panels[0, 0].set_title("as it is")
+    panels[0, 0].set_title("undivided")
     if len(scales) > 1:
         panels[0, 1].set_title("divided by the layer's\nweight norm")
     for axes in panels[-1]:
         axes.set_xlabel("training step")
-    training = Training([trajectory], material.findings)
+    training = TrainingAxis([trajectory], material.findings)
     marks = "".join(sorted({training.mark_suspects(axes) for axes in panels[-1]}))
-    told = told_of_middles(middles, trajectory.run)
-    return Drawn(
+    summary = describe_middles(middles, trajectory.run)
+    return Chart(
         "crocker",
-        f"{told} Betti numbers, summed over layers, at {len(read)} of {n} checkpoints; white line: the distance at "
+        f"{summary} Betti numbers, summed over layers, at {len(read)} of {n} checkpoints; white line: the distance at "
         f"which half of the components have merged (H0), or the mean distance at which loops are alive (H1).{marks}",
-        f"CROCKER plot of {trajectory.run}: Betti numbers by filtration value and training step. {told}",
+        f"CROCKER plot of {trajectory.run}: Betti numbers by filtration value and training step. {summary}",
         figure,
     )
 
@@ -219,8 +221,8 @@ def betti_curves(
         )
     deaths = [np.concatenate([np.empty(0), *(d.pairs[d.lifetimes > 0, 1] for d in cloud)]) for cloud in clouds]
     every = np.concatenate(deaths)
-    at = np.linspace(0, float(np.quantile(every, 0.995)) if len(every) else 1.0, GRID)
-    summed = [np.sum([np.zeros(GRID), *(betti_curve(d, at) for d in cloud)], axis=0) for cloud in clouds]
+    at = np.linspace(0, float(np.quantile(every, 0.995)) if len(every) else 1.0, N_VALUES)
+    summed = [np.sum([np.zeros(N_VALUES), *(betti_curve(d, at) for d in cloud)], axis=0) for cloud in clouds]
     counts = np.array(summed, dtype=np.float64).T
     if name == "H0":
         middle = np.array([np.median(d) if len(d) else np.nan for d in deaths])
@@ -237,8 +239,8 @@ def _crocker_panel(axes: Axes, steps: NDArray[np.int64], curves: Curves) -> None
     axes.grid(visible=False)
 
 
-def told_of_middles(middles: dict[tuple[int, bool], Vector], run: str, scale: str = "weight norm") -> str:
-    """Say how far the curves moved, and how much of it is left once the scale is divided out."""
+def describe_middles(middles: dict[tuple[int, bool], Vector], run: str, scale: str = "weight norm") -> str:
+    """Describe how far the curves moved, before and after division by the scale."""
     parts = []
     for dimension, what in (
         (0, "the distance at which half of the components have merged"),

@@ -10,21 +10,21 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.intervals import band
 from toposcope.logs import Log
-from toposcope.report.figures.drawn import COLOURS, FAINT, INK, SMALL, SOFT, Drawn, legend, new_figure
+from toposcope.report.figures.chart import COLOURS, FAINT, INK, SMALL, SOFT, Chart, legend, new_figure
 from toposcope.report.rendering import PLACES
 from toposcope.typing import Vector
 
 MAX_SIBLINGS = 12
-BINS = 250
-"""Of steps, where more were logged; a line is the median of each."""
-EARLY = 0.25
-"""Share of what was seen that may lie above the figure: the first fall would hide the rest."""
+MAX_POINTS = 250
+"""Longer logs are drawn as the median of each of this many bins of steps."""
+EARLY_SHARE = 0.25
+"""Share of the steps seen that may lie above the figure: the first fall would hide the rest."""
 SEEN, PREDICTED = COLOURS[0], COLOURS[1]
-APART = 0.052
-"""Of the height of the panel, between two names at its right."""
+MIN_LABEL_GAP = 0.052
+"""Distance between two names at the right of the panel, as a share of its height."""
 
 
-def forecast(report: ForecastReport) -> Drawn:
+def forecast_chart(report: ForecastReport) -> Chart:
     """Draw the loss seen, the predicted curve with its band, siblings, and the end of each forecaster."""
     figure = new_figure(5.2)
     loss, rate = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -60,18 +60,20 @@ def forecast(report: ForecastReport) -> Drawn:
         _ends(loss, report, bottom, top)
     _rate(rate, report)
     legend(figure, loss, columns=3)
-    drawn = "Solid: what was seen"
-    if len(log.steps) > BINS:
-        drawn += ", medians over steps; faint: single rows"
+    legend_text = "Solid: what was seen"
+    if len(log.steps) > MAX_POINTS:
+        legend_text += ", medians over steps; faint: single rows"
     if default is not None:
-        drawn += "; dashed: the default forecast with its 90% band; at the right, the end of each forecaster"
+        legend_text += "; dashed: the default forecast with its 90% band; at the right, the end of each forecaster"
     if siblings:
         which = f"the {len(siblings)} of {len(report.siblings)} siblings nearest" if _some(report) else "siblings"
-        drawn += f"; thin: {which}, stretched to the same length"
+        legend_text += f"; thin: {which}, stretched to the same length"
     below = "Below: the learning rate as a share of its peak, warm-up left out."
     headline = report.headline()
     headline = f"{headline[:1].upper()}{headline[1:]}."
-    return Drawn("forecast", f"{headline} {drawn}. {below}", f"Loss over training steps. {headline} {below}", figure)
+    return Chart(
+        "forecast", f"{headline} {legend_text}. {below}", f"Loss over training steps. {headline} {below}", figure
+    )
 
 
 def _some(report: ForecastReport) -> bool:
@@ -95,16 +97,16 @@ def _nearest(report: ForecastReport) -> list[LoggedRun]:
 def _smooth(log: Log) -> tuple[Vector, Vector]:
     """Return steps and losses; of many, the median of each of 250 bins, which no spike moves."""
     steps = log.steps.astype(np.float64)
-    if len(steps) <= BINS:
+    if len(steps) <= MAX_POINTS:
         return steps, log.loss
-    parts = np.array_split(np.arange(len(steps)), BINS)
+    parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
     return np.array([steps[p].mean() for p in parts]), np.array([np.median(log.loss[p]) for p in parts])
 
 
 def _limits(report: ForecastReport) -> tuple[float, float]:
     """Return the ends of the vertical axis: the forecasts, the band, and what was seen but for its first quarter."""
     steps, values = _smooth(report.log)
-    late = values[steps >= EARLY * steps[-1]]
+    late = values[steps >= EARLY_SHARE * steps[-1]]
     shown = [float(late.min()), float(late.max())]
     if report.results is not None and report.default is not None:
         default = report.default
@@ -145,7 +147,7 @@ def _ends(axes: Axes, report: ForecastReport, bottom: float, top: float) -> None
 
 def _apart(wanted: Vector) -> Vector:
     """Move ascending places in [0, 1] apart, as little as may be, and keep their order."""
-    gaps = APART * np.arange(len(wanted))
+    gaps = MIN_LABEL_GAP * np.arange(len(wanted))
     # isotonic regression of the places less the gaps: pools of neighbours share their mean
     pools: list[list[float]] = []
     for value in wanted - gaps:

@@ -9,14 +9,14 @@ from toposcope.forecasting.scaling.frontier import by_law
 from toposcope.forecasting.scaling.isoflop import IsoFlop, budgets_of, isoflops
 from toposcope.forecasting.scaling.planner import Interval, Plan
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
-from toposcope.report.figures.drawn import COLOURS, INK, MARKERS, STYLE, Drawn, legend, new_figure, number
+from toposcope.report.figures.chart import COLOURS, INK, MARKERS, STYLE, Chart, legend, new_figure, number
 from toposcope.report.ticks import plain_or_power, power_of_ten
 
-CURVES = 5
+N_CURVES = 5
 HEIGHT = 4.4
 
 
-def isoflop(fitted: FittedScalingLaw, planned: Plan | None = None) -> Drawn:
+def isoflop_chart(fitted: FittedScalingLaw, planned: Plan | None = None) -> Chart:
     """Draw the loss over parameters at a few budgets, with its band, the points near them, and the best sizes.
 
     Parameters
@@ -25,16 +25,16 @@ def isoflop(fitted: FittedScalingLaw, planned: Plan | None = None) -> Drawn:
     planned : Plan, optional
         Whose budget is drawn beside those of the points.
     """
-    budgets = list(budgets_of(fitted.points, CURVES - (planned is not None)))
+    budgets = list(budgets_of(fitted.points, N_CURVES - (planned is not None)))
     curves = sorted(isoflops(fitted, [*budgets, *([planned.budget_flops] if planned else [])]), key=_budget)
     with mpl.rc_context(STYLE):
         figure = new_figure(HEIGHT)
         axes = figure.subplots()
         for curve, colour, marker in zip(curves, COLOURS, MARKERS, strict=False):
-            mine = planned is not None and _budget(curve) == planned.budget_flops
-            label = f"C = {_powers(_budget(curve))}" + (" (planned)" if mine else "")
+            is_planned = planned is not None and _budget(curve) == planned.budget_flops
+            label = f"C = {_powers(_budget(curve))}" + (" (planned)" if is_planned else "")
             axes.fill_between(curve.N, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(curve.N, curve.loss, color=colour, label=label, linewidth=2 if mine else None)
+            axes.plot(curve.N, curve.loss, color=colour, label=label, linewidth=2 if is_planned else None)
             near = curve.points
             axes.plot(near.N, near.loss, color=colour, marker=marker, linestyle="none", markersize=4.5, alpha=0.8)
         best = [curve.best for curve in curves]
@@ -45,14 +45,14 @@ def isoflop(fitted: FittedScalingLaw, planned: Plan | None = None) -> Drawn:
         axes.set(xscale="log", xlabel="parameters N", ylabel="loss (nats)")
         _ticks(axes, curves)
         legend(figure, axes)
-    told, drawn = _answer(fitted, planned), _drawn(curves)
+    summary, legend_text = _summary(fitted, planned), _legend_text(curves)
     alt = (
         f"Loss against parameters, one U-shaped curve for each of {len(curves)} budgets; the lowest places move right."
     )
-    return Drawn("isoflop", f"{told} {drawn}", f"{alt} {told}", figure)
+    return Chart("isoflop", f"{summary} {legend_text}", f"{alt} {summary}", figure)
 
 
-def _answer(fitted: FittedScalingLaw, planned: Plan | None) -> str:
+def _summary(fitted: FittedScalingLaw, planned: Plan | None) -> str:
     exponent = by_law(fitted).a
     grows = f"Compute-optimal parameters grow as C^{_with_interval(exponent)}."
     if planned is None:
@@ -67,7 +67,7 @@ def _answer(fitted: FittedScalingLaw, planned: Plan | None) -> str:
     return text
 
 
-def _drawn(curves: list[IsoFlop]) -> str:
+def _legend_text(curves: list[IsoFlop]) -> str:
     shown = sum(len(curve.points) for curve in curves)
     points = (
         f"markers are the {shown} points within a factor of 1.2 of a budget" if shown else "no point is near a budget"

@@ -9,22 +9,22 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from toposcope.analysis.trajectories import WEIGHT_NORM, Features, Trajectory
-from toposcope.report.figures.drawn import (
-    Drawn,
-    Training,
-    Vector,
-    chosen,
+from toposcope.report.figures.chart import (
+    Chart,
+    TrainingAxis,
+    choose_runs,
     new_figure,
     percent,
     signed,
 )
 from toposcope.report.headline import H0, NP
 from toposcope.report.material import Material
+from toposcope.typing import Vector
 
 BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
-MOST_LABELS = 20
-MOST_PANELS = 4
-COLUMNS = 240
+MAX_LABELS = 20
+MAX_PANELS = 4
+N_COLUMNS = 240
 """Columns of a heat map whose checkpoints are not evenly spaced."""
 
 
@@ -38,12 +38,12 @@ class Quantity:
 
     def of(self, trajectory: Trajectory) -> dict[str, Vector]:
         """Return the change since the first checkpoint by layer; layers without it are absent."""
-        found = {}
+        changes = {}
         for layer in in_order(trajectory):
             values = self._values(trajectory.layers[layer], layer)
             if values is not None and np.isfinite(values[0]) and np.isfinite(values).sum() > 1:
-                found[layer] = (100 * (values / values[0] - 1)) if self.in_percent else values - values[0]
-        return found
+                changes[layer] = (100 * (values / values[0] - 1)) if self.in_percent else values - values[0]
+        return changes
 
     def text(self, change: float) -> str:
         """Write a change."""
@@ -66,15 +66,15 @@ NP_CHANGE = Quantity("mean neural persistence", "change of mean\nneural persiste
 H0_CHANGE = Quantity("H0 total / weight norm", "change of H0 total /\nweight norm, %", in_percent=True)
 
 
-def layers(material: Material) -> Drawn | None:
+def layer_heat_maps(material: Material) -> Chart | None:
     """Draw how far each layer has moved since the first checkpoint."""
-    found = [t for t in material.trajectories if len(t.steps) > 1 and (NP_CHANGE.of(t) or H0_CHANGE.of(t))]
-    if not found:
+    trajectories = [t for t in material.trajectories if len(t.steps) > 1 and (NP_CHANGE.of(t) or H0_CHANGE.of(t))]
+    if not trajectories:
         return None
-    quantities = [q for q in (NP_CHANGE, H0_CHANGE) if any(q.of(t) for t in found)]
-    shown, left_out = chosen(found, material.runs, MOST_PANELS)
-    one_axis = Training(shown, material.findings).in_steps
-    heights = [(0.4 if one_axis else 0.65) + 0.145 * min(MOST_LABELS, len(t.layers)) for t in shown]
+    quantities = [q for q in (NP_CHANGE, H0_CHANGE) if any(q.of(t) for t in trajectories)]
+    shown, left_out = choose_runs(trajectories, material.runs, MAX_PANELS)
+    one_axis = TrainingAxis(shown, material.findings).in_steps
+    heights = [(0.4 if one_axis else 0.65) + 0.145 * min(MAX_LABELS, len(t.layers)) for t in shown]
     figure = new_figure(sum(heights) + 1.2)
     panels = figure.subplots(
         len(shown), len(quantities), squeeze=False, height_ratios=heights, sharex="col" if one_axis else False
@@ -97,12 +97,13 @@ def layers(material: Material) -> Drawn | None:
     marks = ""
     for row, trajectory in zip(panels, shown, strict=True):
         for axes in row:
-            marks = Training([trajectory], material.findings).mark_suspects(axes) or marks
-    told = " ".join(_told(quantity, found) for quantity in quantities)
-    return Drawn(
+            marks = TrainingAxis([trajectory], material.findings).mark_suspects(axes) or marks
+    summary = " ".join(_describe(quantity, trajectories) for quantity in quantities)
+    return Chart(
         "layers",
-        f"{told} Colour: change since the first checkpoint, a row a layer from the first to the last.{left_out}{marks}",
-        f"Heat maps of layer by training step, a row of panels for each of {len(shown)} runs. {told}",
+        f"{summary} Colour: change since the first checkpoint; rows: layers, from the first to the last.{left_out}"
+        f"{marks}",
+        f"Heat maps of layer by training step, a row of panels for each of {len(shown)} runs. {summary}",
         figure,
     )
 
@@ -115,7 +116,7 @@ def _heat_map(axes: Axes, trajectory: Trajectory, changes: dict[str, Vector], li
     image, extent = on_even_steps(trajectory.steps, np.array([changes[name] for name in names]))
     axes.imshow(image, aspect="auto", vmin=limits[0], vmax=limits[1], extent=(*extent, len(names) - 0.5, -0.5))
     labels = short_names(names, trajectory.roles)
-    every = -(-len(names) // MOST_LABELS)
+    every = -(-len(names) // MAX_LABELS)
     axes.set_yticks(range(0, len(names), every), labels[::every])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
@@ -140,7 +141,7 @@ def on_even_steps(steps: NDArray[np.int64], rows: Vector) -> tuple[Vector, tuple
     if len(gaps) and (gaps == gaps[0]).all():
         half = gaps[0] / 2
         return rows, (float(steps[0] - half), float(steps[-1] + half))
-    at = np.linspace(steps[0], steps[-1], COLUMNS)
+    at = np.linspace(steps[0], steps[-1], N_COLUMNS)
     nearest = np.abs(at[:, None] - steps).argmin(axis=1)
     return rows[:, nearest], (float(steps[0]), float(steps[-1]))
 
@@ -166,10 +167,10 @@ def short_names(names: list[str], roles: dict[str, str]) -> list[str]:
     return [label if counts[label] == 1 else name[-18:] for label, name in zip(labels, names, strict=True)]
 
 
-def _told(quantity: Quantity, found: list[Trajectory]) -> str:
-    """Say which layers moved most and least, and when the first of them had come half of its way."""
+def _describe(quantity: Quantity, trajectories: list[Trajectory]) -> str:
+    """Say which layers moved most and least, and when the one that moved most had changed by half as much."""
     ends = []
-    for trajectory in found:
+    for trajectory in trajectories:
         changes = quantity.of(trajectory)
         labels = dict(zip(changes, short_names(list(changes), trajectory.roles), strict=True))
         for layer, values in changes.items():
@@ -178,15 +179,15 @@ def _told(quantity: Quantity, found: list[Trajectory]) -> str:
     if not ends:
         return ""
     ends.sort(key=lambda end: abs(end[3][-1]))
-    (run_least, least, _, still), (run_most, most, steps, moved) = ends[0], ends[-1]
-    half = int(steps[np.argmax(np.abs(moved) >= abs(moved[-1]) / 2)])
-    roles = Counter(_most_moved_role(quantity, t) for t in found if quantity.of(t))
+    (run_least, least, _, smallest), (run_most, most, steps, largest) = ends[0], ends[-1]
+    half = int(steps[np.argmax(np.abs(largest) >= abs(largest[-1]) / 2)])
+    roles = Counter(_most_moved_role(quantity, t) for t in trajectories if quantity.of(t))
     role, count = roles.most_common(1)[0]
     return (
         f"{quantity.name[0].upper()}{quantity.name[1:]} has moved most by the last checkpoint in {most} of "
         f"{run_most.run} "
-        f"({quantity.text(moved[-1])}, half of it by step {half:,}), least in {least} of {run_least.run} "
-        f"({quantity.text(still[-1])}); by role, most in {role} in {count} of {len(list(found))} runs."
+        f"({quantity.text(largest[-1])}, half of it by step {half:,}), least in {least} of {run_least.run} "
+        f"({quantity.text(smallest[-1])}); by role, most in {role} in {count} of {len(list(trajectories))} runs."
     )
 
 

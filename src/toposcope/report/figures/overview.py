@@ -1,35 +1,43 @@
-"""One figure for those who look at one."""
+"""The study at a glance: the loss, two topological features and their correlations with the loss."""
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.report.figures.correlation import of_network, strongest
-from toposcope.report.figures.drawn import Drawn, Training, chosen, legend, logarithmic_if_wide, looks, new_figure
+from toposcope.report.figures.chart import (
+    Chart,
+    TrainingAxis,
+    choose_runs,
+    legend,
+    logarithmic_if_wide,
+    new_figure,
+    run_styles,
+)
+from toposcope.report.figures.correlation import describe_feature, of_network
 from toposcope.report.headline import H0, NP, TARGETS, TRAJECTORIES
 from toposcope.report.material import Material
 
-MARKS = 8
-"""On a line, about; the panels are small."""
+MARKERS_PER_LINE = 8
+"""Approximate number of markers on a line; the panels are small."""
 SHORT = {"neural_persistence np_mean": "NP", "rips H0.total": "H0", "rips H1.total": "H1"}
 
 
-def overview(material: Material) -> Drawn | None:
-    """Draw loss, neural persistence, H0 total, and what they have to do with each other."""
+def overview_chart(material: Material) -> Chart | None:
+    """Draw loss, neural persistence and H0 total over training, and their correlations with the loss."""
     found = [t for t in material.trajectories if t.targets and {NP.feature, H0.feature} <= t.features.keys()]
     rows = of_network(material).filter(pl.col("feature").is_in([h.key for h in TRAJECTORIES]))
     if not found or not len(rows):
         return None
-    shown, left_out = chosen(found, material.runs)
+    shown, left_out = choose_runs(found, material.runs)
     figure = new_figure(5.4)
     panels = figure.subplots(2, 2)
-    training = Training(shown, material.findings)
-    for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
+    training = TrainingAxis(shown, material.findings)
+    for trajectory, (colour, marker) in zip(shown, run_styles(), strict=False):
         for axes, values in zip(panels.flat, _series(trajectory), strict=False):
             axes.plot(
                 training.of(trajectory.run, trajectory.steps), values, color=colour, marker=marker, markersize=4.5,
-                markevery=max(1, len(values) // MARKS), label=trajectory.run,
+                markevery=max(1, len(values) // MARKERS_PER_LINE), label=trajectory.run,
             )  # fmt: skip
     target = TARGETS[next(iter(shown[0].targets))]
     for axes, title in zip(
@@ -42,20 +50,20 @@ def overview(material: Material) -> Drawn | None:
     last = panels[1, 1]
     for place, headline in enumerate(TRAJECTORIES):
         for offset, trajectory, (colour, marker) in zip(
-            np.linspace(-0.1, 0.1, len(shown)), shown, looks(), strict=False
+            np.linspace(-0.1, 0.1, len(shown)), shown, run_styles(), strict=False
         ):
-            mine = rows.filter(run=trajectory.run, feature=headline.key)
-            _before_and_after(last, place + offset, mine, colour, marker)
+            row = rows.filter(run=trajectory.run, feature=headline.key)
+            _before_and_after(last, place + offset, row, colour, marker)
     last.axhline(0, color="black", linewidth=0.8)
     last.set(ylim=(-1.05, 1.05), xlim=(-0.5, len(TRAJECTORIES) - 0.5))
     last.set_xticks(range(len(TRAJECTORIES)), [SHORT[h.key] for h in TRAJECTORIES])
     last.set_xlabel("filled: alone, hollow: given step")
     logarithmic_if_wide(panels[1, 0])
     legend(figure, panels[0, 0])
-    parts = [f"{h.name}: {told}" for h in TRAJECTORIES if (told := strongest(rows, h.key))]
-    return Drawn(
+    parts = [f"{h.name}: {description}" for h in TRAJECTORIES if (description := describe_feature(rows, h.key))]
+    return Chart(
         "overview",
-        f"What topology tells of the loss: {'; '.join(parts)}. Loss, neural persistence and H0 total over training, "
+        f"Topology and the loss: {'; '.join(parts)}. Loss, neural persistence and H0 total over training, "
         f"and Spearman's rho with the loss alone (filled) and given the step (hollow).{left_out}",
         "Four panels: loss, mean neural persistence and H0 total against training step, and correlations. "
         f"{'; '.join(parts)}.",

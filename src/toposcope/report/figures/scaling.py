@@ -6,17 +6,17 @@ from matplotlib.axes import Axes
 
 from toposcope.analysis.scaling import sizes_of_complete
 from toposcope.analysis.trajectories import TEXT_LOSS
-from toposcope.report.figures.drawn import Drawn, legend, looks, new_figure, signed
-from toposcope.report.headline import TARGETS, TRAJECTORIES, headlines_of, ranked
+from toposcope.report.figures.chart import Chart, legend, new_figure, run_styles, signed
+from toposcope.report.headline import TARGETS, TRAJECTORIES, describe_rank_test, headlines_of
 from toposcope.report.material import Material
 from toposcope.report.text_losses import TextLosses
 
-MOST_TICKS = 4
-MOST_NAMED = 12
-"""Runs in a legend, at most."""
+MAX_TICKS = 4
+MAX_LEGEND_RUNS = 12
+"""With more runs than this there is no legend."""
 
 
-def scaling(material: Material) -> Drawn | None:
+def scaling_chart(material: Material) -> Chart | None:
     """Draw final values against the number of parameters, with their power laws."""
     laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
     targets = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(material).tokens_differ)]
@@ -33,7 +33,7 @@ def scaling(material: Material) -> Drawn | None:
     complete = [t for t in material.trajectories if t.run in sizes]
     for axes, (quantity, label, _) in zip(panels.flat, wanted, strict=False):
         law = laws[quantity]
-        for trajectory, (colour, marker) in zip(complete, looks(), strict=False):
+        for trajectory, (colour, marker) in zip(complete, run_styles(), strict=False):
             values = trajectory.named_values()
             value = values[quantity][-1] if quantity in values else np.nan
             axes.plot(
@@ -47,29 +47,30 @@ def scaling(material: Material) -> Drawn | None:
         _plain_ticks(axes, sorted(set(sizes.values())))
     for axes in panels.flat[len(wanted) :]:
         axes.set_axis_off()
-    if len(complete) <= MOST_NAMED:
+    if len(complete) <= MAX_LEGEND_RUNS:
         legend(figure, panels.flat[0])
     n_sizes = laws[wanted[0][0]]["n_sizes"]
-    told = "; ".join(_told(laws[quantity], name) for quantity, _, name in wanted)
-    return Drawn(
+    summary = "; ".join(_describe(laws[quantity], name) for quantity, _, name in wanted)
+    return Chart(
         "scaling",
-        f"{told}. Dashed: power law in the number of parameters N over {n_sizes} sizes.",
-        f"Final loss and topology against the number of parameters, both axes logarithmic. {told}.",
+        f"{summary}. Dashed: power law in the number of parameters N over {n_sizes} sizes.",
+        f"Final loss and topology against the number of parameters, both axes logarithmic. {summary}.",
         figure,
     )
 
 
-def _told(law: dict[str, float], name: str) -> str:
+def _describe(law: dict[str, float], name: str) -> str:
     interval = ""
     if np.isfinite(law["low"]):
         interval = f", interval {signed(law['low'], 3)} to {signed(law['high'], 3)}"
-    return f"{name} goes as N^{signed(law['exponent'], 3)} (R² {law['r_squared']:.3f}{interval}; {ranked(law)})"
+    power = f"N^{signed(law['exponent'], 3)}"
+    return f"{name} scales as {power} (R² {law['r_squared']:.3f}{interval}; {describe_rank_test(law)})"
 
 
 def _plain_ticks(axes: Axes, sizes: list[int]) -> None:
     """Mark sizes that were run, and a few round values, where powers of ten would be too far apart."""
     # Labels of sizes nearer than a sixth of the axis would run into each other.
-    apart = np.log(sizes[-1] / sizes[0]) / MOST_TICKS if len(sizes) > 1 else 0.0
+    apart = np.log(sizes[-1] / sizes[0]) / MAX_TICKS if len(sizes) > 1 else 0.0
     marked = sizes[:1]
     for size in sizes[1:]:
         if np.log(size / marked[-1]) >= apart:

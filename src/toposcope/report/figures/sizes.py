@@ -10,24 +10,24 @@ from matplotlib.ticker import NullLocator
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.wording import joined
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.figures.drawn import Drawn, logarithmic_if_wide, looks, new_figure
+from toposcope.report.figures.chart import Chart, logarithmic_if_wide, new_figure, run_styles
 from toposcope.report.headline import TRAJECTORIES, Headline, headlines_of
 from toposcope.report.material import Material
 from toposcope.report.ticks import power_of_ten
 
 OF_STATES = ("rankme", "H0.total", "H1.total")
-SAME = 1e-6
+MAX_RATIO_SPREAD = 1e-6
 CLOCKS = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats)"}
-MOST_FEATURES = 3
-MOST_RUNS = 6
+MAX_FEATURES = 3
+MAX_RUNS = 6
 
 
-def cross_size(material: Material) -> Drawn | None:
-    """Draw a few features of all sizes, matched by step, tokens and loss."""
+def cross_size_chart(material: Material) -> Chart | None:
+    """Draw a few features of runs of all sizes, matched by step, tokens and loss."""
     known = material.tables["matched"].filter(pl.col("value").is_finite())
     present = set(known.get_column("feature"))
     headlines = [h for h in (*headlines_of(material.trajectories, OF_STATES), *TRAJECTORIES) if h.key in present]
-    headlines = headlines[:MOST_FEATURES]
+    headlines = headlines[:MAX_FEATURES]
     wanted = known.filter(pl.col("feature").is_in([h.key for h in headlines])).get_column("by").unique()
     same = _tokens_are_steps(material.trajectories)
     clocks = [by for by in CLOCKS if by in wanted and not (same and by == "tokens")]
@@ -35,14 +35,16 @@ def cross_size(material: Material) -> Drawn | None:
         return None
     sizes = dict(known.select("run", "n_parameters").unique(maintain_order=True).iter_rows())
     runs = sorted(sizes, key=lambda run: (sizes[run], run))
-    kept = [runs[i] for i in np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))]
+    shown_runs = [
+        runs[i] for i in np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MAX_RUNS)).round().astype(int))
+    ]
     figure = new_figure(1.8 * len(headlines) + 0.8)
     panels = figure.subplots(len(headlines), len(clocks), sharex="col", sharey="row", squeeze=False)
     for row, headline in zip(panels, headlines, strict=True):
         for axes, by in zip(row, clocks, strict=True):
-            mine = known.filter(feature=headline.key, by=by)
-            for run, (colour, marker) in zip(kept, looks(), strict=False):
-                rows = mine.filter(run=run).sort("level")
+            panel_rows = known.filter(feature=headline.key, by=by)
+            for run, (colour, marker) in zip(shown_runs, run_styles(), strict=False):
+                rows = panel_rows.filter(run=run).sort("level")
                 axes.plot(rows["level"], rows["value"], color=colour, marker=marker, label=run)
             spread = _spread(material.tables["collapse"], headline.key, by)
             axes.set_title("" if spread is None else f"spread {spread:.2f}")
@@ -53,30 +55,30 @@ def cross_size(material: Material) -> Drawn | None:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
     compared = material.tables["collapse"].filter(pl.col("by").is_in(clocks))
-    told = " ".join(filter(None, (told_of_collapse(compared), _of_headlines(compared, headlines))))
-    tokens = " All runs see equally many tokens a step: equal tokens are equal steps." if same else ""
-    left_out = f" Drawn: {len(kept)} of {len(runs)} runs." if len(kept) < len(runs) else ""
-    return Drawn(
+    summary = " ".join(filter(None, (describe_collapse(compared), _of_headlines(compared, headlines))))
+    tokens = " All runs see equally many tokens per step: equal tokens are equal steps." if same else ""
+    left_out = f" Drawn: {len(shown_runs)} of {len(runs)} runs." if len(shown_runs) < len(runs) else ""
+    return Chart(
         "cross_size",
-        f"{told} Spread: the scatter over runs at equal {joined(clocks)}, as a share of the "
+        f"{summary} Spread: the scatter over runs at equal {joined(clocks)}, as a share of the "
         f"whole scatter; 0 where sizes coincide, about 1 where they have nothing in common.{tokens}{left_out}",
-        f"Features of {len(kept)} runs of different size, a column each for equal {joined(clocks)}, a "
-        f"line a run. {told}",
+        f"Features of {len(shown_runs)} runs of different size, one column each for equal {joined(clocks)}, one "
+        f"line per run. {summary}",
         figure,
     )
 
 
 def _tokens_are_steps(found: Sequence[Trajectory]) -> bool:
-    """Tell whether all runs see equally many tokens a step, so that equal tokens are equal steps."""
+    """Return whether all runs see equally many tokens per step, so that equal tokens are equal steps."""
     if not found:
         return False
     ratios = np.concatenate([t.tokens[t.steps > 0] / t.steps[t.steps > 0] for t in found])
     ratios = ratios[np.isfinite(ratios)]
-    return bool(len(ratios)) and bool(np.ptp(ratios) <= SAME * ratios[0])
+    return bool(len(ratios)) and bool(np.ptp(ratios) <= MAX_RATIO_SPREAD * ratios[0])
 
 
-def told_of_collapse(collapse: pl.DataFrame) -> str:
-    """Say by which clock topological features of different sizes lie nearest, and how often."""
+def describe_collapse(collapse: pl.DataFrame) -> str:
+    """Describe by which clock topological features of different sizes lie nearest, and how often."""
     topology = collapse.filter(pl.col("kind") == TOPOLOGY, pl.col("spread").is_finite())
     compared = topology.filter(pl.col("by").n_unique().over("feature") > 1)
     if not len(compared):
@@ -85,10 +87,10 @@ def told_of_collapse(collapse: pl.DataFrame) -> str:
     counts = dict(best.group_by("by").len().iter_rows())
     order = sorted(CLOCKS, key=lambda by: -counts.get(by, 0))
     first, *rest = [f"equal {by} for {counts[by]}" for by in order if counts.get(by)]
-    told = f"; at {joined(rest)}" if rest else ""
+    others = f"; at {joined(rest)}" if rest else ""
     median = dict(compared.group_by("by").agg(pl.col("spread").median()).iter_rows())
     medians = joined([f"{median[by]:.2f} at equal {by}" for by in CLOCKS if by in median])
-    return f"Sizes lie nearest at {first} of {len(best)} topological features{told}; the median spread is {medians}."
+    return f"Sizes lie nearest at {first} of {len(best)} topological features{others}; the median spread is {medians}."
 
 
 def _spread(collapse: pl.DataFrame, feature: str, by: str) -> float | None:
@@ -97,13 +99,13 @@ def _spread(collapse: pl.DataFrame, feature: str, by: str) -> float | None:
 
 
 def _of_headlines(collapse: pl.DataFrame, headlines: list[Headline]) -> str:
-    told = []
+    parts = []
     for headline in headlines:
         spreads = {by: s for by in CLOCKS if (s := _spread(collapse, headline.key, by)) is not None}
         if spreads:
             best = min(spreads, key=lambda by: spreads[by])
-            told.append(f"{headline.name} at equal {best} ({spreads[best]:.2f})")
-    return f"Least spread: {', '.join(told)}." if told else ""
+            parts.append(f"{headline.name} at equal {best} ({spreads[best]:.2f})")
+    return f"Least spread: {', '.join(parts)}." if parts else ""
 
 
 def _axis(axes: Axes, by: str) -> None:

@@ -1,4 +1,4 @@
-"""The diagrams of the last hidden state: at chosen checkpoints, and as Betti curves over training."""
+"""Persistence diagrams of the last hidden state at chosen checkpoints, and Betti curves over training."""
 
 import numpy as np
 import polars as pl
@@ -8,25 +8,26 @@ from toposcope.analysis.trajectories import STATES, Trajectory, cloud_feature
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.probes.feature import NETWORK
+from toposcope.report.figures.chart import FAINT, LABEL, Chart, largest_run, new_figure, percent
 from toposcope.report.figures.diagrams import (
-    LONGEST,
+    MAX_BARS,
     Curves,
     betti_curves,
+    describe_middles,
+    diagram_summary,
     plot_barcode,
     plot_points,
     positive,
-    summary,
-    told_of_middles,
 )
-from toposcope.report.figures.drawn import FAINT, LABEL, Drawn, Vector, largest, new_figure, percent
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
+from toposcope.typing import Vector
 
-MOST_TICKS = 6
+MAX_TICKS = 6
 RADIUS = "rms_radius"
 
 
-def state_diagrams(material: Material) -> Drawn | None:
+def state_diagram_chart(material: Material) -> Chart | None:
     """Draw diagrams and barcodes of the last hidden state of the largest run, at three checkpoints."""
     chosen = _largest(material)
     if chosen is None:
@@ -49,25 +50,26 @@ def state_diagrams(material: Material) -> Drawn | None:
         column[0].set(xlabel="birth", title=f"step {step:,}")
         column[0].locator_params(nbins=4)
     panels[0, 0].set_ylabel("death")
-    panels[1, 0].set_ylabel(f"bars, longest {LONGEST}")
+    panels[1, 0].set_ylabel(f"bars, longest {MAX_BARS}")
     figure.supxlabel("filtration value (distance between points)", fontsize=LABEL)
     handles, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
-    told = "; ".join(summary(step, found) for step, found in bars.items())
+    summary = "; ".join(diagram_summary(step, found) for step, found in bars.items())
     first, *_, last = (float((found["H0"][:, 1] - found["H0"][:, 0]).sum()) for found in bars.values())
-    return Drawn(
+    return Chart(
         "state_diagrams",
         f"H0 total of the last hidden state of {trajectory.run} changes by {percent(first, last)} between the first "
-        f"and the last checkpoint: {told}. First checkpoint, that of the largest change, last. Above: diagrams; below: "
-        f"their {LONGEST} longest bars of each dimension. Cloud: {cloud_named(cloud, 'the last hidden state')}.",
+        f"and the last checkpoint: {summary}. Columns: the first checkpoint, the one after the largest change, and "
+        f"the last. Above: diagrams; below: their {MAX_BARS} longest bars of each dimension. "
+        f"Cloud: {cloud_named(cloud, 'the last hidden state')}.",
         f"Persistence diagrams and barcodes of the last hidden state of {trajectory.run} at {len(bars)} checkpoints: "
-        f"{told}.",
+        f"{summary}.",
         figure,
     )
 
 
-def state_crocker(material: Material) -> Drawn | None:
-    """Draw Betti curves of the last hidden state over training, as they are and divided by the cloud's radius."""
+def state_crocker_chart(material: Material) -> Chart | None:
+    """Draw Betti curves of the last hidden state over training, of distances and of distances over the radius."""
     chosen = _largest(material)
     if chosen is None:
         return None
@@ -90,19 +92,19 @@ def state_crocker(material: Material) -> Drawn | None:
         what = "components" if dimension == 0 else "loops"
         figure.colorbar(row[-1].images[0], ax=list(row), label=what, pad=0.02, aspect=15)
         row[0].set_ylabel(f"H{dimension}: distance")
-    panels[0, 0].set_title("as it is")
+    panels[0, 0].set_title("undivided")
     for axes in panels[0, 1:]:
         axes.set_title("divided by the\ncloud's radius")
     for axes in panels[-1]:
         axes.set_xlabel("checkpoint (step)")
-    told = told_of_middles(middles, trajectory.run, "radius of the cloud")
-    return Drawn(
+    summary = describe_middles(middles, trajectory.run, "radius of the cloud")
+    return Chart(
         "state_crocker",
-        f"{told} Betti numbers of the last hidden state at {len(read)} checkpoints, in their order, not to scale; "
+        f"{summary} Betti numbers of the last hidden state at {len(read)} checkpoints, in their order, not to scale; "
         "white line: the distance at which half of the components have merged (H0), or the mean distance at which "
         f"loops are alive (H1). Cloud: {cloud_named(cloud, 'the last hidden state')}.",
         f"CROCKER plot of the last hidden state of {trajectory.run}: Betti numbers by filtration value and checkpoint. "
-        f"{told}",
+        f"{summary}",
         figure,
     )
 
@@ -112,11 +114,11 @@ def _largest(material: Material) -> tuple[str, Trajectory] | None:
     cloud = next((label for label in clouds_of(material.trajectories) if label.startswith(STATES)), "")
     found = [t for t in material.trajectories if cloud in t.clouds and len(t.steps) > 1]
     found = [t for t in found if any(feature.label == cloud for feature in t.features)]
-    return (cloud, largest(found, material.runs)) if cloud and found else None
+    return (cloud, largest_run(found, material.runs)) if cloud and found else None
 
 
 def _read(material: Material, trajectory: Trajectory, steps: list[int]) -> dict[int, dict[str, Diagram]]:
-    """Return the diagrams of the last hidden state by step; none where their file is not there."""
+    """Return the diagrams of the last hidden state by step, without the steps whose file is missing."""
     label = material.labels.filter(pl.col("probe") == STATES).get_column("label")[0]
     found = {}
     for step in steps:
@@ -135,6 +137,6 @@ def _in_order(axes: Axes, steps: list[int], curves: Curves) -> None:
     axes.imshow(curves.counts, aspect="auto", origin="lower", extent=(-0.5, n - 0.5, 0, float(curves.at[-1])))
     for colour, width, line in (("white", 2.5, "-"), ("black", 1.0, "--")):
         axes.plot(range(n), curves.middle, color=colour, linewidth=width, linestyle=line)
-    ticks = np.unique(np.linspace(0, n - 1, min(n, MOST_TICKS)).round().astype(int))
+    ticks = np.unique(np.linspace(0, n - 1, min(n, MAX_TICKS)).round().astype(int))
     axes.set_xticks(ticks, [f"{steps[i]:,}" for i in ticks], rotation=45)
     axes.grid(visible=False)

@@ -1,21 +1,20 @@
-"""What moves during training: the loss, topology, groups of layers, gradients."""
+"""The loss, topology, groups of layers and gradients over training."""
 
 import numpy as np
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.wording import joined
-from toposcope.report.figures.drawn import (
-    Drawn,
-    Training,
-    Vector,
-    chosen,
+from toposcope.report.figures.chart import (
+    Chart,
+    TrainingAxis,
+    choose_runs,
     first_last,
     legend,
     logarithmic_if_wide,
-    looks,
     new_figure,
     number,
     percent,
+    run_styles,
     runs_of,
 )
 from toposcope.report.headline import (
@@ -29,26 +28,27 @@ from toposcope.report.headline import (
     Headline,
 )
 from toposcope.report.material import Material
+from toposcope.typing import Vector
 
-TURN = 0.2
-"""Share of its range that a feature goes to its highest or lowest value, and back from it, to have turned there."""
+MIN_TURN_SHARE = 0.2
+"""A feature turns at its highest or lowest value if it rises and falls by more than this share of its range there."""
 PAIRS = (
     ("attention", "mlp", "attention (solid) and MLP (dashed)"),
     ("early", "late", "early (solid) and late (dashed)"),
 )
 
 
-def losses(material: Material) -> Drawn | None:
-    """Draw how the runs trained."""
+def loss_chart(material: Material) -> Chart | None:
+    """Draw the loss of every run over training."""
     with_loss = [t for t in material.trajectories if t.targets]
     if not with_loss:
         return None
-    shown, left_out = chosen(with_loss, material.runs)
+    shown, left_out = choose_runs(with_loss, material.runs)
     figure = new_figure(3.6)
     axes = figure.subplots()
-    # What is measured at steps even in their logarithm is drawn so: hidden states are.
-    training = Training(shown, material.findings, logarithmic=any(t.clouds for t in shown))
-    for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
+    # Hidden states are measured at steps that are evenly spaced in their logarithm.
+    training = TrainingAxis(shown, material.findings, logarithmic=any(t.clouds for t in shown))
+    for trajectory, (colour, marker) in zip(shown, run_styles(), strict=False):
         rows = material.log.filter(run=trajectory.run)
         rows = rows.filter(rows.get_column("loss").is_finite())
         thin = max(1, len(rows) // 400)  # more points than pixels only make the file large
@@ -66,14 +66,14 @@ def losses(material: Material) -> Drawn | None:
         training.scale(axes)
     legend(figure, axes)
     names = joined(sorted({TARGETS[next(iter(t.targets))] for t in with_loss}))
-    ends = {t.run: found for t in with_loss if (found := first_last(_target(t))) is not None}
+    ends = {t.run: pair for t in with_loss if (pair := first_last(_target(t))) is not None}
     fell = sum(last < first for first, last in ends.values())
-    told = "; ".join(f"{t.run} {ends[t.run][1]:.3f}" for t in shown if t.run in ends)
-    return Drawn(
+    summary = "; ".join(f"{t.run} {ends[t.run][1]:.3f}" for t in shown if t.run in ends)
+    return Chart(
         "losses",
-        f"The loss fell in {runs_of(fell, len(ends))}; the {names} ended at: {told}. Marked points: {names} at each "
-        f"checkpoint; faint line: single training batches.{left_out}" + training.mark_suspects(axes),
-        f"Loss against training step, one line for each of {len(shown)} runs. Last values: {told}.",
+        f"The loss fell in {runs_of(fell, len(ends))}; the {names} ended at: {summary}. Marked points: {names} at each "
+        f"checkpoint; faint lines: single training batches.{left_out}" + training.mark_suspects(axes),
+        f"Loss against training step, one line for each of {len(shown)} runs. Last values: {summary}.",
         figure,
     )
 
@@ -82,19 +82,19 @@ def _target(trajectory: Trajectory) -> Vector:
     return next(iter(trajectory.targets.values()))
 
 
-def topology(material: Material) -> Drawn | None:
+def topology_chart(material: Material) -> Chart | None:
     """Draw the headline features over training."""
-    found = material.trajectories
-    headlines = [h for h in TRAJECTORIES if any(h.feature in t.features for t in found)]
+    trajectories = material.trajectories
+    headlines = [h for h in TRAJECTORIES if any(h.feature in t.features for t in trajectories)]
     if not headlines:
         return None
-    with_any = [t for t in found if any(h.feature in t.features for h in headlines)]
-    shown, left_out = chosen(with_any, material.runs)
+    with_any = [t for t in trajectories if any(h.feature in t.features for h in headlines)]
+    shown, left_out = choose_runs(with_any, material.runs)
     figure = new_figure(2.1 * len(headlines) + 0.7)
     panels = figure.subplots(len(headlines), 1, sharex=True, squeeze=False)[:, 0]
-    training = Training(shown, material.findings)
+    training = TrainingAxis(shown, material.findings)
     for axes, headline in zip(panels, headlines, strict=True):
-        for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
+        for trajectory, (colour, marker) in zip(shown, run_styles(), strict=False):
             # A run without this feature keeps its place in the legend.
             values = trajectory.features.get(headline.feature, np.full(len(trajectory.steps), np.nan))
             axes.plot(
@@ -105,27 +105,32 @@ def topology(material: Material) -> Drawn | None:
             logarithmic_if_wide(axes)
     panels[-1].set_xlabel(training.label)
     legend(figure, panels[0])
-    told = " ".join(_direction(headline, with_any) for headline in headlines)
+    summary = " ".join(_direction(headline, with_any) for headline in headlines)
     scales = ", on a logarithmic axis" if any(axes.get_yscale() == "log" for axes in panels) else ""
-    return Drawn(
+    return Chart(
         "topology",
-        f"{told} Exact, on every weight; totals are sums over the analysed layers{scales}.{left_out}"
+        f"{summary} Exact, on every weight; totals are sums over the analysed layers{scales}.{left_out}"
         + training.mark_suspects(panels[-1]),
-        f"{joined([h.name for h in headlines])} against training step, one line a run. {told}",
+        f"{joined([h.name for h in headlines])} against training step, one line a run. {summary}",
         figure,
     )
 
 
-def _direction(headline: Headline, found: list[Trajectory]) -> str:
-    """Say in how many runs a feature rose from the first checkpoint to the last, and by how much."""
-    ends = [pair for t in found if headline.feature in t.features if (pair := first_last(t.features[headline.feature]))]
+def _direction(headline: Headline, trajectories: list[Trajectory]) -> str:
+    """Describe in how many runs a feature rose or fell from the first checkpoint to the last, and by how much."""
+    ends = [
+        pair
+        for t in trajectories
+        if headline.feature in t.features
+        if (pair := first_last(t.features[headline.feature]))
+    ]
     if not ends:
         return f"{headline.name} is known at one checkpoint at most."
     rose = sum(last > first for first, last in ends)
     fell = sum(last < first for first, last in ends)
     low, high = (choose(ends, key=lambda pair: _ratio(*pair)) for choose in (min, max))
     by = percent(*low) if low == high else f"{percent(*low)} to {percent(*high)}"
-    turn = _turns(headline, [t for t in found if headline.feature in t.features])
+    turn = _turns(headline, [t for t in trajectories if headline.feature in t.features])
     if rose and fell:
         return (
             f"{headline.name} ends above its first value in {rose} and below it in {fell} of {len(ends)} runs ({by} "
@@ -143,41 +148,42 @@ def _direction(headline: Headline, found: list[Trajectory]) -> str:
     return f"{headline.name} is the same at the first and the last checkpoint{turn}."
 
 
-def _turns(headline: Headline, found: list[Trajectory]) -> str:
-    """Say in how many runs a feature is highest (or lowest) in between and goes back from there, and by which step."""
-    told = []
+def _turns(headline: Headline, trajectories: list[Trajectory]) -> str:
+    """Describe in how many runs a feature has an extreme in between and goes back from there, and at which step."""
+    reversals = []
     for choose, extreme, back in ((np.argmax, "highest", "falls"), (np.argmin, "lowest", "rises")):
         places = []
-        for trajectory in found:
+        for trajectory in trajectories:
             known = np.isfinite(trajectory.features[headline.feature])
             steps, values = trajectory.steps[known], trajectory.features[headline.feature][known]
             at = int(choose(values)) if len(values) else 0
-            if len(values) and (abs(values[at] - values[[0, -1]]) > TURN * np.ptp(values)).all():
+            if len(values) and (abs(values[at] - values[[0, -1]]) > MIN_TURN_SHARE * np.ptp(values)).all():
                 places.append(int(steps[at]))
         if places:
             step = f"{min(places):,}" if min(places) == max(places) else f"{min(places):,} to {max(places):,}"
-            told.append(f"in {runs_of(len(places), len(found))} it is {extreme} at step {step} and {back} after that")
-    return "".join(f"; {part}" for part in told)
+            where = runs_of(len(places), len(trajectories))
+            reversals.append(f"in {where} it is {extreme} at step {step} and {back} after that")
+    return "".join(f"; {reversal}" for reversal in reversals)
 
 
 def _ratio(first: float, last: float) -> float:
     return last / first if first > 0 else np.inf
 
 
-def groups(material: Material) -> Drawn | None:
+def layer_group_chart(material: Material) -> Chart | None:
     """Draw attention against MLP layers and early against late ones."""
-    found = [t for t in material.trajectories if any(_pair_of(t, pair, NP) for pair in PAIRS)]
-    pairs = [pair for pair in PAIRS if any(_pair_of(t, pair, NP) for t in found)]
-    if not found:
+    trajectories = [t for t in material.trajectories if any(_pair_of(t, pair, NP) for pair in PAIRS)]
+    pairs = [pair for pair in PAIRS if any(_pair_of(t, pair, NP) for t in trajectories)]
+    if not trajectories:
         return None
-    headlines = [h for h in (NP, H0) if any(_pair_of(t, pair, h) for t in found for pair in pairs)]
-    shown, left_out = chosen(found, material.runs, 3)
+    headlines = [h for h in (NP, H0) if any(_pair_of(t, pair, h) for t in trajectories for pair in pairs)]
+    shown, left_out = choose_runs(trajectories, material.runs, 3)
     figure = new_figure(2.3 * len(headlines) + 0.8)
     panels = figure.subplots(len(headlines), len(pairs), sharex=True, sharey="row", squeeze=False)
-    training = Training(shown, material.findings)
+    training = TrainingAxis(shown, material.findings)
     for row, headline in zip(panels, headlines, strict=True):
         for axes, pair in zip(row, pairs, strict=True):
-            for trajectory, (colour, _) in zip(shown, looks(), strict=False):
+            for trajectory, (colour, _) in zip(shown, run_styles(), strict=False):
                 both = _pair_of(trajectory, pair, headline)
                 for values, line in zip(both or (), ("-", "--"), strict=False):
                     label = trajectory.run if line == "-" else None
@@ -190,18 +196,18 @@ def groups(material: Material) -> Drawn | None:
     for axes in panels[-1]:
         axes.set_xlabel(training.label)
     legend(figure, panels[0, 0])
-    told = " ".join(_of_pair(found, pair, headline) for pair in pairs for headline in headlines)
-    return Drawn(
+    summary = " ".join(_of_pair(trajectories, pair, headline) for pair in pairs for headline in headlines)
+    return Chart(
         "groups",
-        f"{told} H0 totals are divided by their value at the first checkpoint.{left_out}"
+        f"{summary} H0 totals are divided by their value at the first checkpoint.{left_out}"
         + "".join(sorted({training.mark_suspects(axes) for axes in panels[-1]})),
-        f"Mean neural persistence and H0 total over training by group of layers. {told}",
+        f"Mean neural persistence and H0 total over training by group of layers. {summary}",
         figure,
     )
 
 
 def _pair_of(trajectory: Trajectory, pair: tuple[str, str, str], headline: Headline) -> tuple[Vector, Vector] | None:
-    """Return a headline of both groups, H0 relative to its first value; None where one of them has none."""
+    """Return a headline feature of both groups, H0 relative to its first value; None if either group lacks it."""
     values = [trajectory.groups.get(group, {}).get(headline.feature.of_group(group)) for group in pair[:2]]
     if any(v is None for v in values):
         return None
@@ -214,11 +220,11 @@ def _relative(values: Vector) -> Vector:
     return values / known[0] if len(known) and known[0] > 0 else np.full(len(values), np.nan)
 
 
-def _of_pair(found: list[Trajectory], pair: tuple[str, str, str], headline: Headline) -> str:
+def _of_pair(trajectories: list[Trajectory], pair: tuple[str, str, str], headline: Headline) -> str:
     """Say in how many runs the first group ends above the second, and by how much."""
     ends = [
         (first[1], second[1])
-        for t in found
+        for t in trajectories
         if (both := _pair_of(t, pair, headline)) and (first := first_last(both[0])) and (second := first_last(both[1]))
     ]
     if not ends:
@@ -233,19 +239,19 @@ def _of_pair(found: list[Trajectory], pair: tuple[str, str, str], headline: Head
     )
 
 
-def gradients(material: Material) -> Drawn | None:
-    """Draw the persistence of gradients, as it is and divided by the norm of the gradient."""
-    found = [t for t in material.trajectories if GRADIENT_H0.feature in t.features]
-    if not found:
+def gradient_chart(material: Material) -> Chart | None:
+    """Draw total persistence of gradients, and the same divided by the gradient norm."""
+    trajectories = [t for t in material.trajectories if GRADIENT_H0.feature in t.features]
+    if not trajectories:
         return None
-    headlines = [h for h in (GRADIENT_H0, GRADIENT_H1) if any(h.feature in t.features for t in found)]
-    scaled = any(GRADIENT_NORM in t.features for t in found)
-    shown, left_out = chosen(found, material.runs)
+    headlines = [h for h in (GRADIENT_H0, GRADIENT_H1) if any(h.feature in t.features for t in trajectories)]
+    scaled = any(GRADIENT_NORM in t.features for t in trajectories)
+    shown, left_out = choose_runs(trajectories, material.runs)
     figure = new_figure(2.2 * len(headlines) + 0.7)
     panels = figure.subplots(len(headlines), 1 + scaled, sharex=True, squeeze=False)
-    training = Training(shown, material.findings)
+    training = TrainingAxis(shown, material.findings)
     for row, headline in zip(panels, headlines, strict=True):
-        for trajectory, (colour, marker) in zip(shown, looks(), strict=False):
+        for trajectory, (colour, marker) in zip(shown, run_styles(), strict=False):
             values = trajectory.features.get(headline.feature, np.full(len(trajectory.steps), np.nan))
             row[0].plot(
                 training.of(trajectory.run, trajectory.steps), values, color=colour, marker=marker, label=trajectory.run
@@ -254,27 +260,27 @@ def gradients(material: Material) -> Drawn | None:
                 ratio = _divided(values, trajectory.features[GRADIENT_NORM])
                 row[1].plot(training.of(trajectory.run, trajectory.steps), ratio, color=colour, marker=marker)
         row[0].set_ylabel(headline.feature.statistic.replace(".", " ") + "\nof gradients")
-    panels[0, 0].set_title("as it is")
+    panels[0, 0].set_title("undivided")
     if scaled:
         panels[0, 1].set_title("divided by the gradient norm")
     for axes in panels[-1]:
         axes.set_xlabel(training.label)
     legend(figure, panels[0, 0])
-    told = _direction(GRADIENT_H0, found)
-    return Drawn(
+    summary = _direction(GRADIENT_H0, trajectories)
+    return Chart(
         "gradients",
-        f"{told} {_of_ratio(found)}On one fixed batch, sums over layers.{left_out}"
+        f"{summary} {_of_ratio(trajectories)}On one fixed batch, sums over layers.{left_out}"
         + "".join(sorted({training.mark_suspects(axes) for axes in panels[-1]})),
-        f"Total persistence of gradients against training step, one line a run. {told}",
+        f"Total persistence of gradients against training step, one line a run. {summary}",
         figure,
     )
 
 
-def _of_ratio(found: list[Trajectory]) -> str:
-    """Say what is left of the gradients' H0 once their size is divided out."""
+def _of_ratio(trajectories: list[Trajectory]) -> str:
+    """Describe the change of H0 of the gradients divided by their norm."""
     ratios = [
         pair
-        for t in found
+        for t in trajectories
         if GRADIENT_NORM in t.features
         if (pair := first_last(_divided(t.features[GRADIENT_H0.feature], t.features[GRADIENT_NORM])))
     ]

@@ -1,4 +1,4 @@
-"""The sections of a study's report: one file each, with its tables, charts and sentences; found by themselves.
+"""The sections of a study's report: one file each, with its tables, charts and sentences; discovered automatically.
 
 Another package adds sections by the entry point ``toposcope.sections``, a module with a `SECTION`.
 """

@@ -1,4 +1,4 @@
-"""Association of every feature with the loss, beside what could explain it; the verdict."""
+"""Association of every feature with the loss, with the controls that could explain it; the verdict."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,12 +8,16 @@ from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.wording import joined
 from toposcope.probes.feature import NETWORK
-from toposcope.report.association import full_table, legend, primary, short_table
+from toposcope.report.association_tables import full_table, legend, primary, short_table
 from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.figures.correlation import association as draw_association
-from toposcope.report.figures.correlation import partial
-from toposcope.report.figures.spectra import BLOCKS, Counts, spectral, spectral_against_topology
-from toposcope.report.headline import OF_CLOUDS, named, spoken
+from toposcope.report.figures.correlation import association_heat_map, partial_correlation_chart
+from toposcope.report.figures.spectra import (
+    BLOCKS,
+    SpectralComparisonCounts,
+    spectral_comparisons,
+    topology_against_spectra_chart,
+)
+from toposcope.report.headline import CLOUD_STATISTICS, headline_features, named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -32,7 +36,7 @@ from toposcope.study.kinds import feature_named
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show every feature with the loss, and the trend beside it."""
+    """Show the association of every feature with the loss, beside that of the step."""
     rows = primary(material).filter(pl.col("group") == NETWORK)
     short = short_table(rows)
     full = full_table("association", "Association of every feature of the network with the loss", rows)
@@ -46,7 +50,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     )
     return (
         *pictures,
-        say(f"The loss is the {targets}. The numbers after the features' own are what they have to beat."),
+        say(f"The loss is the {targets}. A feature has to do better than the step and the other clocks beside it."),
         short,
         details(
             f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
@@ -56,8 +60,8 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         ),
         details(
             "The same against the loss of the checkpoint's one batch, as published",
-            say("The loss of one batch is noise around the trend; noise is smaller against a larger model's fall."),
-            _renamed(short_table(batch), "association-batch", "Association with the loss of one batch"),
+            say("The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."),
+            _retitled(short_table(batch), "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
@@ -70,12 +74,12 @@ def _with_target(rows: pl.DataFrame, target: str) -> list[str]:
     return rows.filter(pl.col("target") == target).get_column("run").unique().to_list()
 
 
-def _renamed(found: Table | None, name: str, caption: str) -> Table | None:
-    return None if found is None else Table(name, caption, found.columns, found.rows, found.sortable)
+def _retitled(content: Table | None, name: str, caption: str) -> Table | None:
+    return None if content is None else Table(name, caption, content.columns, content.rows, content.sortable)
 
 
 def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
-    """Ask whether a feature's correlation is stronger than the step's."""
+    """Compare each feature's correlation with the loss with that of the step."""
     if not len(frame):
         return []
     rows = headline_rows(frame.filter(other=STEP), beside=frame.get_column("other").unique())
@@ -88,31 +92,33 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
         interval_of("95% interval", "low", "high"),
         number_of("p", "p", p_value),
     )
-    found = table("comparisons", "Is a feature's correlation with the loss stronger than the step's?", specs, rows)
-    if found is None:
+    comparisons = table(
+        "comparisons", "Is a feature's correlation with the loss stronger than the step's?", specs, rows
+    )
+    if comparisons is None:
         return []
     return [
         details(
-            f"Is a feature's correlation stronger than the step's? ({len(found.rows)} comparisons)",
+            f"Is a feature's correlation stronger than the step's? ({len(comparisons.rows)} comparisons)",
             say(
-                "Difference of the absolute values of two correlations that share the loss. Williams' test takes "
-                "checkpoints for independent; the block bootstrap does not. All: ", csv("comparisons"), ".",
+                "Difference of the absolute values of two correlations with the same loss. Williams' test assumes "
+                "independent checkpoints; the block bootstrap does not. All: ", csv("comparisons"), ".",
             ),
-            found,
+            comparisons,
         )
     ]  # fmt: skip
 
 
 def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
-    """Say whether topology correlates with the loss more strongly than spectral measures of the same states do."""
-    rows = spectral(frame)
+    """Compare the correlations of topology with those of spectral measures of the same hidden states."""
+    rows = spectral_comparisons(frame)
     if not len(rows):
         return []
-    # The plain measures of a published study tell that its features are of hidden states.
+    # The spectral measures of a published study show that its features are of hidden states.
     beside = rows.get_column("other").unique(maintain_order=True).to_list()
-    kept = spoken([*rows.get_column("feature"), *beside])
-    plainer = [name for name in beside if feature_named(name).statistic in OF_CLOUDS]
-    blocks = rows.filter(pl.col("feature").is_in(kept), pl.col("other").is_in(plainer), test=BLOCKS)
+    features = headline_features([*rows.get_column("feature"), *beside])
+    measures = [name for name in beside if feature_named(name).statistic in CLOUD_STATISTICS]
+    blocks = rows.filter(pl.col("feature").is_in(features), pl.col("other").is_in(measures), test=BLOCKS)
     others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")
     specs = (
@@ -126,12 +132,12 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
         number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
     )
     shown = headline_rows(joined_rows, beside=beside)
-    found = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
+    spectra = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
     return [
         details(
             f"Is topology's correlation stronger than that of spectral measures? ({len(shown)} comparisons)",
-            say(Counts.of(rows).told(), " All: ", csv("comparisons"), "."),
-            found,
+            say(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv("comparisons"), "."),
+            spectra,
         )
     ]
 
@@ -144,8 +150,8 @@ SECTION = ReportSection(
         "association": lambda material: association_table(material.trajectories, material.adjust),
         "comparisons": lambda material: comparison_table(material.trajectories),
     },
-    charts=(draw_association, partial, spectral_against_topology),
-    compared_charts=(draw_association,),
+    charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_chart),
+    compared_charts=(association_heat_map,),
     blocks=_blocks,
     summary=verdict,
     summary_position=10,

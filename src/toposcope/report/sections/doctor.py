@@ -11,12 +11,12 @@ from toposcope.study.study import with_flat_steps
 
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    """Tell what the doctor found, or that it found nothing."""
+    """List the findings, or say that there are none."""
     findings = material.findings
     if not len(findings):
         runs = ", ".join(material.examined)
-        told = say(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
-        return [told] if material.examined else []
+        all_clear = say(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
+        return [all_clear] if material.examined else []
     specs = (
         text_of("run", "run", names_row=True),
         text_of("severity", "severity"),
@@ -26,27 +26,27 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
     )
     return (
         say(
-            "Are the checkpoints what their names say? A fault means that they are not; a note is worth knowing and no "
-            "fault. All: ", csv("findings"), ".",
+            "Are the checkpoints what their names say? A fault means that they are not; a note is worth knowing but "
+            "not a fault. All: ", csv("findings"), ".",
         ),
         table("findings", "Findings of the doctor", specs, findings.to_dicts()),
     )  # fmt: skip
 
 
 def _summary(material: Material) -> list[str]:
-    """Say of which runs the checkpoints are not what they claim to be."""
-    found = []
+    """Name the runs whose checkpoints are not what they claim to be."""
+    sentences = []
     faults = material.findings.filter(severity="fault")
     for run in faults.get_column("run").unique(maintain_order=True):
-        mine = faults.filter(run=run)
-        first = mine.row(0, named=True)
-        more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
+        of_run = faults.filter(run=run)
+        first = of_run.row(0, named=True)
+        more = f" (and {len(of_run) - 1} more)" if len(of_run) > 1 else ""
         message = str(first["message"]).rstrip(".")
-        found.append(
+        sentences.append(
             f"The checkpoints of {run} are not what they claim to be: {message}{more}. "
-            "What is said of this run rests on them."
+            "All results of this run depend on them."
         )
-    return found
+    return sentences
 
 
 SECTION = ReportSection(

@@ -11,7 +11,7 @@ MAX_ERRORS_SHOWN = 100
 
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    """Tell what failed, and that the rest was done."""
+    """List what failed."""
     errors = material.errors
     specs = (
         text_of("run", "run", names_row=True),
@@ -19,12 +19,12 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
         text_of("probe", "probe"),
         text_of("reason", "message", prose=True),
     )
-    found = table("errors", "What failed", specs, errors.head(MAX_ERRORS_SHOWN).to_dicts())
-    if found is None:
+    errors_table = table("errors", "What failed", specs, errors.head(MAX_ERRORS_SHOWN).to_dicts())
+    if errors_table is None:
         return ()
     more = f" The first {MAX_ERRORS_SHOWN} of {len(errors):,}." if len(errors) > MAX_ERRORS_SHOWN else ""
-    told = "Everything else was done. Mend the cause and run the study again: only what is missing is measured."
-    return (say(f"{told}{more} All: ", csv("errors"), "."), found)
+    advice = "Everything else was measured. Fix the cause and run the study again: only what is missing is measured."
+    return (say(f"{advice}{more} All: ", csv("errors"), "."), errors_table)
 
 
 SECTION = ReportSection(

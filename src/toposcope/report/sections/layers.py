@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.probes.feature import NETWORK
-from toposcope.report.association import primary
+from toposcope.report.association_tables import primary
 from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.figures.layers import layers
-from toposcope.report.figures.training import groups
-from toposcope.report.headline import spoken
+from toposcope.report.figures.layers import layer_heat_maps
+from toposcope.report.figures.training import layer_group_chart
+from toposcope.report.headline import headline_features
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, feature_of, headline_rows, interval_of, number_of, table, text_of, whole
@@ -17,7 +17,7 @@ from toposcope.report.verdict import VERDICTS
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set attention against MLP, early against late, role by role."""
+    """Compare attention with MLP layers, early with late blocks, and roles with one another."""
     rows = primary(material).filter(pl.col("group") != NETWORK, pl.col("rho").is_finite())
     groups = {group: place for place, group in enumerate(rows.get_column("group").unique(maintain_order=True))}
     summed = rows.group_by("group", "feature", maintain_order=True).agg(
@@ -37,11 +37,13 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("median", "given", group="given the step"),
         (Column("verdicts", True), lambda row: _counted(row["verdicts"])),
     )
-    order = spoken(summed.get_column("feature"))
+    order = headline_features(summed.get_column("feature"))
     shown = sorted(headline_rows(summed), key=lambda row: (order.index(row["feature"]), groups[row["group"]]))
-    found = table("layers", "Association with the loss by group of layers", specs, shown)
-    table_folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", found)
-    note = say("All features of all groups, run by run: ", csv("association"), ".", note=True) if found else None
+    summary_table = table("layers", "Association with the loss by group of layers", specs, shown)
+    table_folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", summary_table)
+    note = (
+        say("All features of all groups, run by run: ", csv("association"), ".", note=True) if summary_table else None
+    )
     return (*pictures, table_folded, note)
 
 
@@ -54,7 +56,7 @@ SECTION = ReportSection(
     anchor="layers",
     title="Layer by layer",
     position=100,
-    charts=(layers, groups),
-    compared_charts=(layers,),
+    charts=(layer_heat_maps, layer_group_chart),
+    compared_charts=(layer_heat_maps,),
     blocks=_blocks,
 )

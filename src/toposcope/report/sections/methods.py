@@ -20,29 +20,30 @@ QUANTITIES = Terms(
          "of features carries their cover radius r (the bottleneck error is at most 2r), while the number of bars and "
          "their births are exact all the same. “Pooled” is one cloud of all layers' rows, padded with zeros to the "
          "widest."),
-        ("loss", "the validation loss on a fixed held-out set; where there is none, the training loss averaged over "
+        ("loss", "the validation loss on a fixed held-out set; without one, the training loss averaged over "
          "the last 100 steps, or since the checkpoint before if that is less. The loss of a single batch is shown "
          "beside it, as published."),
-        ("clocks", "what drifts with training whatever the model learns: the step, the cumulative learning rate, the "
-         "weight norm. Almost any feature correlates with the loss because both follow them."),
+        ("clocks", "quantities that drift with training whatever the model learns: the step, the cumulative learning "
+         "rate, the weight norm. Almost any feature correlates with the loss because both follow them."),
         ("rho", "Spearman's rank correlation over the checkpoints of one run."),
         ("block bootstrap", "resamples of blocks of neighbouring checkpoints; the block length by the rule of Politis "
          "& White 2004, at least the square root of the number of checkpoints; 1,000 resamples, percentile intervals."),
-        ("effective number", "checkpoints divided by how much their autocorrelations repeat one another."),
+        ("effective number", "the number of independent checkpoints that the series is worth, given its "
+         "autocorrelation."),
         ("circular shifts", "the share of all rotations of the loss that correlate at least as strongly."),
-        ("partial correlation", "of ranks, after the ranks of the controls are taken out of both by linear regression; "
-         "its p counts as many checkpoints as the autocorrelation of what is left allows."),
-        ("cross-pairing", "the feature of every other run against this run's loss. What another model's feature tells "
-         "as well is a trend that all runs share."),
-        ("scale-free twin", "the feature over the power of the weights' norm that it grows with."),
-        ("adjusted p", "over all rows of the association table with the same target; by which method, the rule says."),
+        ("partial correlation", "correlation of ranks after the ranks of the controls are regressed out of both; its p "
+         "is based on the effective number of checkpoints, by the autocorrelation of the residuals."),
+        ("cross-pairing", "the feature of every other run against this run's loss. If another model's feature "
+         "correlates as well, the correlation reflects a trend that all runs share."),
+        ("scale-free twin", "the feature divided by the power of the weights' norm that it scales with."),
+        ("adjusted p", "adjusted over all rows of the association table with the same target, by the method below."),
         ("phases", "the published rule on a moving average of 5 checkpoints: the step of the largest change, and the "
          "first step where 3 changes in a row stay under 10% of it. Beside it, change points, the number of which a "
          "Bayesian information criterion chooses, with bootstrap intervals, and a test against a smooth trend."),
         ("scaling", "f(N) = a N^b by least squares of the logarithms, and with an offset; resampled over runs."),
         ("random matrices", "of each layer's shape, scaled to its norm; neural persistence and H0 with their spread."),
-        ("comparing correlations", "Williams' test for two that share a loss (Steiger 1980), and a block bootstrap; "
-         "Fisher's z for those of independent runs."),
+        ("comparing correlations", "Williams' test for two correlations with the same loss (Steiger 1980), and a block "
+         "bootstrap; Fisher's z for correlations of independent runs."),
     )
 )  # fmt: skip
 

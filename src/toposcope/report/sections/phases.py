@@ -5,7 +5,7 @@ from typing import Any
 
 from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.change import change_points
+from toposcope.report.figures.change import change_point_chart
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -46,22 +46,22 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("p", "p_smooth", p_value),
         (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
     )
-    found = table("phases", "Phases by the published rule", rule_specs, rules)
-    told = say(
+    phases = table("phases", "Phases by the published rule", rule_specs, rules)
+    rule_note = say(
         "The published rule (moving average of 5 checkpoints, 10% of the peak, 3 in a row) always finds a step of "
-        "largest change, whether or not there is a phase. “Over settings” is the range of its answers over windows and "
+        "largest change, whether or not there is a phase. “Over settings” is the range of its results over windows and "
         "thresholds. All features: ", csv("phases"), ".",
     )  # fmt: skip
     changes = table("change-points", "Change points", point_specs, points)
-    tested = say(
-        f"Change points by a criterion that weighs fit against their number: {_explained(points)}. All: ",
+    changes_note = say(
+        f"Change points, their number chosen by a Bayesian information criterion: {_explained(points)}. All: ",
         csv("change_points"), ".",
     )  # fmt: skip
     return (
         *pictures,
-        told if found else None,
-        folded(found, "Phases by the published rule"),
-        tested if changes else None,
+        rule_note if phases else None,
+        folded(phases, "Phases by the published rule"),
+        changes_note if changes else None,
         folded(changes, "Change points"),
     )
 
@@ -87,7 +87,7 @@ SECTION = ReportSection(
         "phases": lambda material: phase_table(material.trajectories),
         "change_points": lambda material: change_point_table(material.trajectories),
     },
-    charts=(change_points,),
-    compared_charts=(change_points,),
+    charts=(change_point_chart,),
+    compared_charts=(change_point_chart,),
     blocks=_blocks,
 )

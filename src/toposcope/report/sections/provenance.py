@@ -1,4 +1,4 @@
-"""What makes the study again."""
+"""How to reproduce the study: versions, seeds, commands and the declaration."""
 
 import platform
 from collections.abc import Iterable, Sequence
@@ -14,19 +14,19 @@ PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", 
 
 
 def versions() -> dict[str, str]:
-    """Return what the report was made with."""
+    """Return the versions of Python and the main packages."""
     return {"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    """Tell what makes the study again."""
+    """State versions, seeds, commands and the declaration."""
     declaration, corpus = material.declaration, material.corpus
     seeds = {run.name: run.training.seed for run in declaration.resolved_runs()}
     trained: list[Block | None] = []
     if seeds:
-        told = ", ".join(f"{run} {seed}" for run, seed in seeds.items())
+        by_run = ", ".join(f"{run} {seed}" for run, seed in seeds.items())
         trained = [
-            say(f"Seeds of training: {told}."),
+            say(f"Seeds of training: {by_run}."),
             say("SHA-256 of the corpus: ", Code(corpus), ".") if corpus else None,
         ]
     name = declaration.name
@@ -34,7 +34,7 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
         say(f"Made with {', '.join(f'{package} {version}' for package, version in versions().items())}."),
         *trained,
         say(f"Every random choice of the statistics is derived by name from the seed {SEED}."),
-        say("To make it again, keep the declaration below as ", Code(f"{name}.toml"), " and run:"),
+        say("To reproduce the study, save the declaration below as ", Code(f"{name}.toml"), " and run:"),
         Lines(f"toposcope study run {name}.toml --out {name}\ntoposcope report {name}", "Commands"),
         details("The declaration, with every default written out", Lines(declaration.to_toml(), "Declaration")),
     )

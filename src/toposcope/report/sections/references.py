@@ -1,4 +1,4 @@
-"""Layers beside random matrices of their shape."""
+"""Layers compared with random matrices of their shape."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ import polars as pl
 
 from toposcope.analysis.references import reference_table
 from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.figures.references import references as draw
+from toposcope.report.figures.references import random_matrix_chart
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import number_of, share, table, tenths, text_of, whole
@@ -16,7 +16,7 @@ WITHIN = 2.0
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set layers beside random matrices of the same shapes."""
+    """Compare layers with random matrices of the same shapes."""
     frame = material.tables["references"]
     if not len(frame):
         return pictures
@@ -38,18 +38,18 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     return (
         *pictures,
         say(
-            "z: how many standard deviations a layer lies from random matrices of its shape and scale; every run and "
-            "layer is a value. Each: ", csv("references"), ".",
+            "z: the distance of a layer from random matrices of its shape and scale in standard deviations, one value "
+            "per run and layer. All: ", csv("references"), ".",
         ),
-        table("references", "Layers beside random matrices of their shape", specs, summed.to_dicts()),
+        table("references", "Layers compared with random matrices of their shape", specs, summed.to_dicts()),
     )  # fmt: skip
 
 
 SECTION = ReportSection(
     anchor="references",
-    title="Beside random matrices",
+    title="Comparison with random matrices",
     position=130,
     tables={"references": lambda material: reference_table(material.trajectories)},
-    charts=(draw,),
+    charts=(random_matrix_chart,),
     blocks=_blocks,
 )

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.wording import joined
 from toposcope.report.document import Block, Picture, Terms, say
-from toposcope.report.figures.representations import depth, embeddings, representations
-from toposcope.report.figures.state_diagrams import state_crocker, state_diagrams
+from toposcope.report.figures.representations import depth_chart, embedding_chart, representation_chart
+from toposcope.report.figures.state_diagrams import state_crocker_chart, state_diagram_chart
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -64,7 +64,7 @@ SECTION = ReportSection(
     anchor="representations",
     title="Representations",
     position=50,
-    charts=(representations, depth, embeddings, state_diagrams, state_crocker),
+    charts=(representation_chart, depth_chart, embedding_chart, state_diagram_chart, state_crocker_chart),
     blocks=_blocks,
     methods=_methods,
 )

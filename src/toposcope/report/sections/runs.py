@@ -8,7 +8,7 @@ import polars as pl
 
 from toposcope.analysis.wording import counted
 from toposcope.report.document import Block, Picture, say
-from toposcope.report.figures.training import losses
+from toposcope.report.figures.training import loss_chart
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -24,7 +24,7 @@ from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show the runs, and how they trained."""
+    """List the runs with their status and last loss."""
     finals = {t.run: (name, values[-1]) for t in material.trajectories for name, values in _first(t.targets)}
     rows = [
         {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
@@ -52,19 +52,21 @@ def _first(targets: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _summary(material: Material) -> list[str]:
-    """Say which runs diverged or did not end, and how much of the work failed."""
+    """Name the runs that diverged or did not finish, and count what failed."""
     runs, n_errors = material.runs, len(material.errors)
-    found = []
+    sentences = []
     for run, step in runs.filter(status="diverged").select("run", "last_step").iter_rows():
-        found.append(f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step.")
+        sentences.append(
+            f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step."
+        )
     unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
     if unfinished:
-        found.append(f"Not complete: {', '.join(unfinished)}.")
+        sentences.append(f"Not complete: {', '.join(unfinished)}.")
     if n_errors:
-        found.append(
+        sentences.append(
             f"{counted(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
         )
-    return found
+    return sentences
 
 
 SECTION = ReportSection(
@@ -72,8 +74,8 @@ SECTION = ReportSection(
     title="The runs",
     position=30,
     tables={"runs": lambda material: material.runs},
-    charts=(losses,),
-    compared_charts=(losses,),
+    charts=(loss_chart,),
+    compared_charts=(loss_chart,),
     blocks=_blocks,
     summary=_summary,
     summary_position=40,

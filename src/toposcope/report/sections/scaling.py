@@ -7,10 +7,10 @@ import polars as pl
 from toposcope.analysis.scaling import scaling_table
 from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.probes.feature import NETWORK
-from toposcope.report.association import primary
+from toposcope.report.association_tables import primary
 from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.figures.scaling import scaling
-from toposcope.report.headline import named, ranked
+from toposcope.report.figures.scaling import scaling_chart
+from toposcope.report.headline import describe_rank_test, named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -43,16 +43,16 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("exact p", "p_exact", p_value, group="rank correlation with size"),
     )
     note = say(
-        "Least squares of the logarithms; the interval resamples runs. The p-value counts all orders of up to 8 sizes"
+        "Least squares of the logarithms; the interval resamples runs. The p-value is exact for up to 8 sizes"
         + (f"; {rows[0]['n_sizes']} sizes allow {rows[0]['p_least']:.3f} at best" if rows else "")
         + ". All quantities: ", csv("scaling"), ".", note=True,
     )  # fmt: skip
-    found = table("scaling", "Final values against the number of parameters", specs, rows)
-    return (*pictures, found, note if found else None)
+    scaling = table("scaling", "Final values against the number of parameters", specs, rows)
+    return (*pictures, scaling, note if scaling else None)
 
 
 def _summary(material: Material) -> list[str]:
-    """Say how the final loss goes with the number of parameters."""
+    """State the power law of the final loss in the number of parameters."""
     rows = primary(material).filter(pl.col("group") == NETWORK)
     if not len(rows):
         return []
@@ -62,10 +62,12 @@ def _summary(material: Material) -> list[str]:
     law = material.tables["scaling"].filter(quantity=target)
     if not len(law):
         return []
-    found = law.row(0, named=True)
-    power, told = signed(found["exponent"]).lstrip("+"), named(target)
-    told_law = f"N^{power} over {found['n_sizes']} sizes (R² {found['r_squared']:.3f})"
-    return [f"The final {told} goes as {told_law}; {ranked(found)}."]
+    row = law.row(0, named=True)
+    exponent = signed(row["exponent"]).lstrip("+")
+    return [
+        f"The final {named(target)} scales as N^{exponent} over {row['n_sizes']} sizes (R² {row['r_squared']:.3f}); "
+        f"{describe_rank_test(row)}."
+    ]
 
 
 SECTION = ReportSection(
@@ -73,8 +75,8 @@ SECTION = ReportSection(
     title="Scaling with size",
     position=120,
     tables={"scaling": lambda material: scaling_table(material.trajectories, material.runs)},
-    charts=(scaling,),
-    compared_charts=(scaling,),
+    charts=(scaling_chart,),
+    compared_charts=(scaling_chart,),
     blocks=_blocks,
     summary=_summary,
     summary_position=30,

@@ -6,7 +6,7 @@ import polars as pl
 
 from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.sizes import cross_size
+from toposcope.report.figures.sizes import cross_size_chart
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -37,13 +37,14 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("p", "p_size", p_value, group="rank correlation with size"),
         number_of("at best", "p_least", p_value, group="rank correlation with size"),
     )
-    found = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
-    told = say(
+    collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
+    explanation = say(
         "Spread: the standard deviation over runs at the same level, as a share of that of all matched values; 0 where "
-        "the sizes coincide. A p-value counts all orders of the sizes; “at best” is the least that so few allow. All: ",
+        "the sizes coincide. The p-value is exact, over all orders of the sizes; “at best” is the lowest that so few "
+        "sizes allow. All: ",
         csv("collapse"), "; the values themselves: ", csv("matched"), ".",
     )  # fmt: skip
-    return (*pictures, told if found else None, folded(found, "At equal step, tokens and loss"))
+    return (*pictures, explanation if collapse else None, folded(collapse, "At equal step, tokens and loss"))
 
 
 def _matched(material: Material) -> pl.DataFrame:
@@ -57,6 +58,6 @@ SECTION = ReportSection(
     title="Across sizes",
     position=80,
     tables={"matched": _matched, "collapse": lambda material: collapse_table(material.tables["matched"])},
-    charts=(cross_size,),
+    charts=(cross_size_chart,),
     blocks=_blocks,
 )

@@ -70,7 +70,7 @@ def _write(found: EarlyStopping, folder: Path) -> list[Path]:
 
     from toposcope.experiments.early_stopping.chart import early_stopping as draw
     from toposcope.files import write_bytes, write_text, write_whole
-    from toposcope.report.figures.drawn import NAMELESS, STYLE
+    from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE
     from toposcope.report.rendering import render
 
     written = []
@@ -80,7 +80,7 @@ def _write(found: EarlyStopping, folder: Path) -> list[Path]:
     with mpl.rc_context(STYLE):
         drawn = draw(found)
     if drawn is not None:
-        for kind, content in render(drawn.figure, STYLE, NAMELESS).items():
+        for kind, content in render(drawn.figure, STYLE, REPRODUCIBLE_METADATA).items():
             written.append(folder / f"{drawn.name}.{kind}")
             write_bytes(written[-1], content)
         written.append(folder / f"{drawn.name}.txt")

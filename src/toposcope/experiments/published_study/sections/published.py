@@ -10,7 +10,7 @@ from toposcope.experiments.published_study.claims import claims
 from toposcope.experiments.published_study.reproduction import reproduction
 from toposcope.probes.rips import RipsProbe
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.representations import published_representations
+from toposcope.report.figures.representations import published_representation_chart
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -118,7 +118,7 @@ def _reproduced(name: str, rows: pl.DataFrame) -> Block | None:
     ]
     if any(rows.get_column("note")):
         columns.append(text_of("note", "note", prose=True))
-    return folded(table(f"reproduced-{name}", title, columns, rows.to_dicts()), title, most=30)
+    return folded(table(f"reproduced-{name}", title, columns, rows.to_dicts()), title, max_rows=30)
 
 
 def _summary(material: Material) -> list[str]:
@@ -175,7 +175,7 @@ SECTION = ReportSection(
     title=_title,
     position=20,
     tables={"claims": _claims, "reproduction": _reproduction},
-    charts=(published, traces, published_representations),
+    charts=(published, traces, published_representation_chart),
     blocks=_blocks,
     summary=_summary,
     summary_position=20,

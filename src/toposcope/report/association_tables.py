@@ -1,10 +1,10 @@
-"""The association table of the page: all ten items of METHODS 6, in groups, with what each means."""
+"""The association tables of the page, with a legend of their columns (docs/methods/association.md)."""
 
 import polars as pl
 
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
-from toposcope.report.headline import spoken
+from toposcope.report.headline import headline_features
 from toposcope.report.material import Material
 from toposcope.report.tables import (
     Spec,
@@ -22,7 +22,7 @@ from toposcope.report.tables import (
 )
 
 SCALED = "rho_top_eigenvalue"
-"""The column that features of hidden states have a number in."""
+"""This column has a number for features of hidden states only."""
 UNMEASURED = ("constant", "too few")
 
 _RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
@@ -37,26 +37,25 @@ _DIFFERENCES, _OTHERS, _TWIN, _NOISE, _ADJUSTED = (
 LEGEND = Terms(
     (
         ("1 as usually reported", "Spearman's rho of feature and loss over the run's checkpoints, its p, and the "
-         "interval of 1,000 resamples of single checkpoints. All three take checkpoints for independent, which they "
-         "are not."),
+         "interval of 1,000 resamples of single checkpoints. All three assume independent checkpoints, which these are "
+         "not."),
         ("2 dependence", "the interval of a moving-block bootstrap and its block length; the number of independent "
          "checkpoints the series is worth (n eff.); the p of a permutation by circular shifts."),
         ("3 clocks", "rho of the step, of the cumulative learning rate and of the weight norm with the same loss, and "
          "of the feature with the step. A feature that only follows a clock has that clock's rho."),
-        ("4 given the clocks", "partial rho given the step; given step, weight norm and cumulative learning rate, as "
-         "far as they are known."),
+        ("4 given the clocks", "partial rho given the step, and given all known clocks: step, weight norm and "
+         "cumulative learning rate."),
         ("5 differences", "rho of the changes from checkpoint to checkpoint, and the same given the step."),
-        ("6 others", "cross-pairing: of the study's other runs that can be compared, the share whose feature goes "
-         "with this run's loss at least as well, and the same given the step; p of pairings: over the whole study, the "
-         "share of all ways to pair features and losses of the runs that do as well."),
-        ("7 scale-free twin", "the same feature after the scale of the weights is divided out."),
+        ("6 others", "cross-pairing: of the study's other comparable runs, the share whose feature correlates with "
+         "this run's loss at least as strongly, and the same given the step; p of pairings: over the whole study, the "
+         "share of all pairings of features with losses of the runs that correlate as strongly."),
+        ("7 scale-free twin", "the same feature divided by the scale of the weights."),
         ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
-         "checkpoint; nothing where the feature is exact."),
+         "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of that of the changes given the step."),
         ("verdict", "item 10, by the rule in the methods."),
-        ("–", "not defined: mostly because a clock orders the checkpoints exactly as the feature or the loss does, so "
-         "that nothing is left once it is known."),
+        ("–", "not defined, mostly because a clock orders the checkpoints exactly as the feature or the loss does."),
     )
 )  # fmt: skip
 
@@ -133,7 +132,7 @@ SHORT: tuple[Spec, ...] = (
 
 
 def primary(material: Material) -> pl.DataFrame:
-    """Return the association rows of each run's first target, the one to trust, over all layer groups."""
+    """Return the association rows of each run's first, most reliable target, over all layer groups."""
     first = {t.run: next(iter(t.targets)) for t in material.trajectories if t.targets}
     rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
     return material.tables["association"].join(rows, on=["run", "target"], how="semi", maintain_order="left")
@@ -151,31 +150,31 @@ SHORT_SCALE: tuple[Spec, ...] = (
 
 
 def has_scales(rows: pl.DataFrame) -> bool:
-    """Tell whether there are features of hidden states among the rows, whose scale is a clock of their own."""
+    """Return whether any row is of a feature of hidden states, whose scale is a clock of its own."""
     return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
 
 
 def legend(rows: pl.DataFrame) -> Terms:
-    """Return what the columns of the full table mean."""
+    """Return the legend of the full table's columns."""
     return Terms((*LEGEND.items[:-2], *SCALE_LEGEND.items, *LEGEND.items[-2:])) if has_scales(rows) else LEGEND
 
 
 def short_table(network: pl.DataFrame) -> Table | None:
-    """Return the features the report speaks of by name, a few columns each."""
+    """Return a table of the features that the report names, with the most important columns."""
     rows = headline_rows(measured(network))
     specs = (*SHORT, *SHORT_SCALE) if has_scales(network) else SHORT
-    return table("association-short", "Association with the loss, the features spoken of by name", specs, rows)
+    return table("association-short", "Association with the loss, main features", specs, rows)
 
 
 def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:
-    """Return every feature with all ten items: by name first, then other topology, then controls."""
-    found = measured(network)
-    features = found.get_column("feature").unique(maintain_order=True)
-    places = {feature: place for place, feature in enumerate(spoken(features))}
-    control = {row["feature"]: row["kind"] != TOPOLOGY for row in found.iter_rows(named=True)}
-    runs = {run: place for place, run in enumerate(found.get_column("run").unique(maintain_order=True))}
+    """Return every feature with all ten items: the main features first, then other topology, then controls."""
+    associations = measured(network)
+    features = associations.get_column("feature").unique(maintain_order=True)
+    places = {feature: place for place, feature in enumerate(headline_features(features))}
+    control = {row["feature"]: row["kind"] != TOPOLOGY for row in associations.iter_rows(named=True)}
+    runs = {run: place for place, run in enumerate(associations.get_column("run").unique(maintain_order=True))}
     rows = sorted(
-        found.to_dicts(),
+        associations.to_dicts(),
         key=lambda r: (
             places.get(r["feature"], len(places)), control[r["feature"]], r["feature"], runs[r["run"]],
         ),
