@@ -18,8 +18,8 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.probes import Measurement, Subject
 from toposcope.probes.controls import ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.row_blocks import BLOCK
-from toposcope.probes.spectrum import LEAST_TAIL
+from toposcope.probes.row_blocks import BLOCK_BYTES
+from toposcope.probes.spectrum import MIN_TAIL
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def measure(
     return found
 
 
-def statistics_of(W: Array | Tensor, block: int = BLOCK, **earlier: Array | Tensor) -> dict[str, float]:
+def statistics_of(W: Array | Tensor, block: int = BLOCK_BYTES, **earlier: Array | Tensor) -> dict[str, float]:
     """Statistics of one matrix, after others of the same layer."""
     layers = as_layers({"w": W, **earlier})
     return layer_statistics(layers.pop("w"), layers, block)
@@ -129,7 +129,7 @@ def test_any_matrix(m: int, n: int) -> None:
         "singular_entropy": entropy(sigma),
     }
     found = statistics_of(W)
-    assert found.pop("alpha", None) == (None if min(m, n) < LEAST_TAIL else pytest.approx(slow_alpha(sigma**2)))
+    assert found.pop("alpha", None) == (None if min(m, n) < MIN_TAIL else pytest.approx(slow_alpha(sigma**2)))
     assert_statistics(found, {name: float(value) for name, value in expected.items()})
     assert_statistics(statistics_of(W.T), statistics_of(W))
 
@@ -177,7 +177,7 @@ def slow_alpha(eigenvalues: Array) -> float:
     """Clauset, Shalizi & Newman 2009, equation 3.1, for each beginning of the tail; SciPy tells the distance."""
     tail = np.sort(eigenvalues)
     best = (math.inf, math.nan)
-    for start in range(len(tail) - LEAST_TAIL + 1):
+    for start in range(len(tail) - MIN_TAIL + 1):
         x = tail[start:]
         alpha = 1 + len(x) / math.fsum(np.log(x / x[0]))
         best = min(best, (float(kstest(x / x[0], "pareto", args=(alpha - 1,)).statistic), alpha))
@@ -220,7 +220,7 @@ def test_the_exponent_against_the_definition(kind: str, seed: int) -> None:
     assert found == pytest.approx(slow_alpha(eigenvalues), rel=1e-9)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(LEAST_TAIL - 1, False), (LEAST_TAIL, True)])
+@pytest.mark.parametrize(("n", "expected"), [(MIN_TAIL - 1, False), (MIN_TAIL, True)])
 def test_few_eigenvalues_have_no_exponent(n: int, expected: bool) -> None:
     assert ("alpha" in statistics_of(normal(0, n, 50))) is expected
     padded = np.pad(normal(0, n, 50), ((0, 30), (0, 0)))

@@ -17,8 +17,8 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats import Entry
 from toposcope.errors import ToposcopeError
 from toposcope.probes.controls import layer_statistics
-from toposcope.probes.row_blocks import BLOCK, Widening, largest_entry
-from toposcope.probes.spectrum import DIRECT, Spectrum
+from toposcope.probes.row_blocks import BLOCK_BYTES, Widening, largest_entry
+from toposcope.probes.spectrum import MAX_DIRECT_ENTRIES, Spectrum
 
 Array = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ def stored(W: Array, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(W)).to(dtype)
 
 
-def singular_values(W: Tensor, block: int = BLOCK) -> Array:
+def singular_values(W: Tensor, block: int = BLOCK_BYTES) -> Array:
     spectrum = Spectrum(tuple(W.shape), 1.0, block)
     step = max(1, block // (8 * W.shape[1]))
     widened = Widening(1.0)
@@ -249,4 +249,4 @@ def test_the_largest_entry(dtype: torch.dtype) -> None:
 
 
 def test_the_shapes_here_are_large() -> None:
-    assert all(m * n > DIRECT for m, n in SHAPES)
+    assert all(m * n > MAX_DIRECT_ENTRIES for m, n in SHAPES)

@@ -283,7 +283,7 @@ def test_the_points_of_a_sample_are_all_that_is_kept(checkpoint: Checkpoint) -> 
     model = reader.model()
     sequences = probe._sequences(reader.text(), reader.tokenizer(), model)
     everything, chosen = (
-        gather(model, sequences, {"network": 2}, pooled=False, chosen=which)[0]["network"]
+        gather(model, sequences, {"network": 2}, pooled=False, selected=which)[0]["network"]
         for which in (None, probe._needed(sequences))
     )
     assert chosen.chosen is not None

@@ -1,4 +1,4 @@
-"""The clustering coefficient of every weight matrix's graph, which neural persistence was compared with."""
+"""The clustering coefficient of the graph of every weight matrix, a baseline of neural persistence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -12,18 +12,18 @@ from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, 
 
 
 class ClusteringProbe(Probe, frozen=True, tag="clustering"):
-    """``coefficient`` of every layer (see `clustering_coefficient`); over the network the mean over layers."""
+    """``coefficient`` of every layer (see `clustering_coefficient`); for the network the mean over layers."""
 
     KIND: ClassVar[Kind] = "control"
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
 
         def measure_layer(layer: Layer) -> Measurement:
             W = layer.read()
-            found = clustering_coefficient(W, name=f"layer {layer.name}")
+            coefficient = clustering_coefficient(W, name=f"layer {layer.name}")
             flag = "" if W.any() else "degenerate"
-            return Measurement(layer.name, layer.role, {"coefficient": found}, flag=flag)
+            return Measurement(layer.name, layer.role, {"coefficient": coefficient}, flag=flag)
 
         yield from each_layer(self, subject, measure_layer)
 

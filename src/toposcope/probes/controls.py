@@ -1,4 +1,4 @@
-"""Plain quantities of the weights, which topology has to beat (METHODS 5)."""
+"""Plain quantities of the weights, which topology has to beat (see ``docs/methods/controls.md``)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,27 +11,28 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, each_layer
-from toposcope.probes.row_blocks import BLOCK, Matrix, Rows, Widening, largest_entry
-from toposcope.probes.spectrum import Spectrum, Values, power_law_exponent
+from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry
+from toposcope.probes.spectrum import Spectrum, power_law_exponent
+from toposcope.typing import Matrix, Vector
 
-PIECE = 1 << 15
-"""Entries summed at a time: they stay in the processor's cache, and rounding does not grow with the matrix."""
+PIECE_ENTRIES = 1 << 15
+"""Entries summed at a time: they fit in the processor's cache, and rounding does not grow with the matrix."""
 
 
 class ControlsProbe(Probe, frozen=True, tag="controls"):
     """Norms, spectrum and distance travelled.
 
-    Of each layer: ``frobenius_norm``, ``spectral_norm``, ``stable_rank``, ``max_abs``, ``mean``, ``std``, ``norm_p1``
+    For each layer: ``frobenius_norm``, ``spectral_norm``, ``stable_rank``, ``max_abs``, ``mean``, ``std``, ``norm_p1``
     and ``norm_p4`` (entry-wise), ``singular_entropy`` (nats, of sigma / sum sigma), ``alpha`` (exponent of the
     eigenvalue density of W'W, Clauset, Shalizi & Newman 2009; absent below 10 eigenvalues), ``distance_first`` and
-    ``distance_previous`` (L2), ``cosine_first`` and ``cosine_previous``; the last two pairs are absent where there is
+    ``distance_previous`` (L2), ``cosine_first`` and ``cosine_previous``; the last two pairs are absent if there is
     no such checkpoint, or its layer is not finite.
 
-    Over the network norms and distances combine as of one long vector, ``spectral_norm`` and ``max_abs`` are the
-    largest, the rest are means over layers.
+    For the network, norms and distances are those of one long vector, ``spectral_norm`` and ``max_abs`` are the
+    largest, and the rest are means over layers.
 
-    All in float64, a few rows of a layer in memory at a time. Of matrices of more than 2^18 entries the smallest
-    singular values are lost, below about 1e-6 of the largest (see `Spectrum`).
+    Everything is computed in float64, with a few rows of a layer in memory at a time. For matrices of more than 2^18
+    entries, singular values below about 1e-6 of the largest are lost (see `Spectrum`).
     """
 
     VERSION: ClassVar[int] = 2
@@ -39,11 +40,11 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
     NEEDS: ClassVar[frozenset[str]] = frozenset({"first", "previous"})
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
-        """Return about how long the spectra take, and a few passes."""
+        """Return the expected time of the spectra and a few passes."""
         return sum(1.5e-8 * m * n + 6e-11 * m * n * min(m, n) for m, n in shapes.values())
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
 
         def measure_layer(layer: Layer) -> Measurement:
             others = {"first": subject.first.get(layer.name), "previous": subject.previous.get(layer.name)}
@@ -55,9 +56,9 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         yield from each_layer(self, subject, measure_layer)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Combine norms and distances as of one long vector; take largest values, or means over layers."""
+        """Combine norms and distances as those of one long vector, the others by their maximum or mean."""
         names = sorted({name for row in rows for name in row})
-        # A distance of some layers only would pass for that of all.
+        # The distance of some layers would be mistaken for that of all.
         names = [n for n in names if not n.startswith(("distance_", "cosine_")) or all(n in row for row in rows)]
         return {n: _COMBINE.get(n, np.mean)([row[n] for row in rows if n in row], axis=0) for n in names}
 
@@ -67,7 +68,7 @@ class ControlsProbe(Probe, frozen=True, tag="controls"):
         return _KINDS.get(statistic, cls.KIND)
 
     def degree(self, statistic: str) -> int:
-        """Return 0: controls are what scale-free twins are set against."""
+        """Return 0: controls have no scale-free twins."""
         return 0
 
 
@@ -83,14 +84,14 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK) -> dict[str, float]:
-    """Return the statistics of one layer, read once, and of its way from earlier checkpoints.
+def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BLOCK_BYTES) -> dict[str, float]:
+    """Return the statistics of one layer, read once, and its distances from earlier checkpoints.
 
     Parameters
     ----------
     layer : Layer
     earlier : mapping of str to Layer
-        Layers of the same shape, read along; what cannot be read, or is not finite, is left out.
+        Layers of the same shape; those that cannot be read or are not finite are left out.
     block : int
         Bytes of a block of rows in float64.
 
@@ -103,11 +104,11 @@ def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BL
     unit = _unit(largest, layer)
     entries = _Entries(unit)
     spectrum = Spectrum(layer.shape, unit, block)
-    ways = {}
+    displacements = {}
     for name, other in earlier.items():
         try:
-            ways[name] = _Way(other, unit, _unit(largest, layer, other))
-        except ToposcopeError:  # the earlier checkpoint's own row tells why
+            displacements[name] = _Displacement(other, unit, _unit(largest, layer, other))
+        except ToposcopeError:  # the row of the earlier checkpoint has the reason
             continue
     stored, widened = Rows(layer), Widening(unit)
     for start, stop in stored.blocks(block):
@@ -115,14 +116,14 @@ def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BL
         W = widened(rows)
         entries.add(W)
         spectrum.add(rows, W)
-        for name in list(ways):
+        for name in list(displacements):
             try:
-                ways[name].add(W, start, stop)
+                displacements[name].add(W, start, stop)
             except ToposcopeError:  # as above
-                del ways[name]
-    statistics = entries.statistics() | _of_spectrum(spectrum.singular_values(), unit)
-    for name, way in ways.items():
-        statistics |= way.statistics(name)
+                del displacements[name]
+    statistics = entries.statistics() | _spectral_statistics(spectrum.singular_values(), unit)
+    for name, displacement in displacements.items():
+        statistics |= displacement.statistics(name)
     return statistics
 
 
@@ -159,28 +160,28 @@ class _Entries:
         }
 
 
-class _Way:
-    """From an earlier layer: products of both, divided by a unit of their own, a few entries at a time."""
+class _Displacement:
+    """Sums over the difference to an earlier layer, both divided by a common unit, a few entries at a time."""
 
-    def __init__(self, earlier: Layer, given: float, unit: float) -> None:
+    def __init__(self, earlier: Layer, unit_of_layer: float, unit: float) -> None:
         self._stored = Rows(earlier)
         self._widened = Widening(unit)
-        self._given = given
+        self._unit_of_layer = unit_of_layer
         self._unit = unit
         self._sums: list[list[float]] = []
 
     def add(self, W: Matrix, start: int, stop: int) -> None:
-        """Take rows `start` to `stop`, divided by the unit given; those of the earlier layer are read."""
+        """Add rows `start` to `stop`, divided by the unit of the layer; the rows of the earlier layer are read here."""
         other = self._widened(self._stored.read(start, stop))
         for w, b in zip(_pieces(W), _pieces(other), strict=True):
-            a = w * (self._given / self._unit)
-            way = a - b
-            self._sums.append([float(term) for term in (way @ way, a @ a, b @ b, a @ b)])
+            a = w * (self._unit_of_layer / self._unit)
+            difference = a - b
+            self._sums.append([float(term) for term in (difference @ difference, a @ a, b @ b, a @ b)])
 
     def statistics(self, name: str) -> dict[str, float]:
         """Return distance and cosine; the latter is absent where either layer is zero."""
-        way, aa, bb, ab = (math.fsum(terms) for terms in zip(*self._sums, strict=True))
-        result = {f"distance_{name}": math.sqrt(way) * self._unit}
+        squared, aa, bb, ab = (math.fsum(terms) for terms in zip(*self._sums, strict=True))
+        result = {f"distance_{name}": math.sqrt(squared) * self._unit}
         norms = math.sqrt(aa) * math.sqrt(bb)
         if norms > 0:
             result[f"cosine_{name}"] = max(-1.0, min(1.0, ab / norms))
@@ -189,22 +190,22 @@ class _Way:
 
 def _pieces(W: Matrix) -> Iterator[Matrix]:
     entries = W.reshape(-1)
-    for start in range(0, len(entries), PIECE):
-        yield entries[start : start + PIECE]
+    for start in range(0, len(entries), PIECE_ENTRIES):
+        yield entries[start : start + PIECE_ENTRIES]
 
 
 def _unit(largest: Callable[[Layer], float], *layers: Layer) -> float:
-    """Return a power of two near the largest entry: divided by it, which changes no digit, powers stay in range.
+    """Return a power of two near the largest entry: division by it is exact, and keeps powers in range.
 
-    Fourth powers of all narrower formats are in the range of float64: these need no unit, and no look at the entries.
+    Fourth powers of all formats narrower than float64 stay in its range, so their unit is 1.
     """
     if all(layer.dtype != "float64" for layer in layers):
         return 1.0
     return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))
 
 
-def _of_spectrum(sigma: Values, unit: float) -> dict[str, float]:
-    """Return what the singular values, divided by the unit, tell."""
+def _spectral_statistics(sigma: Vector, unit: float) -> dict[str, float]:
+    """Return the statistics of the singular values, given divided by the unit."""
     statistics = {"spectral_norm": float(sigma[0] * unit)}
     if sigma[0] > 0:
         share = sigma[sigma > 0] / sigma.sum()

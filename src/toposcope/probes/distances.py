@@ -1,4 +1,4 @@
-"""How far each diagram moved since the previous checkpoint (METHODS 4, between diagrams)."""
+"""The distance of each diagram from the previous checkpoint's (see ``docs/methods/distances.md``)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -22,16 +22,16 @@ from toposcope.probes.probe import (
 
 
 class DistancesProbe(Probe, frozen=True, tag="distances"):
-    """``H0.wasserstein_1``, ``H0.wasserstein_2``, ``H0.bottleneck`` and so on, to the same layer one checkpoint before.
+    """``H0.wasserstein_1``, ``H0.wasserstein_2``, ``H0.bottleneck`` and so on, to the layer at the previous checkpoint.
 
-    Over the network the first-order distances add up, the second-order ones combine as a Euclidean norm, and the
-    bottleneck distance is the largest.
+    For the network, the first-order distances are added, the second-order ones combine as a Euclidean norm, and the
+    bottleneck distance is the largest of the layers.
 
     Attributes
     ----------
     of : "rips", "neural_persistence" or "hidden_states"
-        Whose diagrams; that probe must be declared too, and of several the first counts. Of hidden states every row is
-        compared by itself, ``network`` too.
+        The probe whose diagrams are compared. It must be declared too; of several, the first is used. For hidden
+        states every row is compared by itself, also ``network``.
     """
 
     VERSION: ClassVar[int] = 2
@@ -48,7 +48,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         raise ToposcopeError(f'probes: distances compares the diagrams of {self.of}; declare name = "{self.of}" too')
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
         if self.of == "hidden_states":
             for name in sorted(subject.wanted):
                 role = NETWORK if name == NETWORK else HIDDEN
@@ -73,7 +73,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         return Measurement(layer, role, statistics)
 
     def degree(self, statistic: str) -> int:
-        """Return the power of the scale; diagrams of neural persistence have none."""
+        """Return the power of the scale; 0 for diagrams of neural persistence."""
         return 0 if self.of == "neural_persistence" else super().degree(statistic)
 
 

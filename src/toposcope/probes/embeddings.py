@@ -1,4 +1,4 @@
-"""Embedding matrices as clouds: a point a token of the vocabulary."""
+"""Embedding matrices as point clouds, one point per token of the vocabulary."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
 from toposcope.probes.feature import Kind
 from toposcope.probes.point_clouds import (
+    check_normalisation,
     degree_of,
     draw_points,
     kind_of_cloud,
     means,
     measure_cloud,
-    refuse_idle_scale,
     spectral_statistics,
 )
 from toposcope.probes.probe import EMBEDDING, Failure, Measurement, Probe, Shape, Subject, Value, guarded
@@ -29,9 +29,9 @@ PSEUDO_LAYERS = (f"{EMBEDDING}.input", f"{EMBEDDING}.output")
 class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     """Spectra and persistence of the rows of the input and the output embedding.
 
-    The rows are called ``embedding.input`` and ``embedding.output``; tied ones are alike. Statistics are those of
-    `hidden_states`. H0 is exact on all rows, whatever their number; H1 of more than `max_points`, or than memory has
-    room for, is of farthest-point landmarks, with their cover radius; ``H1.count`` is exact all the same.
+    The rows of the table are ``embedding.input`` and ``embedding.output``; tied embeddings have equal ones. Statistics
+    are those of `hidden_states`. H0 is exact for any number of points. H1 of more than `max_points`, or more than fit
+    into memory, is computed from farthest-point landmarks, with their cover radius; ``H1.count`` is always exact.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
     normalize : bool
         Whether the cloud is divided by its root mean square distance from the centroid.
     seed : int
-        Of the rows that ``two_nn`` is of: as many as H1.
+        Of the random points of ``two_nn``, as many as H1 uses.
     """
 
     VERSION: ClassVar[int] = 2
@@ -57,32 +57,32 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     def __post_init__(self) -> None:
         check_sizes(self.max_dimension, self.max_points)
-        refuse_idle_scale(self.metric, self.normalize)
+        check_normalisation(self.metric, self.normalize)
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the two embeddings."""
         return list(PSEUDO_LAYERS)
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
-        """Return about how long two clouds of as many rows as the tallest layer has take: mostly it is one of them."""
+        """Return the expected time of two clouds with the shape of the largest layer, which mostly is an embedding."""
         n, d = max(shapes.values(), default=(0, 0))
         cloud = expected_seconds(n, d, max_dimension=self.max_dimension, max_points=self.max_points)
         return 2 * (cloud + 6e-11 * n * d * d)
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
-        """Return the memory for one of them."""
+        """Return the expected memory of one of them."""
         n, d = max(shapes.values(), default=(0, 0))
         return cloud_bytes(n, d, self.max_dimension, self.max_points)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
-        known: dict[str, Measurement | Failure] = {}
+        """Measure the wanted layers of a checkpoint."""
+        measured: dict[str, Measurement | Failure] = {}
         for name, layer in zip(PSEUDO_LAYERS, subject.embeddings, strict=True):
             if name not in subject.wanted:
                 continue
-            if layer.name not in known:  # else they are tied
-                known[layer.name] = guarded(name, lambda layer=layer: self._measure(layer))  # type: ignore[misc]
-            yield replace(known[layer.name], layer=name)
+            if layer.name not in measured:  # else they are tied
+                measured[layer.name] = guarded(name, lambda layer=layer: self._measure(layer))  # type: ignore[misc]
+            yield replace(measured[layer.name], layer=name)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over the two."""
@@ -90,11 +90,11 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:
-        """Return ``topology`` for what diagrams say, and what the spectral measures are."""
+        """Return ``topology`` for statistics of diagrams, and the kind of each spectral measure."""
         return kind_of_cloud(statistic)
 
     def degree(self, statistic: str) -> int:
-        """Return the power of the scale; what was normalised, and cosines, have none."""
+        """Return the power of the scale; 0 after normalisation and for cosines."""
         return degree_of(statistic, self.metric, self.normalize)
 
     def _measure(self, layer: Layer) -> Measurement:

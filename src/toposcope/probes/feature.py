@@ -1,16 +1,16 @@
-"""A feature: one statistic of one probe, over the network or a group of layers. Its written form is made here alone."""
+"""A feature: one statistic of one probe, over the network or a group of layers, and its written form."""
 
 import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 Kind = Literal["topology", "spectrum", "norm", "loss", "control"]
-"""What a statistic says something about; `control` is whatever else topology has to beat."""
+"""What a statistic describes; `control` is any other quantity that topology has to beat."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TOPOLOGY: Kind = "topology"
 
 NETWORK = "network"
-"""Pseudo-layer and group of what a probe measures over the whole checkpoint."""
+"""Pseudo-layer and group of values of the whole checkpoint."""
 
 _BETWEEN_OPTIONS = re.compile(r",(?![^\[\]]*\])")
 """A comma that is not within a list."""
@@ -20,7 +20,7 @@ _BETWEEN_OPTIONS = re.compile(r",(?![^\[\]]*\])")
 class Feature:
     """One statistic of one probe.
 
-    Two features are equal if probe, options, statistic and group are; the kind follows from these.
+    Two features are equal if their probes, options, statistics and groups are; the kind follows from these.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Feature:
 
     @classmethod
     def of_label(cls, label: str, statistic: str, kind: Kind, group: str = NETWORK) -> "Feature":
-        """Return a statistic of the probe that has a label, ``name`` or ``name:option=value,...``."""
+        """Return a statistic of the probe with a label, ``name`` or ``name:option=value,...``."""
         return cls(*split_label(label), statistic, kind, group)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Feature:
         return f"{self.probe}:{self.options}" if self.options else self.probe
 
     def option_values(self) -> dict[str, str]:
-        """Return the options by name, each as it is written."""
+        """Return the options by name, each as written."""
         return options_of(self.label)
 
     def with_statistic(self, statistic: str) -> "Feature":
@@ -81,7 +81,7 @@ class Feature:
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Return name and options of the probe that has a label, ``name`` or ``name:option=value,...``."""
+    """Return the name and the options of the probe with a label, ``name`` or ``name:option=value,...``."""
     name, _, options = label.partition(":")
     return name, options
 
@@ -98,5 +98,5 @@ def split_options(text: str) -> list[str]:
 
 
 def options_of(label: str) -> dict[str, str]:
-    """Return the options that a probe's label names, each as it is written."""
+    """Return the options in the label of a probe, by name, each as written."""
     return dict(part.split("=", 1) for part in split_options(split_label(label)[1]) if "=" in part)

@@ -1,22 +1,19 @@
-"""Hidden states of a text as points: all of them streamed past the spectra, those that are looked at kept."""
+"""Hidden states of a text as points: all are streamed into the spectral moments, selected ones are collected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.homology import Moments
 from toposcope.homology.memory import check_fits
 from toposcope.models import LanguageModel, StateBlock, TokenSequence, hidden_states
 from toposcope.models.running import pooled as mean_of_texts
-
-Matrix = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix
 
 
 @dataclass
-class Gathered:
+class StatePoints:
     """The points of one hidden state.
 
     Attributes
@@ -24,37 +21,37 @@ class Gathered:
     moments : Moments
         Of all points.
     points : ndarray, shape (k, width), float64
-        Those that were chosen, in the order of the text.
-    chosen : ndarray, shape (k,), int64, or None
-        Their numbers among all, ascending; None if they are all.
+        The selected points, in the order of the text.
+    selected : ndarray, shape (k,), int64, or None
+        Their indices, ascending; None if all points are selected.
     n_bad : int
-        Entries that are NaN or infinite; then moments and points are of no use.
+        Entries that are NaN or infinite; if there are any, moments and points are not valid.
     """
 
     moments: Moments
     points: Matrix
-    chosen: Indices | None
+    selected: Indices | None
     n_bad: int = 0
 
     def add(self, places: Indices, states: Matrix) -> None:
-        """Take points with their numbers among all."""
+        """Add points with their indices."""
         self.n_bad += int(np.count_nonzero(~np.isfinite(states)))
         if not self.n_bad:
             self.moments.add(states)
-            self._keep(places, states)
+            self._select(places, states)
 
     def at(self, indices: Indices) -> Matrix:
-        """Return chosen points by their numbers among all."""
-        return self.points[indices if self.chosen is None else np.searchsorted(self.chosen, indices)]
+        """Return selected points by their indices."""
+        return self.points[indices if self.selected is None else np.searchsorted(self.selected, indices)]
 
-    def _keep(self, places: Indices, points: Matrix) -> None:
-        """Keep those of some points that were chosen."""
-        if self.chosen is None:
+    def _select(self, places: Indices, points: Matrix) -> None:
+        """Store the selected ones of some points."""
+        if self.selected is None:
             self.points[places] = points
             return
-        rows = np.searchsorted(self.chosen, places)
-        mine = self.chosen[np.minimum(rows, len(self.chosen) - 1)] == places
-        self.points[rows[mine]] = points[mine]
+        rows = np.searchsorted(self.selected, places)
+        is_selected = self.selected[np.minimum(rows, len(self.selected) - 1)] == places
+        self.points[rows[is_selected]] = points[is_selected]
 
 
 def gather(
@@ -63,52 +60,52 @@ def gather(
     wanted: Mapping[str, int],
     *,
     pooled: bool,
-    chosen: Indices | None,
-) -> tuple[dict[str, Gathered], str]:
-    """Read a text and gather points.
+    selected: Indices | None,
+) -> tuple[dict[str, StatePoints], str]:
+    """Read a text and collect its hidden states as points.
 
     Parameters
     ----------
     model : LanguageModel
     sequences : sequence of TokenSequence
     wanted : mapping of str to int
-        Hidden states by the names of their layers.
+        Index of each hidden state, by layer.
     pooled : bool
-        Whether a point is the mean of a text's tokens, or a token.
-    chosen : ndarray of int64, or None
-        Which points are kept, ascending; None for all.
+        Whether a point is the mean over the tokens of a text, or one token.
+    selected : ndarray of int64, or None
+        Indices of the points to collect, ascending; None for all.
 
     Returns
     -------
-    found : dict of Gathered
+    points : dict of StatePoints
         By layer.
     flag : str
-        What the memory forced, or an empty text.
+        Whether memory forced a smaller batch; empty if not.
 
     Raises
     ------
     ToposcopeError
-        If the text cannot be read, or the chosen points do not fit into memory.
+        If the text cannot be read, or the selected points do not fit into memory.
     """
     counts = [1 if pooled else len(sequence.ids) - sequence.n_prefix for sequence in sequences]
     begins = np.concatenate([[0], np.cumsum(counts)])
-    kept = int(begins[-1]) if chosen is None else len(chosen)
+    n_selected = int(begins[-1]) if selected is None else len(selected)
     check_fits(
-        8 * kept * model.width * len(wanted),
-        f"{model.location}: {kept} points of {len(wanted)} hidden states",
-        'give fewer or shorter texts, or sample = "random", which looks at max_points alone',
+        8 * n_selected * model.width * len(wanted),
+        f"{model.location}: {n_selected} points of {len(wanted)} hidden states",
+        'give fewer or shorter texts, or sample = "random", which uses only max_points',
     )
-    found: dict[str, Gathered] = {}
+    points: dict[str, StatePoints] = {}
     batch = 0
     for block in hidden_states(model, sequences, list(wanted.values())):
         places = np.concatenate([np.arange(begins[i], begins[i + 1]) for i in block.places])
         batch = block.batch or batch
         for layer, states in zip(wanted, _points(block, pooled), strict=True):
-            if layer not in found:  # as wide as it is: some models narrow their last state
+            if layer not in points:  # some models have a narrower last state
                 width = states.shape[1]
-                found[layer] = Gathered(Moments(width), np.empty((kept, width)), chosen)
-            found[layer].add(places, states)
-    return found, f"batch halved to {batch}" if batch else ""
+                points[layer] = StatePoints(Moments(width), np.empty((n_selected, width)), selected)
+            points[layer].add(places, states)
+    return points, f"batch halved to {batch}" if batch else ""
 
 
 def _points(block: StateBlock, pooled: bool) -> list[Matrix]:

@@ -1,4 +1,4 @@
-"""Persistence of gradient matrices on fixed batches, for runs this study trained."""
+"""Persistence of gradient matrices on fixed batches, for runs trained by the study."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence
 from toposcope.probes.feature import Kind
-from toposcope.probes.neural_persistence import over_layers, persistence_statistics
+from toposcope.probes.neural_persistence import combine_persistence, persistence_statistics
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
 from toposcope.probes.row_draws import with_noise
@@ -19,19 +19,19 @@ NORM = "gradient_norm"
 
 
 class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
-    """Persistence of each layer's gradient: of the cloud of its rows, and of its bipartite graph.
+    """Persistence of each layer's gradient: as the point cloud of its rows, and as a bipartite graph.
 
-    ``H0.*``, ``H1.*`` as of `rips`, ``np_mean``, ``np_norm``, ``np_normalized`` as of `neural_persistence`, and the
-    Frobenius norm ``gradient_norm``, which combines as of one long vector.
+    ``H0.*``, ``H1.*`` as in `rips`; ``np_mean``, ``np_norm``, ``np_normalized`` as in `neural_persistence`; and the
+    Frobenius norm ``gradient_norm``, for the network that of one long vector.
 
     Attributes
     ----------
     max_dimension, max_points
         See `toposcope.homology.rips`.
     batches : int
-        Fixed batches, of which the first gives the statistics and diagrams; of several, each statistic also has
-        ``<name>.noise``, the standard deviation over them (ddof 1). Over the network it is a bound: all layers see the
-        same batches, so that their noise may add up.
+        Number of fixed batches. The first gives the statistics and diagrams; with several, each statistic also has
+        ``<name>.noise``, the standard deviation over them (ddof 1). For the network this is an upper bound: all layers
+        see the same batches, so that their noise may add up.
     """
 
     VERSION: ClassVar[int] = 4
@@ -51,15 +51,15 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
             raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
-        """Return about how long the clouds of all batches take."""
-        return self.batches * self._of_rows().expected_seconds(shapes)
+        """Return the expected time of the clouds of all batches."""
+        return self.batches * self._row_probe().expected_seconds(shapes)
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
-        """Return the memory for the gradients, and the largest cloud of one."""
-        return 4 * self.batches * sum(m * n for m, n in shapes.values()) + self._of_rows().expected_bytes(shapes)
+        """Return the expected memory of the gradients and the largest cloud."""
+        return 4 * self.batches * sum(m * n for m, n in shapes.values()) + self._row_probe().expected_bytes(shapes)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
         if subject.gradients is None:
             raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")
         gradients = [subject.gradients(batch) for batch in range(self.batches)]
@@ -67,28 +67,28 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:
-        """Return ``topology``, and ``norm`` for that of the gradient."""
+        """Return ``norm`` for the norm of the gradient, ``topology`` for the rest."""
         return "norm" if statistic.removesuffix(NOISE) == NORM else cls.KIND
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Combine norms as of one long vector, diagrams as `rips` does, neural persistence by its mean."""
-        result = combine_diagrams(rows, np.sum) | over_layers(rows)
+        """Combine norms as those of one long vector, diagrams as `rips` does, neural persistence by its mean."""
+        result = combine_diagrams(rows, np.sum) | combine_persistence(rows)
         # Neither changes more than the vector of all layers' norms, so its noise is at most this.
         result |= {n: np.linalg.norm(stacked(rows, n), axis=0) for n in rows[0] if _base(n) == NORM}
         means = [name for name in rows[0] if name.startswith("np_") and name.endswith(NOISE)]
         return result | {name: np.mean(stacked(rows, name), axis=0) for name in means}
 
     def _measure(self, layer: Layer, gradients: Sequence[Tensor]) -> Measurement:
-        found = [self._measure_one(layer, gradient) for gradient in gradients]
-        first = found[0]
-        statistics = with_noise([measurement.statistics for measurement in found])
+        measurements = [self._measure_one(layer, gradient) for gradient in gradients]
+        first = measurements[0]
+        statistics = with_noise([measurement.statistics for measurement in measurements])
         return Measurement(layer.name, layer.role, statistics, first.diagrams, first.flag)
 
-    def _of_rows(self) -> RipsProbe:
+    def _row_probe(self) -> RipsProbe:
         return RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)
 
     def _measure_one(self, layer: Layer, gradient: Tensor) -> Measurement:
-        cloud = self._of_rows().measure_rows(gradient, layer.name, layer.role)
+        cloud = self._row_probe().measure_rows(gradient, layer.name, layer.role)
         graph = neural_persistence(gradient, name=f"layer {layer.name}")
         norm = {NORM: float(np.linalg.norm(gradient.double().numpy()))}
         return Measurement(

@@ -1,4 +1,4 @@
-"""Neural persistence of every weight matrix (METHODS 2)."""
+"""Neural persistence of every weight matrix (Rieck et al. 2019; see ``docs/methods/neural-persistence.md``)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from toposcope.probes.row_blocks import largest_entry
 
 
 class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
-    """``np_mean``, ``np_norm``, ``np_normalized`` of every layer; over the network their means (Rieck Def. 4).
+    """``np_mean``, ``np_norm``, ``np_normalized`` of every layer; for the network their means (Rieck Def. 4).
 
     The network also carries ``np_mean_std`` (population), ``np_mean_min`` and ``np_mean_max`` over its layers.
 
@@ -37,11 +37,11 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
             raise ValueError(f"p is {self.p}; it must be a number of at least 1")
 
     def by_layer(self) -> bool:
-        """Tell whether a layer's scale is its own."""
+        """Return whether each layer has its own scale."""
         return self.scale == "layer"
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
             try:
@@ -52,31 +52,31 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
                 return
 
         def measure_layer(layer: Layer) -> Measurement:
-            found = neural_persistence(
+            persistence = neural_persistence(
                 layer.read(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
             )
             return Measurement(
                 layer.name,
                 layer.role,
-                persistence_statistics(found),
-                {"NP": found.diagram},
-                flag="degenerate" if found.degenerate else "",
+                persistence_statistics(persistence),
+                {"NP": persistence.diagram},
+                flag="degenerate" if persistence.degenerate else "",
             )
 
         yield from each_layer(self, subject, measure_layer)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over layers (Rieck Def. 4), and the spread of ``np_mean``."""
-        return over_layers(rows)
+        return combine_persistence(rows)
 
 
-def persistence_statistics(found: NeuralPersistence) -> dict[str, float]:
-    """Return what is reported of one matrix."""
-    return {"np_mean": found.mean, "np_norm": found.norm, "np_normalized": found.normalized}
+def persistence_statistics(persistence: NeuralPersistence) -> dict[str, float]:
+    """Return the reported statistics of one matrix."""
+    return {"np_mean": persistence.mean, "np_norm": persistence.norm, "np_normalized": persistence.normalized}
 
 
-def over_layers(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-    """Return the means of what `persistence_statistics` returned of each layer, and the spread of ``np_mean``."""
+def combine_persistence(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+    """Return the means over layers of `persistence_statistics`, and the spread of ``np_mean``."""
     means = stacked(rows, "np_mean")
     return {
         **{name: np.mean(stacked(rows, name), axis=0) for name in ("np_mean", "np_norm", "np_normalized")},

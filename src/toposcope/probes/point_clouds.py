@@ -1,4 +1,4 @@
-"""What the probes of hidden states and of embeddings share: options of a cloud, what is told of it, and its scale."""
+"""Point clouds of hidden states and embeddings: their statistics, the kinds of these, and their scale."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
 from toposcope.homology.point_cloud import Metric
@@ -14,18 +13,16 @@ from toposcope.probes.feature import TOPOLOGY, Kind
 from toposcope.probes.probe import DEGREES, NOISE, Value, stacked
 from toposcope.probes.rips import with_shared_distances
 from toposcope.seeds import derive_seed
-
-Matrix = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from toposcope.typing import Indices, Matrix
 
 _SPECTRAL_DEGREES = {"mean_norm": 1, "top_eigenvalue": 2, "rms_radius": 0}
-"""The power of ``rms_radius`` that a spectral measure is divided by, 0 of itself; all others have no scale."""
+"""The power of ``rms_radius`` that a spectral measure is divided by; all others do not depend on the scale."""
 
 SPECTRAL = (
     *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "eigenspectrum_decay_alpha"),
     *("stable_rank", "top_eigenvalue", "eigenvalue_ratio_1_10", "anisotropy", "mean_norm", "rms_radius", "two_nn"),
 )
-"""Statistics of a cloud that its topology is compared with, by our names and by published ones."""
+"""Statistics of a cloud that its topology is compared with, by their names here and in publications."""
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(SPECTRAL, "spectrum"),
     **dict.fromkeys(("mean_norm", "rms_radius"), "norm"),
@@ -33,15 +30,15 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-class Cloud(NamedTuple):
-    """What was found of a cloud.
+class CloudMeasurement(NamedTuple):
+    """The persistence of a cloud.
 
     Attributes
     ----------
     statistics : dict of float
     diagrams : dict of Diagram
     dimension : float or None
-        By two nearest neighbours, where their distances were at hand: of all points, before any projection.
+        From two nearest neighbours of all points, before any projection; None if not all distances were computed.
     """
 
     statistics: dict[str, float]
@@ -58,7 +55,7 @@ def measure_cloud(
     max_dimension: int = 1,
     max_points: int | None = None,
     scales: Sequence[float] = (),
-) -> Cloud:
+) -> CloudMeasurement:
     """Measure the persistence of a cloud.
 
     Parameters
@@ -67,48 +64,48 @@ def measure_cloud(
     metric : "euclidean" or "cosine"
     normalize : bool
         Whether the points are divided by their root mean square distance from the centroid; points that are all equal
-        are left as they are.
+        are not changed.
     pca : int
         Components the points are projected to first; 0 for none.
     max_dimension, max_points
         As of `toposcope.homology.rips`.
     scales : sequence of float
-        At which Betti curves and first landscapes are told, in the unit of the distances.
+        Where Betti curves and first landscapes are reported, in the unit of the distances.
 
     Returns
     -------
-    Cloud
-        ``H0.*`` and so on of `toposcope.homology.statistics`, ``H0.betti@0.5``, ``H0.landscape_1@0.5``, and
-        ``pca_variance``, the share of the variance that the components hold.
+    CloudMeasurement
+        The statistics of `toposcope.homology.statistics` as ``H0.*`` and so on, ``H0.betti@0.5``,
+        ``H0.landscape_1@0.5``, and ``pca_variance``, the share of the variance that the components hold.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     if pca:
-        points, found["pca_variance"] = principal_components(points, pca)
+        points, values["pca_variance"] = principal_components(points, pca)
     if normalize:
         points = points / (_radius(points) or 1.0)
     cloud = with_shared_distances(points, metric, max_dimension, max_points)
     diagrams = rips(cloud, metric=metric, max_dimension=max_dimension, max_points=max_points)
     for diagram in diagrams:
         name = f"H{diagram.dimension}"
-        found |= {f"{name}.{key}": value for key, value in statistics(diagram).items()}
+        values |= {f"{name}.{key}": value for key, value in statistics(diagram).items()}
         if scales:
-            # The component that never dies is no finite bar, and is alive all the same.
+            # The component that never dies is not a finite bar, but it counts as alive.
             alive = betti_curve(diagram, scales) + (diagram.n_essential if diagram.dimension == 0 else 0)
             curves = {"betti": alive, "landscape_1": landscape(diagram, scales, 1)[0]}
-            found |= {
+            values |= {
                 f"{name}.{curve}@{scale:g}": float(value)
-                for curve, values in curves.items()
-                for scale, value in zip(scales, values, strict=True)
+                for curve, heights in curves.items()
+                for scale, value in zip(scales, heights, strict=True)
             }
     dimension = two_nn(cloud, metric=metric).dimension if cloud is not points and not pca else None
-    return Cloud(found, {f"H{diagram.dimension}": diagram for diagram in diagrams}, dimension)
+    return CloudMeasurement(values, {f"H{diagram.dimension}": diagram for diagram in diagrams}, dimension)
 
 
 def principal_components(points: Matrix, count: int) -> tuple[Matrix, float]:
     """Project points to their first principal components; return them with the share of the variance they hold.
 
-    By the singular value decomposition of the centred points, so that nothing depends on chance; of points in fewer
-    dimensions, or fewer points, all components. The share of points that are all equal is 1.
+    By the singular value decomposition of the centred points, which is deterministic; with fewer dimensions or fewer
+    points, all components. The share is 1 if all points are equal.
     """
     left, sigma, _ = np.linalg.svd(_centred(points), full_matrices=False)
     total = float((sigma**2).sum())
@@ -121,21 +118,21 @@ def _radius(points: Matrix) -> float:
 
 
 def _centred(points: Matrix) -> Matrix:
-    """Return points about their centroid; equal ones are exactly zero."""
+    """Return points relative to their centroid; equal points give exact zeros."""
     centred: Matrix = points - points[0]
     centred -= centred.mean(axis=0)
     return centred
 
 
 def spectral_statistics(measures: SpectralMeasures) -> dict[str, float]:
-    """Return the measures that are defined, by name."""
+    """Return the finite measures, by name."""
     return {name: float(value) for name, value in asdict(measures).items() if np.isfinite(value)}
 
 
-def refuse_idle_scale(metric: Metric, normalize: bool) -> None:
-    """Refuse a normalisation that changes nothing."""
+def check_normalisation(metric: Metric, normalize: bool) -> None:
+    """Refuse a normalisation without effect."""
     if normalize and metric == "cosine":
-        raise ValueError('normalize changes no cosine; leave it out, or take metric = "euclidean"')
+        raise ValueError('normalize does not change cosines; leave it out, or use metric = "euclidean"')
 
 
 def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
@@ -147,7 +144,7 @@ def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
 
 
 def kind_of_cloud(statistic: str) -> Kind:
-    """Return what a statistic of a cloud is counted as; ``topology`` if it is none of the plain ones."""
+    """Return the kind of a statistic of a cloud; ``topology`` by default."""
     return _KINDS.get(statistic.removesuffix(NOISE), TOPOLOGY)
 
 
@@ -157,9 +154,9 @@ def means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
 
 
 def draw_points(n: int, count: int, seed: int, number: int = 0) -> Indices:
-    """Return the numbers of at most `count` of n points, drawn at random, ascending.
+    """Return the indices of at most `count` of n points, drawn at random, ascending.
 
-    They depend on n, the seed and the number of the draw alone, so that they are the same at every checkpoint.
+    They depend only on n, the seed and the number of the draw, so they are the same at every checkpoint.
     """
     generator = np.random.default_rng(derive_seed(seed, "points", number))
     return np.sort(generator.choice(n, min(n, count), replace=False))

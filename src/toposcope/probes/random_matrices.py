@@ -1,4 +1,4 @@
-"""Neural persistence and H0 of random matrices of every layer's shape: the scale a layer's value is read on."""
+"""Neural persistence and H0 of random matrices with the shape of each layer, as a reference for its values."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.seeds import derive_seed
 
-ENTRIES = 20 * 2**20
-"""Entries drawn for one shape and ensemble, about: of larger shapes than 1024 x 1024, fewer matrices than 20."""
-LEAST = 3
-"""Fewest matrices: below there is hardly a spread."""
-SHAPES = 512
-"""Shapes a process remembers."""
+MAX_ENTRIES = 20 * 2**20
+"""Approximate entries drawn for one shape and ensemble: fewer than 20 matrices beyond 1024 x 1024."""
+MIN_DRAWS = 3
+"""Fewer matrices give no usable spread."""
+CACHED_SHAPES = 512
+"""Shapes whose references a process caches."""
 
 Shape = tuple[int, ...]
 
@@ -29,16 +29,16 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
 
     ``gaussian.np_mean``, ``gaussian.np_mean.sd``, ``gaussian.H0.total``, ``gaussian.H0.total.sd`` and so on, and
     ``n_draws``. ``H0.total`` is that of the matrix divided by its Frobenius norm, to compare with the scale-free twin
-    of the layer's. They depend on the shape alone: they are found once for each, at the first checkpoint of a run.
+    of the layer's. They depend only on the shape: they are computed once for each, at the first checkpoint of a run.
 
-    Over the network the means of ``np_mean`` over layers, with the standard deviation of that mean in a network of
-    independent layers, and the least ``n_draws``. Totals divided by a norm each do not add up, and are absent.
+    For the network, the means of ``np_mean`` over layers, with the standard deviation of that mean in a network of
+    independent layers, and the smallest ``n_draws``. Totals are absent: divided by a norm each, they cannot be added.
 
     Attributes
     ----------
     draws : int
-        Matrices of each ensemble, at least 3. Of large shapes only as many as make 20 x 2^20 entries, and never fewer
-        than 3: all of 20 up to 1024 x 1024, 5 of 2048 x 2048, 3 of 4096 x 4096.
+        Matrices of each ensemble, at least 3. For large shapes only as many as have 20 x 2^20 entries in total, but
+        never fewer than 3: all 20 up to 1024 x 1024, 5 of 2048 x 2048, 3 of 4096 x 4096.
     seed : int
     """
 
@@ -49,15 +49,15 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        if self.draws < LEAST:
-            raise ValueError(f"draws is {self.draws}; it must be at least {LEAST}")
+        if self.draws < MIN_DRAWS:
+            raise ValueError(f"draws is {self.draws}; it must be at least {MIN_DRAWS}")
 
     def by_layer(self) -> bool:
-        """Tell that layers of one shape are measured together."""
+        """Return False: layers of one shape are measured together."""
         return False
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
 
         def measure_layer(layer: Layer) -> Measurement:
             shape = layer.shape[::-1] if layer.transposed else layer.shape
@@ -81,23 +81,25 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
 
 def n_draws(shape: Shape, draws: int) -> int:
     """Return how many matrices of a shape are drawn, where `draws` are asked for."""
-    return min(draws, max(LEAST, ENTRIES // math.prod(shape)))
+    return min(draws, max(MIN_DRAWS, MAX_ENTRIES // math.prod(shape)))
 
 
-@lru_cache(SHAPES)
+@lru_cache(CACHED_SHAPES)
 def _references(shape: Shape, draws: int, seed: int) -> Mapping[str, float]:
     count = n_draws(shape, draws)
     result = {"n_draws": float(count)}
     for ensemble in ENSEMBLES:
-        found = [_measured(ensemble, shape, derive_seed(seed, ensemble, *shape, draw)) for draw in range(count)]
-        for name, values in zip(("np_mean", "H0.total"), np.transpose(found), strict=True):
+        draws_of_ensemble = [
+            _measured(ensemble, shape, derive_seed(seed, ensemble, *shape, draw)) for draw in range(count)
+        ]
+        for name, values in zip(("np_mean", "H0.total"), np.transpose(draws_of_ensemble), strict=True):
             result[f"{ensemble}.{name}"] = float(values.mean())
             result[f"{ensemble}.{name}.sd"] = float(values.std(ddof=1))
     return result
 
 
 def _measured(ensemble: Ensemble, shape: Shape, seed: int) -> tuple[float, float]:
-    """Return the neural persistence, and the total of H0 divided by the norm; 0 where a sparse one is all zeros."""
+    """Return the neural persistence, and the total of H0 divided by the norm; 0 for a matrix of zeros."""
     m, n = shape
     W = random_matrix(ensemble, (m, n), seed)
     norm = float(np.linalg.norm(W))

@@ -1,37 +1,34 @@
-"""A layer read a few rows at a time."""
+"""Reads a layer a few rows at a time."""
 
 import math
 from collections.abc import Iterator
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from toposcope.checkpoints import Layer
 from toposcope.homology.arrays import not_finite
+from toposcope.typing import Matrix
 
-Matrix = NDArray[np.float64]
-
-BLOCK = 1 << 23
+BLOCK_BYTES = 1 << 23
 """Bytes of a block of rows in float64; a block is never less than one row."""
 
 
 class Rows:
-    """The rows of a layer, as stored, read when they are asked for; all at once where the format has no other way.
+    """The rows of a layer, as stored, read on demand; all at once if the format requires it.
 
     Raises
     ------
     ToposcopeError
-        If the layer has to be read at once, and cannot be.
+        If the layer is read at once, and that fails.
     """
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._whole = None if layer.entry.sequential_rows else layer.read()
 
-    def blocks(self, block: int = BLOCK) -> Iterator[tuple[int, int]]:
-        """Yield where each block of rows begins and ends."""
+    def blocks(self, block: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+        """Yield the start and stop of each block of rows."""
         m, n = self._layer.shape
         step = max(1, block // (8 * n))
         for start in range(0, m, step):
@@ -43,7 +40,7 @@ class Rows:
         Raises
         ------
         ToposcopeError
-            If they cannot be read, or hold NaN or infinities; then it tells how many there are in the whole layer.
+            If they cannot be read, or hold NaN or infinities; the message gives their number in the whole layer.
         """
         rows = self._read(start, stop)
         if not math.isfinite(_largest(rows)):
@@ -69,15 +66,15 @@ def largest_entry(layer: Layer) -> float:
 
 
 def _largest(rows: Tensor) -> float:
-    """Return max|w|; NaN if there is one."""
+    """Return max|w|; NaN if any entry is NaN."""
     low, high = (float(value) for value in torch.aminmax(rows))
     return max(-low, high)
 
 
 class Widening:
-    """Blocks in float64, divided by `unit`, each in the memory of the one before.
+    """Converts blocks to float64, divided by `unit`, in memory that the next block reuses.
 
-    Memory taken anew for every block would be scattered, and add up.
+    Allocating memory for every block would fragment it.
     """
 
     def __init__(self, unit: float) -> None:
@@ -85,13 +82,13 @@ class Widening:
         self._memory = torch.empty(0, dtype=torch.float64)
 
     def __call__(self, *parts: Tensor) -> Matrix:
-        """Return parts, one below the other, as one matrix; it is overwritten by the next."""
+        """Return parts stacked as one matrix, which the next call overwrites."""
         m, n = sum(len(part) for part in parts), parts[0].shape[1]
         if m * n > len(self._memory):
             self._memory = torch.empty(m * n, dtype=torch.float64)
         block = self._memory[: m * n].view(m, n)
-        for part, room in zip(parts, torch.split(block, [len(part) for part in parts]), strict=True):
-            room.copy_(part)  # torch.cat would copy each part before it widens it
+        for part, rows in zip(parts, torch.split(block, [len(part) for part in parts]), strict=True):
+            rows.copy_(part)  # torch.cat would copy each part first
         W: Matrix = block.numpy()
         if self._unit != 1:
             W /= self._unit

@@ -1,4 +1,4 @@
-"""Rows of a matrix drawn at random, anew for every matrix, and the noise that leaves in a statistic."""
+"""Random rows of a matrix, and the noise of statistics over such draws."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from toposcope.seeds import derive_seed
 def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
     """Draw `count` of the rows uniformly without replacement, `n_draws` times.
 
-    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows, whatever their order:
-    other weights have other rows drawn, and the same weights the same ones, wherever and whenever they are measured.
+    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
+    different weights give different rows, and the same weights always the same ones.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -
     Returns
     -------
     list of ndarray, shape (count,), int64
-        Distinct row numbers, ascending.
+        Distinct row indices, ascending.
     """
     # Adding zero turns -0.0, which is the same point, into 0.0.
     digests = [hashlib.sha256(row.tobytes()).digest() for row in np.ascontiguousarray(cloud) + 0.0]
@@ -39,7 +39,7 @@ def draw_rows(cloud: NDArray[np.float64], count: int, seed: int, n_draws: int) -
 def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the statistics of the first draw and, as ``<name>.noise``, their standard deviations over all draws.
 
-    Deviations are those of a sample, ddof 1. Of one draw alone there are none.
+    Deviations have ddof 1. A single draw has none.
     """
     first = dict(draws[0])
     if len(draws) == 1:
@@ -49,5 +49,5 @@ def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _deviation(values: Sequence[float]) -> float:
     largest = max(map(abs, values))
-    unit = largest if largest > 0 else 1.0  # squares of enormous values would leave the range
+    unit = largest if largest > 0 else 1.0  # squares of very large values would overflow
     return float(np.std(np.array(values) / unit, ddof=1)) * unit
