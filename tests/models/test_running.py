@@ -251,7 +251,7 @@ def test_a_batch_that_does_not_fit_is_halved(error: type[Exception], message: st
     assert {block.batch for block in hidden_states(wide, read, [0])} == {0}
     assert token_losses(narrow, read).batch == 2
     assert token_losses(narrow, read).total == pytest.approx(token_losses(wide, read).total, rel=1e-14)
-    assert gather(narrow, read, {"last": 1}, pooled=True, chosen=None)[1] == "batch halved to 2"
+    assert gather(narrow, read, {"last": 1}, pooled=True, selected=None)[1] == "batch halved to 2"
 
 
 def test_a_text_that_does_not_fit_alone() -> None:

@@ -282,15 +282,15 @@ def test_the_points_of_a_sample_are_all_that_is_kept(checkpoint: Checkpoint) -> 
     assert reader is not None
     model = reader.model()
     sequences = probe._sequences(reader.text(), reader.tokenizer(), model)
-    everything, chosen = (
+    everything, some = (
         gather(model, sequences, {"network": 2}, pooled=False, selected=which)[0]["network"]
-        for which in (None, probe._needed(sequences))
+        for which in (None, probe._selected_points(sequences))
     )
-    assert chosen.chosen is not None
-    assert len(chosen.points) == len(chosen.chosen) <= 17
-    assert_array_equal(chosen.points, everything.points[chosen.chosen])
-    assert_array_equal(chosen.at(evenly(96, 7)), everything.points[evenly(96, 7)])
-    assert chosen.moments.measures() == everything.moments.measures()
+    assert some.selected is not None
+    assert len(some.points) == len(some.selected) <= 17
+    assert_array_equal(some.points, everything.points[some.selected])
+    assert_array_equal(some.at(evenly(96, 7)), everything.points[evenly(96, 7)])
+    assert some.moments.measures() == everything.moments.measures()
 
 
 # What is kept

@@ -71,7 +71,7 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
 
 
 def _option_error(kind: type[Probe], message: str) -> str:
-    """Name the option at fault and what it takes, as a declaration writes it."""
+    """Return a message that names the wrong option and the values it takes."""
     options = ", ".join(kind.__struct_fields__) or "none"
     reason, _, place = message.partition(" - at `$.")
     name = place.rstrip("`").partition("[")[0]

@@ -1,4 +1,4 @@
-"""What a probe is, what it is handed, and what it hands back."""
+"""The class `Probe`, its input `Subject`, and its results `Measurement` and `Failure`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,22 +19,22 @@ POOLED = "pooled"
 """Name of the pseudo-layer of a cloud of all layers' rows."""
 
 NOISE = ".noise"
-"""Ends the name of a standard deviation of a statistic over draws or batches."""
+"""Suffix of the standard deviation of a statistic over draws or batches."""
 
 DEGREES = {
     **dict.fromkeys(("total", "mean", "max", "std", "cover_radius"), 1),
     **dict.fromkeys(("wasserstein_1", "wasserstein_2", "bottleneck"), 1),
     "total_p2": 2,
 }
-"""The power of the scale that a statistic of a diagram of lengths grows by; all others do not depend on it."""
+"""The power of the scale in the statistics of a diagram of lengths; all others do not depend on the scale."""
 
 HIDDEN = "hidden"
-"""Role of the pseudo-layers of hidden states; their names begin so."""
+"""Role of the pseudo-layers of hidden states, and the beginning of their names."""
 EMBEDDING = "embedding"
 """Role of the pseudo-layers of embedding matrices."""
 
 RELATIONS = frozenset({"first", "previous", "diagrams", "states"})
-"""Names in `Probe.NEEDS` of other checkpoints, or of what another probe measured; all other names are of inputs."""
+"""Names in `Probe.NEEDS` for other checkpoints or results of other probes; all other names are inputs."""
 
 Diagrams = Mapping[str, Diagram]
 States = Mapping[str, NDArray[np.float32]]
@@ -53,14 +53,14 @@ class Measurement:
     ----------
     layer, role : str
     statistics : dict of float
-        Finite numbers; what is not defined is absent.
+        Finite numbers; undefined statistics are absent.
     diagrams : dict of Diagram
         By short name, for example ``H0``.
     flag : str
-        ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, or empty; of two that
-        hold, both, as in ``batch halved to 4, landmarks``.
+        ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, or empty; several
+        are joined, as in ``batch halved to 4, landmarks``.
     states : ndarray, shape (n, width), float32, optional
-        Points that are kept, for representations to be compared.
+        Points stored for comparing representations.
     """
 
     layer: str
@@ -73,7 +73,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """A layer that could not be measured, and why in one line."""
+    """A layer that could not be measured, with the reason in one line."""
 
     layer: str
     message: str
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Subject:
-    """One checkpoint as a probe sees it; only what the probe's `NEEDS` names is filled in beyond `layers`.
+    """The input of a probe: one checkpoint; beyond `layers`, only the names in the probe's `NEEDS` are filled in.
 
     Attributes
     ----------
@@ -98,10 +98,10 @@ class Subject:
     diagrams, previous_diagrams : mapping
         Diagrams of the source probe at this checkpoint and at the previous one, by layer.
     states : mapping of int to States
-        States that the source probe kept, by step: all of this checkpoint, the first and the previous one, of those
-        between the last hidden state alone.
+        States that the source probe stored, by step: all for this checkpoint, the first and the previous one; for
+        those between, only the last hidden state.
     step, first_step, previous_step : int or None
-        Of the checkpoint, and of those before it that can be read.
+        Of the checkpoint, and of the readable ones before it.
     """
 
     layers: Sequence[Layer]
@@ -135,7 +135,7 @@ class Subject:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """Return the subject of a checkpoint alone, everything wanted."""
+        """Return the subject of a single checkpoint, with all layers wanted."""
         layers = checkpoint.analysed()
         return cls(layers, frozenset([*(layer.name for layer in layers), NETWORK, POOLED]))
 
@@ -150,16 +150,16 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ----------
     VERSION : int
     KIND : "topology", "spectrum", "norm", "loss" or "control"
-        What its statistics are counted as; `kind` where they differ. A probe without one is refused.
+        The kind of its statistics; `kind` if they differ. A probe without one is refused.
     NEEDS : frozenset of str
-        What of a `Subject` it looks at beyond the layers: names of `RELATIONS`, and of inputs that
+        What it reads from a `Subject` beyond the layers: names of `RELATIONS`, and of inputs that
         `toposcope.probes.needs` provides.
     ONCE : bool
-        It looks at the shapes of layers alone, and is measured at the first readable checkpoint of a run only.
+        It depends only on the shapes of layers, and is measured only at the first readable checkpoint of a run.
     LATER : frozenset of str
-        Options that came later: at their defaults they are not in the key, so that rows measured before stand.
+        Options added in later versions: at their defaults they are not in the key, so that older rows stay valid.
     REPEATS : frozenset of str
-        Options on which no statistic depends: how often something is repeated to tell its noise, how much is kept.
+        Options that no statistic depends on: the number of repetitions for the noise, the number of stored points.
     NORM : str
         The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
@@ -191,7 +191,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return [*layers, NETWORK]
 
     def by_layer(self) -> bool:
-        """Tell whether each layer can be measured without the others at hand."""
+        """Return whether each layer can be measured without the others."""
         return self.NEEDS <= RELATIONS
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
@@ -202,7 +202,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return 5e-9 * sum(m * n for m, n in shapes.values())
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
-        """Return about how much memory they take at most; the default is two copies in float64 of what is at hand."""
+        """Return the expected peak memory; the default is two copies in float64 of the layers measured together."""
         sizes = [16 * m * n for m, n in shapes.values()]
         return max(sizes, default=0) if self.by_layer() else sum(sizes)
 
@@ -222,7 +222,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return None
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Measure what is wanted of a checkpoint."""
+        """Measure the wanted layers of a checkpoint."""
         raise NotImplementedError
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
@@ -242,14 +242,14 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:
-        """Return what a statistic is counted as in analyses and reports."""
+        """Return the kind of a statistic in analyses and reports."""
         return cls.KIND
 
     def degree(self, statistic: str) -> int:
-        """Return the power of the norm `NORM` that a statistic is divided by for its scale-free twin (METHODS 6).
+        """Return the power of the norm `NORM` that a statistic is divided by for its scale-free twin.
 
-        0 where the statistic does not depend on the scale, and of the controls, which are what twins are set against.
-        A statistic under a filtration cap scales so as long as nothing is truncated.
+        It is 0 if the statistic does not depend on the scale, and for the controls, which have no twins. Under a
+        filtration cap a statistic scales so only if nothing is truncated. See ``docs/methods/association.md``.
         """
         return DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
 
@@ -257,7 +257,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def each_layer(
     probe: Probe, subject: Subject, measure_layer: Callable[[Layer], Measurement]
 ) -> Iterator[Measurement | Failure]:
-    """Measure wanted layers one at a time, then the network from all of them; a failed layer stops no other."""
+    """Measure wanted layers one at a time, then the network from all of them; a failed layer stops no others."""
     statistics = dict(subject.known)
     for layer in subject.layers:
         if layer.name not in subject.wanted:
@@ -287,10 +287,10 @@ def _numbers(combined: Mapping[str, Any]) -> dict[str, float]:
 
 
 def guarded(layer: str, measure: Callable[[], Measurement]) -> Measurement | Failure:
-    """Return a measurement, or the reason why there is none, in one line that names the layer."""
+    """Return a measurement, or a failure with the reason in one line that names the layer."""
     try:
         return measure()
     except ToposcopeError as error:
         return Failure(layer, str(error))
-    except Exception as error:  # noqa: BLE001 - one bad layer must not stop a study; the row keeps the reason
+    except Exception as error:  # noqa: BLE001 - one bad layer must not stop a study; the reason is reported
         return Failure(layer, f"{type(error).__name__}: {' '.join(str(error).split())}")

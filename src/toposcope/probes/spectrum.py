@@ -23,9 +23,9 @@ class Spectrum:
     """Singular values of W / unit, from consecutive blocks of its rows.
 
     With up to `MAX_DIRECT_ENTRIES` entries, by the singular value decomposition, exact to about 1e-16 of the largest.
-    Beyond, they are roots of the eigenvalues of W'W or WW', whichever is smaller, summed in float64. Rounding moves these eigenvalues
-    by less than u = max(m, n) 2^-52 of the largest, mostly a hundred times less, so a singular value s is known to
-    u sigma_1^2 / 2s: for 4096 rows the largest to 5e-13 of itself, one of a thousandth of it to 5e-7 of itself. (That
+    Beyond, they are roots of the eigenvalues of W'W or WW', whichever is smaller, summed in float64. Rounding moves
+    these by less than u = max(m, n) 2^-52 of the largest, mostly a hundred times less, so a singular value s is known
+    to u sigma_1^2 / 2s: for 4096 rows the largest to 5e-13 of itself, one a thousandth of it to 5e-7 of itself. (That
     is the worst where all products have one sign, as in a constant matrix. The bound that no matrix breaks is u times
     the stable rank; roundings that differ in sign stay far below.)
 

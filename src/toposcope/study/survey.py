@@ -286,7 +286,7 @@ class Survey:
         return None if step is None else Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)
 
     def _known(self, run: str, planned: Planned) -> dict[str, dict[str, float]]:
-        """Return the statistics of layers that stand, for what is said of the network."""
+        """Return the stored statistics of layers that are still valid, to combine for the network."""
         return self.store.statistics(run, planned.step, planned.probe.name(), planned.probe.options())
 
     def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
@@ -313,7 +313,7 @@ class Survey:
         pending: "_Pending",
         group: "WriteGroup[_Finished]",
     ) -> None:
-        """Keep what was measured; when all layers are there, what is said of the network."""
+        """Store measurements; once all layers are measured, those of the network."""
         if isinstance(result, TaskFailure):
             result = [Failure(name, result.message) for name in task.wanted]
         group.add(_Finished(task, result, pending))

@@ -42,7 +42,7 @@ class Need:
     name : str
     provide : callable
         Takes an open checkpoint and the context of its run; returns what the probe finds in `Subject.inputs`. It runs
-        in the process that measures. A `ToposcopeError` fails this checkpoint alone.
+        in the process that measures. A `ToposcopeError` fails only this checkpoint.
     key : callable
         Takes the same; returns a text that names all that the input depends on besides the weights. It is part of the
         key of every row, so that rows are measured again when it changes. It runs in the main process. Where it raises
