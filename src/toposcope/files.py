@@ -15,14 +15,14 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Parameters
     ----------
     path : Path
-        Where the file is to be; its folder is made.
+        Path of the file; its folder is created.
     write : callable
-        Writes the content to the path it is given.
+        Writes the content to a path.
 
     Raises
     ------
     ToposcopeError
-        When the disk is full, or the place cannot be written.
+        If the disk is full, or the file cannot be written.
     """
     _write_all({path: write})
 
@@ -69,7 +69,7 @@ def _write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
 
 
 def _reason(error: Exception) -> str | None:
-    """Return what kept a file from being written, if the user can mend it; libraries wrap the system's error."""
+    """Return why a file could not be written, if the user can fix it; libraries wrap the system's error."""
     if getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error) or "No space left" in str(error):
         return "the disk is full; free some space and run the same command again"
     if isinstance(error, OSError):

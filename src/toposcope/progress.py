@@ -1,4 +1,4 @@
-"""How long work tells the caller where it stands; the library itself never prints."""
+"""Progress of long work, reported to the caller; the library itself never prints."""
 
 from collections.abc import Callable
 

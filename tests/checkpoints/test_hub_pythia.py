@@ -85,7 +85,7 @@ def of_pythia(folder: Path) -> Declaration:
     assert all(series.tokens_per_step == 1024 * 2048 for series in shipped.series)
     places = ["hf:owner/name@step*", "hf:owner/absent@step*", "hf:owner/absent@step*"]
     moved = [
-        msgspec.structs.replace(series, path=place, name=series.called())
+        msgspec.structs.replace(series, path=place, name=series.resolved_name())
         for series, place in zip(shipped.series, places, strict=True)
     ]
     text = folder / "text.txt"

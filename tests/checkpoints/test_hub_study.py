@@ -70,7 +70,7 @@ def of_the_paper() -> Declaration:
     (pythia,) = paper.series
     assert pythia.path == "hf:EleutherAI/pythia-14m@step*"
     assert pythia.steps == STEPS
-    moved = msgspec.structs.replace(pythia, path="hf:owner/name@step*", name=pythia.called())
+    moved = msgspec.structs.replace(pythia, path="hf:owner/name@step*", name=pythia.resolved_name())
     return msgspec.structs.replace(paper, runs=[], series=[moved])
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from toposcope.cli import toposcope
 from toposcope.study import load_declaration, run_study
-from toposcope.study.imported import imported
+from toposcope.study.importing import import_study
 
 DECLARED = """
 name = "small"
@@ -99,7 +99,7 @@ def test_without_neural_persistence_its_rule_is_left_out_and_told(tmp_path: Path
 
 @pytest.mark.reference
 def test_published_features_are_enough(published_study: Path, tmp_path: Path) -> None:
-    declaration = imported(published_study, tmp_path / "p").declaration
+    declaration = import_study(published_study, tmp_path / "p").declaration
     assert not run_study(declaration, tmp_path / "p", workers=1, measured=False)
     done = told(tmp_path / "p")
     assert done.exit_code == 0

@@ -402,7 +402,7 @@ def test_the_shipped_study_of_the_paper_measures_as_published_and_exactly() -> N
     )
     (pythia,) = declaration.series
     assert pythia.optional
-    assert published.traces[pythia.called()].steps == pythia.steps
+    assert published.traces[pythia.resolved_name()].steps == pythia.steps
 
 
 def test_the_shipped_study_of_the_paper_is_as_published() -> None:

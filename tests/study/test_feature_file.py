@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.study.feature_file import LARGEST_FILE, canonical, of_run, read_features
+from toposcope.study.feature_file import MAX_FILE_BYTES, canonical_name, features_of_run, read_features
 
 ROWS = [{"step": 0, "np_mean": 0.5}, {"step": 10, "np_mean": 0.25}]
 
@@ -59,8 +59,8 @@ def refusal(path: Path) -> str:
     ],
 )
 def test_names(published: str, ours: str) -> None:
-    assert canonical(published) == ours
-    assert canonical(ours) == ours
+    assert canonical_name(published) == ours
+    assert canonical_name(ours) == ours
 
 
 def test_rows_by_run(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_the_key_is_of_the_features_alone(tmp_path: Path) -> None:
 
 def test_a_run_is_found_by_its_name_or_in_a_file_without_names(tmp_path: Path) -> None:
     two = read_features(written(tmp_path, {"a": ROWS, "b": ROWS[:1]}))
-    assert of_run(two, "b", tmp_path) is two["b"]
+    assert features_of_run(two, "b", tmp_path) is two["b"]
     (only,) = (unnamed := read_features(written(tmp_path, ROWS, "table.json"))).values()
-    assert of_run(unnamed, "other", tmp_path) is only
+    assert features_of_run(unnamed, "other", tmp_path) is only
     for named in ({"a": ROWS}, [{**row, "run": "a"} for row in ROWS]):
         with pytest.raises(ToposcopeError, match="no run 'zzz'; it has a; name the series like"):
-            of_run(read_features(written(tmp_path, named)), "zzz", tmp_path)
+            features_of_run(read_features(written(tmp_path, named)), "zzz", tmp_path)
     with pytest.raises(ToposcopeError, match="no run 'c'; it has a, b"):
-        of_run(two, "c", tmp_path / "f.json")
+        features_of_run(two, "c", tmp_path / "f.json")
 
 
 ROW = ROWS[0]
@@ -184,13 +184,13 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "an endless step": ([{**ROW, "step": math.inf}], ["row 1: step", "inf"]),
     "a true step": ([{**ROW, "step": True}], ["row 1: step", "true or false"]),
     "a huge step": ([{**ROW, "step": 10**400}], ["row 1: step", "too large"]),
-    "a step twice": ([ROW, {**ROW, "step": 0.0}], ["row 2", "step 0 a second time"]),
+    "a step twice": ([ROW, {**ROW, "step": 0.0}], ["row 2", "step 0 occurs twice"]),
     "text": ([{**ROW, "h0_total": "7"}], ["row 1: h0_total", "a number", "text"]),
     "a list": ([{**ROW, "h0_total": [1]}], ["row 1: h0_total", "a list"]),
     "a boolean": ([{**ROW, "h0_total": False}], ["row 1: h0_total", "true or false"]),
     "infinity": ([{**ROW, "h0_total": math.inf}], ["row 1: h0_total", "infinite"]),
     "a huge number": ([{**ROW, "h0_total": 10**400}], ["row 1: h0_total", "too large"]),
-    "two of one meaning": ([{**ROW, "neural_persistence_mean": 1.0}], ["np_mean", "a second time"]),
+    "two of one meaning": ([{**ROW, "neural_persistence_mean": 1.0}], ["np_mean", "occurs twice"]),
     "a line break in a name": ([{**ROW, "a\nb": 1.0}], ["row 1", "name of a feature"]),
     "an endless name": ([{**ROW, "a" * 1000: 1.0}], ["row 1", "name of a feature"]),
     "no feature": ([{"step": 0, "loss": 1.0}], ["no feature"]),
@@ -216,5 +216,5 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 def test_a_file_too_large_for_a_table_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(LARGEST_FILE + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
     assert "MB" in refusal(path)

@@ -27,18 +27,18 @@ from small_studies import (
 )
 
 from toposcope.probes.rips import RipsProbe
-from toposcope.study import Declaration, Study, cutting, run_study, survey
-from toposcope.study.cutting import LONG_TASK_MS, Size, batches, longest_task, milliseconds, portions
+from toposcope.study import Declaration, Study, batching, run_study, survey
+from toposcope.study.batching import LONG_TASK_MS, CheckpointSize, batches, longest_task, milliseconds, portions
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.tally import Tally
 from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, read_task
+from toposcope.study.work_progress import WorkProgress
 
 
 def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
     assert run_study(declaration, tmp_path / "together", workers=1) == {}
-    monkeypatch.setattr(cutting, "BATCH", 1)
+    monkeypatch.setattr(batching, "BATCH_SECONDS", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == {}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
 
@@ -50,7 +50,7 @@ def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, m
     write_weights(checkpoint_file(found, 5), weights)
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
     together = run_study(declaration, tmp_path / "together", workers=1)
-    monkeypatch.setattr(cutting, "BATCH", 1)
+    monkeypatch.setattr(batching, "BATCH_SECONDS", 1)
     assert run_study(declaration, tmp_path / "apart", workers=1) == together
     assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
@@ -161,10 +161,10 @@ def test_the_longest_task_is_begun_first_and_is_what_takes_as_long_at_least() ->
 
 def test_progress_of_work_that_two_share() -> None:
     told: list[tuple[int, int]] = []
-    tally = Tally("measure", 900, lambda stage, done, total: told.append((done, total)), 1.5)
-    tally.add(300)
-    tally.partly(WORK, 300, 0)
-    tally.add(600)
+    work = WorkProgress("measure", 900, lambda stage, done, total: told.append((done, total)), 1.5)
+    work.add(300)
+    work.add_running(WORK, 300, 0)
+    work.add(600)
     assert told == [(200, 600), (400, 600), (600, 600)]
 
 
@@ -175,7 +175,7 @@ def test_portions_hold_what_may_lie_on_the_disk() -> None:
     found = list(portions(places, fetched, 140))
     assert [place for portion in found for place in portion] == places
     assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in found)
-    assert Size() == Size(0, {})
+    assert CheckpointSize() == CheckpointSize(0, {})
 
 
 def test_what_the_doctor_found_stands_in_the_study(tmp_path: Path) -> None:

@@ -92,16 +92,16 @@ def import_published(folder: Path, out: Path | None, workers: int | None) -> Non
     Example:
       toposcope study import published/ --out again
     """
-    from toposcope.study.imported import imported
+    from toposcope.study.importing import import_study
 
     directory = out or Path(f"{folder.resolve().name}-study")
     with bad_use():
         if directory.resolve() == folder.resolve():
             raise BadUse(f"--out {directory}: this is the folder to import; choose another")
-        found = imported(folder, directory)
-    for note in found.notes:
+        imported = import_study(folder, directory)
+    for note in imported.notes:
         click.echo(f"note: {note}", err=True)
-    run_and_report(found.declaration, directory, workers, measured=False)
+    run_and_report(imported.declaration, directory, workers, measured=False)
 
 
 @study.command()

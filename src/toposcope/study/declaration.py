@@ -40,7 +40,7 @@ PUBLISHED_CLOUD: dict[str, Any] = {
     "sample": "random",
     "draws": 10,
 }
-"""The cloud of the published study (METHODS 3). It drew once, without a seed; ten draws tell how much hangs on that."""
+"""The cloud of the published study, which drew its points once, without a seed; ten draws give the noise of that."""
 PUBLISHED_PROBES: list[dict[str, Any]] = [{"name": "neural_persistence"}, PUBLISHED_CLOUD, {"name": "controls"}]
 
 
@@ -49,10 +49,10 @@ class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes
     ----------
-    size : str or Size
-        A name of the family, or its dials.
+    size : str or ModelSize
+        A name of the family, or its dimensions.
     name : str
-        Its folder under ``runs/``; the size's name if left out.
+        Its folder under ``runs/``; by default the name of the size.
     training : dict
         Fields of `TrainingOptions` that differ from the study's.
     """
@@ -68,29 +68,29 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     Attributes
     ----------
     path : str
-        A path, of which a relative one starts at the TOML file; ``hf:owner/name@revisions``; or a URL. Empty if there
-        are no checkpoints, only features.
+        A path, relative to the TOML file; ``hf:owner/name@revisions``; or a URL. Empty for
+        published features without checkpoints.
     name : str
-        The last part of the path if left out.
+        By default the last part of the path.
     features : str
         A JSON file of published features (see ``docs/import.md``); a relative path starts at the TOML file.
     optional : bool
-        Whether it is no error if the series cannot be opened: the study then says so in a note, and does the rest.
+        If the series cannot be opened, the study continues with a note instead of an error.
     steps : list of int
         Only these; all if empty.
     every : int
         Only steps that are multiples of it.
     log_spaced : int
-        Only so many, evenly spaced in the logarithm of the step.
+        Only this many, evenly spaced in the logarithm of the step.
     step_pattern : str
         A regular expression whose one group is the step.
     roles : dict of str
         Regular expressions of tensor names and their roles, before the built-in ones.
     tokenizer : str
-        A tokenizer in place of what lies with the checkpoints: a ``tokenizer.json``, a folder with one,
+        A tokenizer to use instead of the one with the checkpoints: a ``tokenizer.json``, a folder with one,
         ``hf:owner/name``, or ``characters``; a relative path starts at the TOML file.
     tokens_per_step : int
-        Tokens an update sees, where no log tells it; 0 if unknown.
+        Tokens per update, where no log has them; 0 if unknown.
     """
 
     path: str = ""
@@ -109,14 +109,14 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         if self.tokens_per_step < 0:
             raise ValueError(f"tokens_per_step is {self.tokens_per_step}; it must be at least 0")
 
-    def called(self) -> str:
-        """Return the name."""
+    def resolved_name(self) -> str:
+        """Return the name, or the last part of the path."""
         if self.name:
             return self.name
         return self.path.partition("@")[0].rpartition("/")[2] if self.path.startswith("hf:") else Path(self.path).name
 
     def is_selection(self) -> bool:
-        """Tell whether only some of the checkpoints are wanted."""
+        """Return whether only some of the checkpoints are read."""
         return bool(self.steps or self.every or self.log_spaced)
 
     def open(self, access: Access) -> Series:
@@ -142,17 +142,17 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     text : Text
         What models read for their hidden states and losses.
     training : TrainingOptions
-        For every run that does not say otherwise.
+        Of every run that does not override it.
     runs : list of DeclaredRun
     series : list of DeclaredSeries
     probes : list of dict
         ``name`` and options of each; if left out, `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
         ``published``.
     protocol : "exact" or "published"
-        Whose choices the headline numbers follow: all rows and all deaths, a trusted loss; or those of the published
+        The choices behind the headline numbers: all rows, all deaths and a trusted loss, or those of the published
         study.
     published : Published, optional
-        What was published of these runs.
+        Published numbers of these runs.
     toposcope : str
         Version that ran the study; filled in by the runner.
     """
@@ -170,11 +170,11 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self) -> None:
         if self.probes is None:
-            usual = PUBLISHED_PROBES if self.protocol == "published" else DEFAULT_PROBES
-            msgspec.structs.force_setattr(self, "probes", list(usual))
+            default = PUBLISHED_PROBES if self.protocol == "published" else DEFAULT_PROBES
+            msgspec.structs.force_setattr(self, "probes", list(default))
 
     def resolved_runs(self) -> list[Run]:
-        """Return the runs with everything inherited filled in."""
+        """Return the runs with all inherited options filled in."""
         return [self._resolve(declared) for declared in self.runs]
 
     def resolved_probes(self) -> list[Probe]:
@@ -183,11 +183,11 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def named_series(self) -> dict[str, DeclaredSeries]:
         """Return the series by name."""
-        return {s.called(): s for s in self.series}
+        return {s.resolved_name(): s for s in self.series}
 
     def to_toml(self) -> str:
         """Return the declaration with every default written out."""
-        return tomli_w.dumps(_told(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__))))
+        return tomli_w.dumps(_without_none(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__))))
 
     def _resolve(self, declared: DeclaredRun) -> Run:
         name = declared.name or (declared.size if isinstance(declared.size, str) else "")
@@ -216,7 +216,7 @@ def load_declaration(path: str | Path) -> Declaration:
     Raises
     ------
     ToposcopeError
-        With the file, the field at fault and what it accepts.
+        Naming the file, the wrong field and what it accepts.
     """
     path = Path(path)
     try:
@@ -237,9 +237,9 @@ def load_declaration(path: str | Path) -> Declaration:
 
 
 def check(declaration: Declaration) -> None:
-    """Refuse what cannot be run: wrong options, equal or unsafe names, nothing to do."""
+    """Refuse a declaration that cannot be run: wrong options, equal or unsafe names, nothing to do."""
     declaration.resolved_probes()
-    names = [run.name for run in declaration.resolved_runs()] + [s.called() for s in declaration.series]
+    names = [run.name for run in declaration.resolved_runs()] + [s.resolved_name() for s in declaration.series]
     if not names:
         raise ToposcopeError("neither [[runs]] nor [[series]]: there is nothing to measure")
     for name, count in Counter(names).items():
@@ -248,33 +248,33 @@ def check(declaration: Declaration) -> None:
     for name in [declaration.name, *(run.name for run in declaration.resolved_runs())]:
         if not _SAFE_NAME.fullmatch(name):
             raise ToposcopeError(
-                f"the name {name!r} cannot be a folder's; use letters, digits, dots, dashes, underscores"
+                f"the name {name!r} cannot name a folder; use letters, digits, dots, dashes, underscores"
             )
     reading = [
         probe.name() for probe in declaration.resolved_probes() if any(need.reads_text for need in needs_of(probe))
     ]
     if reading and not declaration.text.source and not declaration.runs:
         raise ToposcopeError(f'{reading[0]} reads a text with the models: name one with source = "FILE" under [text]')
-    for found in declaration.series:
-        if not found.path and not (found.features and found.name):
+    for declared in declaration.series:
+        if not declared.path and not (declared.features and declared.name):
             raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")
-        checked(found.roles)
-        if found.step_pattern:
-            step_pattern(found.step_pattern)
+        checked(declared.roles)
+        if declared.step_pattern:
+            step_pattern(declared.step_pattern)
     for name in declaration.named_series():  # taken from folders that exist
         if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
-            raise ToposcopeError(f"the name {name!r} of a series cannot be a folder's; give it another name")
+            raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
 
 
-def _told(content: Any) -> Any:
-    """Leave out what is None, for which TOML has no word."""
+def _without_none(content: Any) -> Any:
+    """Leave out None, which TOML cannot express."""
     if isinstance(content, dict):
-        return {key: _told(value) for key, value in content.items() if value is not None}
-    return [_told(value) for value in content] if isinstance(content, list | tuple) else content
+        return {key: _without_none(value) for key, value in content.items() if value is not None}
+    return [_without_none(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def _anchored(declaration: Declaration, folder: Path) -> Declaration:
-    """Make paths absolute, starting at the TOML file."""
+    """Make paths absolute; relative ones start at the TOML file."""
 
     def anchored(path: str) -> str:
         return str(folder / local_path(path)) if path and not is_remote(path) else path
@@ -302,9 +302,9 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
 
 
 def _with_choices(message: str, content: dict[str, Any]) -> str:
-    """Add the fields that would have been known to a complaint about an unknown one."""
-    found = re.search(r"unknown field `(.+?)`(?: - at `\$\.?([^`]*)`)?", message)
-    if not found:
+    """Add the known fields to a message about an unknown one."""
+    match = re.search(r"unknown field `(.+?)`(?: - at `\$\.?([^`]*)`)?", message)
+    if not match:
         return message
     places: dict[str | None, type[msgspec.Struct]] = {
         None: Declaration,
@@ -318,6 +318,6 @@ def _with_choices(message: str, content: dict[str, Any]) -> str:
         "published.scaling": Law,
         "published.traces": Trace,
     }
-    place = re.sub(r"\[\d*\]|\[\.\.\.\]", "", found.group(2)) if found.group(2) else None
+    place = re.sub(r"\[\d*\]|\[\.\.\.\]", "", match.group(2)) if match.group(2) else None
     known = ", ".join(places[place].__struct_fields__) if place in places else "other fields"
-    return f"unknown field {found.group(1)!r} at {f'[{place}]' if place else 'top level'}; it takes {known}"
+    return f"unknown field {match.group(1)!r} at {f'[{place}]' if place else 'top level'}; it takes {known}"

@@ -1,4 +1,4 @@
-"""Diagram files: one safetensors file for each checkpoint and probe, with the hidden states that are kept."""
+"""Diagram files: one safetensors file for each checkpoint and probe, with the stored hidden states."""
 
 import hashlib
 import math
@@ -17,22 +17,22 @@ from toposcope.probes import Probe
 
 SEPARATOR = "|"
 STATES = "states"
-"""Stands in the place of a diagram's name for kept states."""
+"""In place of a diagram's name: stored hidden states."""
 BIRTHS = ".births"
-"""Ends the name of the births that a diagram of landmarks has of all points."""
+"""Suffix of the births of all points, which a diagram of landmarks carries."""
 
-_Rest = tuple[int, int, int, float | None]
-Kept = Mapping[str, NDArray[np.float32]]
+_Counts = tuple[int, int, int, float | None]
+StoredStates = Mapping[str, NDArray[np.float32]]
 
 
 def diagram_file(run: str, step: int, probe: Probe) -> str:
-    """Return the path of a diagram file inside a study's folder; other options or versions have other files."""
+    """Return the path of a diagram file inside a study's folder; each set of options and version has its own."""
     tag = hashlib.sha256(f"{probe.VERSION}{probe.options()}".encode()).hexdigest()[:8]
     return f"diagrams/{run}/step_{step:06d}/{probe.name()}-{tag}.safetensors"
 
 
 def is_readable(path: Path) -> bool:
-    """Tell whether a diagram file is there and whole."""
+    """Return whether a diagram file exists and is whole."""
     try:
         with safe_open(path, framework="np"):
             return True
@@ -41,9 +41,9 @@ def is_readable(path: Path) -> bool:
 
 
 def diagram_bytes(
-    path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str], states: Kept | None = None
+    path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str], states: StoredStates | None = None
 ) -> bytes:
-    """Return a diagram file of a checkpoint's layers, and of those in the file at `path` that are to be kept.
+    """Return the bytes of a diagram file: of some layers, and of the layers of the file at `path` named in `keep`.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
     names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Births of all points, where a diagram
@@ -52,16 +52,16 @@ def diagram_bytes(
     """
     before = read_diagrams(path) if keep and is_readable(path) else {}
     everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
-    flat = {f"{layer}{SEPARATOR}{name}": d for layer, found in everything.items() for name, d in found.items()}
-    # nan, for which JSON has no word, becomes null
-    rest = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
+    flat = {f"{layer}{SEPARATOR}{name}": d for layer, diagrams in everything.items() for name, d in diagrams.items()}
+    # nan, which JSON cannot express, becomes null
+    counts = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
     tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
     tensors |= {key + BIRTHS: d.births for key, d in flat.items() if d.births is not None}
-    kept = {name: s for name, s in read_states(path).items() if name in keep} if before else {}
-    tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**kept, **(states or {})}.items()}
+    states_before = {name: s for name, s in read_states(path).items() if name in keep} if before else {}
+    tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**states_before, **(states or {})}.items()}
     # One metadata key: safetensors writes several in no fixed order.
-    metadata = {"diagrams": msgspec.json.encode(rest).decode()}
+    metadata = {"diagrams": msgspec.json.encode(counts).decode()}
     return save(tensors, metadata=metadata)
 
 
@@ -73,10 +73,10 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
     ToposcopeError
         If the file is absent or damaged.
     """
-    found: dict[str, dict[str, Diagram]] = {}
+    diagrams: dict[str, dict[str, Diagram]] = {}
     try:
         with safe_open(path, framework="np") as file:
-            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Rest])
+            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Counts])
             names = set(file.keys())
             for key, (dimension, n_essential, n_truncated, radius) in described.items():
                 layer, _, name = key.rpartition(SEPARATOR)
@@ -85,31 +85,31 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
                 diagram = Diagram(
                     file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius, births=births
                 )
-                found.setdefault(layer, {})[name] = diagram
+                diagrams.setdefault(layer, {})[name] = diagram
     except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
         ) from error
-    return found
+    return diagrams
 
 
 def read_states(path: Path, only: str = "") -> dict[str, NDArray[np.float32]]:
-    """Read the hidden states a diagram file keeps, by pseudo-layer; those of one pseudo-layer if it is named.
+    """Read the hidden states in a diagram file, by pseudo-layer, or only those of one pseudo-layer.
 
     Raises
     ------
     ToposcopeError
         If the file is absent or damaged.
     """
-    found = {}
+    states = {}
     try:
         with safe_open(path, framework="np") as file:
-            for key in file.keys():  # noqa: SIM118 - no mapping
+            for key in file.keys():  # noqa: SIM118 - not a mapping
                 layer, _, name = key.rpartition(SEPARATOR)
                 if name == STATES and only in ("", layer):
-                    found[layer] = file.get_tensor(key)
+                    states[layer] = file.get_tensor(key)
     except (SafetensorError, OSError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
         ) from error
-    return found
+    return states

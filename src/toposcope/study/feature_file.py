@@ -1,4 +1,4 @@
-"""Features of runs that somebody else measured and published, from a JSON file; nothing in it is trusted."""
+"""Reads published features of runs from a JSON file; nothing in it is trusted."""
 
 import hashlib
 import json
@@ -15,18 +15,18 @@ from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 
-LARGEST_FILE = 100_000_000
-"""Bytes; a table of features is far smaller."""
-LONGEST_NAME = 100
+MAX_FILE_BYTES = 100_000_000
+"""A table of features is far smaller."""
+MAX_NAME_LENGTH = 100
 
-_NAMES_OF_RUNS = ("run", "model", "config_name")
-_TEXTS = (*_NAMES_OF_RUNS, "checkpoint", "revision")
+_RUN_COLUMNS = ("run", "model", "config_name")
+_TEXT_COLUMNS = (*_RUN_COLUMNS, "checkpoint", "revision")
 """Columns that may hold text."""
-_SIZES = ("n_parameters", "n_params", "num_parameters")
+_SIZE_COLUMNS = ("n_parameters", "n_params", "num_parameters")
 _NOT_FEATURES = {
     *("epoch", "n_analyzed_layers", "n_layers_analyzed", "n_points", "n_embeddings", "embedding_dim", "pca_dim"),
 }
-"""What was measured on, not what was measured; nor is how long it took (``..._time_s``)."""
+"""Columns that describe the measurement; those that end in ``_time_s`` are no features either."""
 _STATISTICS = {
     "total": ("total", "total_persistence"),
     "mean": ("mean", "avg", "mean_persistence", "avg_persistence"),
@@ -42,17 +42,17 @@ _STATISTIC_OF = {name: statistic for statistic, names in _STATISTICS.items() for
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """What a file says of one run.
+    """One run in a file.
 
     Attributes
     ----------
     features : dict of dict of float
-        By step, then by statistic (`canonical`). Finite; what is not defined is absent.
+        By step, then by statistic (`canonical_name`). Finite; undefined values are absent.
     log : LogTable
-        The columns that belong into a training log, at the same steps.
+        The columns of a training log, at the same steps.
     n_parameters : int, optional
     written : str
-        What the file calls it; empty if it does not.
+        Its name in the file; empty if there is none.
     """
 
     features: dict[int, dict[str, float]]
@@ -66,18 +66,18 @@ class PublishedRun:
         return hashlib.sha256(json.dumps(sorted(self.features.items()), sort_keys=True).encode()).hexdigest()
 
 
-def canonical(name: str) -> str:
-    """Return the name METHODS gives a published statistic; one it does not know as it is.
+def canonical_name(name: str) -> str:
+    """Return the name of a published statistic in this library; unknown names are returned unchanged.
 
     Examples
     --------
-    >>> canonical("neural_persistence_mean"), canonical("h0_total_persistence"), canonical("h1_n_features")
-    ('np_mean', 'H0.total', 'H1.count')
+    >>> [canonical_name(name) for name in ("neural_persistence_mean", "h0_total_persistence", "h1_n_features")]
+    ['np_mean', 'H0.total', 'H1.count']
     """
-    if found := re.fullmatch(r"(?:neural_persistence|np)_(mean|std|min|max)", name):
-        return "np_mean" if found[1] == "mean" else f"np_mean_{found[1]}"
-    if (found := re.fullmatch(r"[hH](\d)[._](\w+)", name)) and found[2] in _STATISTIC_OF:
-        return f"H{found[1]}.{_STATISTIC_OF[found[2]]}"
+    if match := re.fullmatch(r"(?:neural_persistence|np)_(mean|std|min|max)", name):
+        return "np_mean" if match[1] == "mean" else f"np_mean_{match[1]}"
+    if (match := re.fullmatch(r"[hH](\d)[._](\w+)", name)) and match[2] in _STATISTIC_OF:
+        return f"H{match[1]}.{_STATISTIC_OF[match[2]]}"
     return _OTHER_NAMES.get(name, name)
 
 
@@ -90,8 +90,8 @@ def read_json(path: Path) -> Any:
         If it cannot be read, is too large, or is not JSON.
     """
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ToposcopeError(f"{path}: more than {LARGEST_FILE // 10**6} MB; not a table of features")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ToposcopeError(f"{path}: more than {MAX_FILE_BYTES // 10**6} MB; not a table of features")
         return json.loads(path.read_bytes(), object_pairs_hook=_object)
     except OSError as error:
         raise ToposcopeError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -118,27 +118,27 @@ def read_features(path: Path) -> dict[str, PublishedRun]:
     Raises
     ------
     ToposcopeError
-        In one line, naming the file, the row and the field: what is no number, a step twice or missing, two columns of
-        one meaning, nothing that is a feature.
+        In one line that names the file, the row and the field: not a number, a step twice or missing, two columns with
+        the same meaning, no feature.
     """
-    return features_of(read_json(path), path)
+    return parse_features(read_json(path), path)
 
 
-def features_of(content: Any, path: Path) -> dict[str, PublishedRun]:
-    """Make sense of what a file of features holds (see `read_features`)."""
+def parse_features(content: Any, path: Path) -> dict[str, PublishedRun]:
+    """Read the features in the JSON content of a file (see `read_features`)."""
     try:
         return {run: _run(rows, written) for run, (written, rows) in _by_run(content, path.stem).items()}
-    except _Odd as error:
+    except _ContentError as error:
         raise ToposcopeError(f"{path}: {error}") from error
 
 
-def of_run(runs: Mapping[str, PublishedRun], name: str, path: Path) -> PublishedRun:
-    """Return what a file says of a run; a file that names no run is of the one that is asked for.
+def features_of_run(runs: Mapping[str, PublishedRun], name: str, path: Path) -> PublishedRun:
+    """Return one run of a file; a file without names of runs holds the requested one.
 
     Raises
     ------
     ToposcopeError
-        If the file is of other runs.
+        If the file holds other runs.
     """
     if name in runs:
         return runs[name]
@@ -147,8 +147,8 @@ def of_run(runs: Mapping[str, PublishedRun], name: str, path: Path) -> Published
     raise ToposcopeError(f"{path}: no run {name!r}; it has {', '.join(runs)}; name the series like one of them")
 
 
-class _Odd(Exception):  # noqa: N818 - never leaves this file
-    """What is odd about a file, without its name."""
+class _ContentError(Exception):
+    """What is wrong with the content of a file, without the name of the file."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:LONGEST_NAME]!r} twice in one object")
+        raise ValueError(f"{twice[:MAX_NAME_LENGTH]!r} twice in one object")
     return content
 
 
@@ -165,36 +165,38 @@ Rows = list[tuple[str, dict[str, Any]]]
 
 
 def _by_run(content: Any, stem: str) -> dict[str, tuple[str, Rows]]:
-    """Gather rows by run, with what the file calls it."""
+    """Group rows by run, with the name of the run in the file."""
     lists = content.items() if isinstance(content, dict) else [("", content)]
     runs: dict[str, tuple[str, Rows]] = {}
     for key, rows in lists:
-        where = f"{key[:LONGEST_NAME]}: " if key else ""
+        where = f"{key[:MAX_NAME_LENGTH]}: " if key else ""
         if not isinstance(rows, list):
-            raise _Odd(f"{where}expected a list of rows, found {_kind(rows)}")
+            raise _ContentError(f"{where}expected a list of rows, found {_json_type(rows)}")
         named: dict[str, Rows] = {}
         for i, row in enumerate(rows):
             place = f"{where}row {i + 1}"
             if not isinstance(row, dict):
-                raise _Odd(f"{place}: expected an object with a step, found {_kind(row)}")
-            named.setdefault(key or _name_of(row, place), []).append((place, row))
-        for written, mine in named.items():
+                raise _ContentError(f"{place}: expected an object with a step, found {_json_type(row)}")
+            named.setdefault(key or _run_name(row, place), []).append((place, row))
+        for written, run_rows in named.items():
             name = (written or stem).rstrip("/").rpartition("/")[2]
-            if not name.isprintable() or not name.strip(". ") or "\\" in name or len(name) > LONGEST_NAME:
-                raise _Odd(f"{mine[0][0] if mine else where}: {name[:LONGEST_NAME]!a} cannot be the name of a run")
+            if not name.isprintable() or not name.strip(". ") or "\\" in name or len(name) > MAX_NAME_LENGTH:
+                raise _ContentError(
+                    f"{run_rows[0][0] if run_rows else where}: {name[:MAX_NAME_LENGTH]!a} cannot be the name of a run"
+                )
             if name in runs:
-                raise _Odd(f"two runs are called {name!r}; rename one of them")
-            runs[name] = written, mine
+                raise _ContentError(f"two runs are called {name!r}; rename one of them")
+            runs[name] = written, run_rows
     if not runs:
-        raise _Odd("no rows")
+        raise _ContentError("no rows")
     return runs
 
 
-def _name_of(row: dict[str, Any], place: str) -> str:
-    for column in _NAMES_OF_RUNS:
+def _run_name(row: dict[str, Any], place: str) -> str:
+    for column in _RUN_COLUMNS:
         if column in row:
             if not isinstance(row[column], str):
-                raise _Odd(f"{place}: {column}: expected text, found {_kind(row[column])}")
+                raise _ContentError(f"{place}: {column}: expected text, found {_json_type(row[column])}")
             return str(row[column])
     return ""
 
@@ -203,39 +205,41 @@ def _run(rows: Rows, written: str) -> PublishedRun:
     features: dict[int, dict[str, float]] = {}
     logged: dict[int, dict[str, float]] = {}
     sizes: set[int] = set()
-    # beside a column `loss`, none is taken for the loss just because of the word in its name
+    # a column `loss` is preferred to others with that word in their names
     names = dict.fromkeys(["loss", *(name for _, row in rows for name in row)])
     columns = {source: name for name, source in sources(identify_columns(names)).items() if name in COLUMNS}
     for place, row in rows:
         step = _step(row, place)
         if step in features:
-            raise _Odd(f"{place}: step {step} a second time")
+            raise _ContentError(f"{place}: step {step} occurs twice")
         features[step], logged[step] = {}, {}
         for column, value in row.items():
-            if column == "step" or (column in _TEXTS and isinstance(value, str)):
+            if column == "step" or (column in _TEXT_COLUMNS and isinstance(value, str)):
                 continue
-            if not column.isprintable() or not 0 < len(column) <= LONGEST_NAME:
-                raise _Odd(f"{place}: {column[:LONGEST_NAME]!r} cannot be the name of a feature")
+            if not column.isprintable() or not 0 < len(column) <= MAX_NAME_LENGTH:
+                raise _ContentError(f"{place}: {column[:MAX_NAME_LENGTH]!r} cannot be the name of a feature")
             number = _number(value, f"{place}: {column}")
             if number is None or column in _NOT_FEATURES or column.endswith("_time_s"):
                 continue
-            if column in _SIZES:
+            if column in _SIZE_COLUMNS:
                 sizes.add(_whole(number, f"{place}: {column}"))
             elif not _log(logged[step], columns, column, number, place):
-                _keep(features[step], canonical(column), number, f"{place}: {column}")
+                _add(features[step], canonical_name(column), number, f"{place}: {column}")
     if len(sizes) > 1:
-        raise _Odd(f"{' and '.join(map(str, sorted(sizes)[:2]))} parameters in one run; rename the rows of one of them")
+        raise _ContentError(
+            f"{' and '.join(map(str, sorted(sizes)[:2]))} parameters in one run; rename the rows of one of them"
+        )
     if not any(features.values()):
-        raise _Odd("rows with steps, but no feature in any of them")
+        raise _ContentError("rows with steps, but no feature in any of them")
     features = {step: values for step, values in sorted(features.items()) if values}
     return PublishedRun(features, LogTable.from_rows(logged), next(iter(sizes), None), written)
 
 
 def _log(into: dict[str, float], columns: Mapping[str, str], column: str, number: float, place: str) -> bool:
-    """Add what belongs into a training log; return whether this does."""
+    """Add a value of a training log; return whether the column is one."""
     if column == "perplexity":
         if number <= 0:
-            raise _Odd(f"{place}: perplexity is {number}; it must be more than 0")
+            raise _ContentError(f"{place}: perplexity is {number}; it must be more than 0")
         into.setdefault("validation_loss", math.log(number))
         return True
     if column in columns:
@@ -243,42 +247,42 @@ def _log(into: dict[str, float], columns: Mapping[str, str], column: str, number
     return column in columns
 
 
-def _keep(into: dict[str, float], name: str, number: float, place: str) -> None:
+def _add(into: dict[str, float], name: str, number: float, place: str) -> None:
     if name in into:
-        raise _Odd(f"{place}: {name} a second time, under another name")
+        raise _ContentError(f"{place}: {name} occurs twice, under two names")
     if math.isinf(number):
-        raise _Odd(f"{place}: infinite; leave out what is not defined")
+        raise _ContentError(f"{place}: infinite; leave out undefined values")
     into[name] = number
 
 
 def _step(row: dict[str, Any], place: str) -> int:
     if "step" not in row:
-        raise _Odd(f"{place}: no step")
+        raise _ContentError(f"{place}: no step")
     number = _number(row["step"], f"{place}: step")
     if number is None:
-        raise _Odd(f"{place}: no step")
+        raise _ContentError(f"{place}: no step")
     return _whole(number, f"{place}: step")
 
 
 def _number(value: Any, place: str) -> float | None:
-    """Return a number as float, and None for what is not defined: null, NaN."""
+    """Return a number as float, and None for an undefined value: null or NaN."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Odd(f"{place}: expected a number, found {_kind(value)}")
+        raise _ContentError(f"{place}: expected a number, found {_json_type(value)}")
     try:
         number = float(value)
     except OverflowError:
-        raise _Odd(f"{place}: too large a number") from None
+        raise _ContentError(f"{place}: too large a number") from None
     return None if math.isnan(number) else number
 
 
 def _whole(number: float, place: str) -> int:
     if not number.is_integer() or not 0 <= number <= MAX_STEP:
-        raise _Odd(f"{place} is {number}; expected a whole number from 0")
+        raise _ContentError(f"{place} is {number}; expected a whole number from 0")
     return int(number)
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "nothing"}
     return kinds.get(type(value), "a number")

@@ -1,17 +1,17 @@
-"""What the statistics of a study are counted as: as their probe declares, or, of published ones, by their names."""
+"""The kind of each statistic of a study: as its probe declares it, or, if it was published, by its name."""
 
 from toposcope.probes import Kind, probe_types
 from toposcope.probes.feature import Feature
 from toposcope.probes.point_clouds import kind_of_cloud
 
 PUBLISHED = "published"
-"""Stands in place of a probe where numbers were published with a run; they need no checkpoint."""
+"""In place of a probe: numbers that were published with a run; they need no checkpoint."""
 LOG = "log"
-"""Stands in place of a probe where a number is of the training log."""
+"""In place of a probe: numbers from the training log."""
 
 
 def kind_of(probe: str, statistic: str) -> Kind:
-    """Return what a statistic is counted as; ``control`` if nobody here knows the probe."""
+    """Return the kind of a statistic; ``control`` if the probe is unknown."""
     if probe == PUBLISHED:
         return _kind_of_published(statistic)
     if probe == LOG:
@@ -27,6 +27,6 @@ def _kind_of_published(statistic: str) -> Kind:
 
 
 def feature_named(text: str, group: str = "network") -> Feature:
-    """Return the feature that people write as `text`, for example ``rips:pooled=true H0.total``."""
+    """Return the feature that is written as `text`, for example ``rips:pooled=true H0.total``."""
     written = Feature.parse(text, "control", group)
     return Feature.parse(text, kind_of(written.probe, written.statistic), group)

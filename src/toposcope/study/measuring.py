@@ -1,4 +1,4 @@
-"""Measuring checkpoints without declaring a study."""
+"""Measures checkpoints without a declared study."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -48,9 +48,9 @@ def measure(
     probes : sequence of dict
         ``{"name": "rips", "pooled": True}`` and so on.
     text : str or Path
-        What models read for their hidden states and losses: a file, or another source of `Text`.
+        Text that models read for their hidden states and losses: a file, or another source of `Text`.
     tokenizer : str or Path
-        A tokenizer in place of what lies with the checkpoints: a ``tokenizer.json``, a folder with one,
+        A tokenizer to use instead of the one with the checkpoints: a ``tokenizer.json``, a folder with one,
         ``hf:owner/name``, or ``characters``. A model of the family in memory has its own.
     workers : int
         Processes.
@@ -141,13 +141,13 @@ def check_probes(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
 
 
 def _absolute(place: str | Path) -> str:
-    """Return a path from its root, since the study lies elsewhere; what is no path as it is."""
+    """Return an absolute path, since the study is in another folder; leave other sources as they are."""
     named = isinstance(place, str) and (place in ("", "python-docs", BY_CHARACTERS) or is_remote(place))
     return str(place) if named else str(Path(place).expanduser().absolute())
 
 
 def _save(module: "nn.Module", folder: Path) -> Path:
-    """Save a module as a model folder, with what a language model is made from."""
+    """Save a module as a model folder, with the configuration if it is a language model."""
     from safetensors.torch import save_file, save_model
     from torch import contiguous_format
 
@@ -157,12 +157,12 @@ def _save(module: "nn.Module", folder: Path) -> Path:
     if write_config is None and not isinstance(module, GPT):
         save_model(module, str(path / WEIGHTS))
         return path
-    # Under all of its names, as what makes the model asks for them.
+    # Under all of its names, as loading the model requires.
     weights = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in module.state_dict().items()}
     save_file(weights, path / WEIGHTS)
     if write_config is not None:
         write_config(path / CONFIG)
     elif isinstance(module, GPT):
-        # Its size alone counts; on what it was trained is not known, and nobody asks.
+        # Only its size is used; the corpus and the training are unknown.
         write_run(Run(name=path.name, size=module.size, corpus=Corpus(), training=TrainingOptions()), "", path)
     return path

@@ -1,4 +1,4 @@
-"""What a publication claims of its runs, so that a study can set its own numbers beside it."""
+"""Published numbers of runs, which a study compares with its own."""
 
 import math
 import re
@@ -11,13 +11,13 @@ import msgspec
 _QUANTITY = re.compile(
     r"loss|np_mean(_(std|min|max))?|H\d+\.(total(_p2)?|mean|max|std|entropy(_normalized)?|count|n_(significant|zero|essential))"
 )
-SPECTRAL = (
+SPECTRAL_QUANTITIES = (
     *("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank", "top_eigenvalue"),
     *("anisotropy", "mean_norm", "rms_radius", "two_nn", "pca_variance"),
 )
-"""Quantities of a cloud of hidden states that are no topology (METHODS 5)."""
+"""Quantities of a cloud of hidden states that are not topological."""
 STEP = "step"
-"""In place of a quantity: the step's own correlation with the loss."""
+"""In place of a quantity: the correlation of the step with the loss."""
 FORECASTERS = ("loss_only", "tda_only", "combined")
 
 
@@ -27,7 +27,7 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     Attributes
     ----------
     exponent, r_squared : float
-        Of least squares between logarithms.
+        Of the least-squares line through the logarithms.
     rho, p : float, optional
         Spearman of the quantity with the number of parameters.
     """
@@ -71,24 +71,24 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Published numbers; a report sets ours beside them.
+    """Published numbers, which a report compares with its own.
 
     Quantities are ``np_mean``, ``H0.total``, ``H1.total``, ``loss``, and the other statistics of neural persistence and
-    of diagrams; of hidden states ``effective_rank`` and the other spectral measures too. What cannot be is refused
-    (ValueError, naming the field): numbers that are not finite, correlations outside of [-1, 1], intervals from high to
-    low, unknown quantities or forecasters, fractions outside of (0, 1), negative or disordered steps.
+    of diagrams; for hidden states also ``effective_rank`` and the spectral measures. Impossible values are refused
+    with a ValueError that names the field: numbers that are not finite, correlations outside [-1, 1], intervals from
+    high to low, unknown quantities or forecasters, fractions outside (0, 1), negative or disordered steps.
 
     Attributes
     ----------
     source : str
         Where they were published.
     subject : "weights" or "hidden_states"
-        What was measured. Hidden states are set beside those of the probe of that name, and their correlations are with
-        the loss on a fixed text, of which perplexity has the ranks.
+        What was measured. Hidden states are compared with the probe of that name, and their correlations are with the
+        loss on a fixed text, which has the same ranks as perplexity.
     final_loss : dict of float
-        By run; of one last batch.
+        By run; the loss of the last batch.
     correlations : dict of dict of float
-        By quantity, then by run: Spearman with the loss of one batch. ``step`` is that of the step itself.
+        By quantity, then by run: Spearman with the loss of one batch. The quantity ``step`` is the step itself.
     given_step : dict of dict of float
         By quantity, then by run: the partial correlation given the step.
     intervals : dict of dict of (float, float)
@@ -133,12 +133,14 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     raise ValueError(f"{place}: from {low:g} to {high:g}; the lower end comes first")
         for forecaster, errors in self.prediction_errors.items():
             if forecaster not in FORECASTERS:
-                raise ValueError(f"prediction_errors: no forecaster {forecaster!r}; it takes {', '.join(FORECASTERS)}")
+                raise ValueError(
+                    f"prediction_errors: unknown forecaster {forecaster!r}; use one of {', '.join(FORECASTERS)}"
+                )
             _each(f"prediction_errors.{forecaster}", errors, 0)
             for fraction in errors:
                 if not 0 < _number(fraction) < 1:
                     raise ValueError(
-                        f"prediction_errors.{forecaster}: {fraction!r} is no fraction of training; it takes a number "
+                        f"prediction_errors.{forecaster}: {fraction!r} is not a fraction of training; use a number "
                         "between 0 and 1"
                     )
         for name in ("largest_change", "diminishing_returns"):
@@ -146,7 +148,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         _known("scaling", self.scaling)
 
     def runs(self) -> list[str]:
-        """Return the runs that anything is said of, each once."""
+        """Return the runs that have any published number, each once."""
         return list(dict.fromkeys(self._runs()))
 
     def _runs(self) -> Iterator[str]:
@@ -159,14 +161,14 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def is_quantity(name: str) -> bool:
-    """Tell whether a name is that of a quantity which a study can set its own beside."""
-    return name in SPECTRAL or bool(_QUANTITY.fullmatch(name))
+    """Return whether a name is a quantity that a study can compare with its own."""
+    return name in SPECTRAL_QUANTITIES or bool(_QUANTITY.fullmatch(name))
 
 
 def _known(field: str, names: Iterable[str]) -> None:
     for name in names:
         if not is_quantity(name):
-            raise ValueError(f"{field}: no quantity {name!r}; it takes loss, np_mean, H0.total, H1.total and the like")
+            raise ValueError(f"{field}: unknown quantity {name!r}; use loss, np_mean, H0.total, H1.total or similar")
 
 
 def _each(field: str, values: Mapping[str, Any], low: float = -math.inf, high: float = math.inf) -> None:
@@ -175,7 +177,7 @@ def _each(field: str, values: Mapping[str, Any], low: float = -math.inf, high: f
 
 
 def _between(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
-    """Refuse what is not finite, or outside of its limits."""
+    """Refuse a number that is not finite or outside its limits."""
     if not math.isfinite(value):
         raise ValueError(f"{field}: {value} is not finite")
     if not low <= value <= high:

@@ -1,4 +1,4 @@
-"""Running a study: train, read, measure; only what is missing, and nothing that fails stops the rest."""
+"""Runs a study: trains, reads and measures what is missing; a failure of one part does not stop the rest."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
-from toposcope.study.feature_file import PublishedRun, of_run, read_features
+from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.store import Store, Unit
 from toposcope.study.survey import Survey
@@ -34,7 +34,7 @@ from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
 WHOLE_RUN = -1
-"""The step under which an error of a whole run is kept."""
+"""The step under which an error of a whole run is stored."""
 
 
 def run_study(
@@ -48,7 +48,7 @@ def run_study(
     measured: bool = True,
     progress: Progress = silent,
 ) -> dict[Unit, str]:
-    """Run a study in a directory, or go on with it.
+    """Run a study in a directory, or continue it.
 
     Parameters
     ----------
@@ -56,23 +56,23 @@ def run_study(
     directory : str or Path
         Made if absent. A rerun does only what is missing.
     workers : int, optional
-        Processes; all processors if left out. Results do not depend on it.
+        Number of processes; all processors by default. Results do not depend on it.
     engine : str
         ``pool``: processes on this machine. ``ray`` or ``ray://address``: checkpoints are read and measured on a Ray
-        cluster, whose nodes must see the same paths; training and what compares diagrams stay here.
+        cluster, whose nodes must see the same paths; training, and probes that compare diagrams, stay on this machine.
     access : Access, optional
-        How remote bytes are come by, and what of them is kept.
+        How remote bytes are fetched, and how many of them are kept.
     opened : mapping, optional
-        Series, by the name they are declared under, that need not be opened.
+        Series that are open already, by their declared names.
     measured : bool
-        Whether the probes are to measure; otherwise checkpoints are read and examined, and no more.
+        Whether the probes measure; otherwise checkpoints are only read and examined.
     progress : callable
         Called with the name of a run or ``compare`` (counts), ``read`` or ``measure`` (bytes).
 
     Returns
     -------
     dict
-        What failed, and why in one line; also kept in the store.
+        What failed, with the reason in one line; also in the store.
 
     Raises
     ------
@@ -86,9 +86,17 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with Workers(workers or _processors()) as pool, engine_named(engine, pool) as chosen:
+            with Workers(workers or _processors()) as pool, engine_named(engine, pool) as task_engine:
                 return _Runner(
-                    declaration, directory, store, pool, chosen, access or Access(), opened or {}, measured, progress
+                    declaration,
+                    directory,
+                    store,
+                    pool,
+                    task_engine,
+                    access or Access(),
+                    opened or {},
+                    measured,
+                    progress,
                 ).go()
         finally:
             store.close()
@@ -101,7 +109,7 @@ def _processors() -> int:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a study's directory; a second runner is told who has it."""
+    """Lock a study's directory; the error of a second runner names the process that holds it."""
     holder = directory / "study.lock.pid"
     lock = FileLock(directory / "study.lock", timeout=0)
     try:
@@ -126,7 +134,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def refuse_another(directory: Path, declaration: Declaration) -> None:
-    """Refuse a directory that holds a study of another name: its rows would be hidden by this one's declaration."""
+    """Refuse a directory that holds a study of another name: the new declaration would hide its rows."""
     path = directory / "study.toml"
     if path.exists() and (name := load_declaration(path).name) != declaration.name:
         raise ToposcopeError(f"{directory}: holds the study {name!r}, not {declaration.name!r}; use another directory")
@@ -165,7 +173,7 @@ class _Runner:
         self.store.set_meta("toposcope", __version__)
         self._train()
         self._find_series()
-        self._keep_text()
+        self._save_text()
         self._survey()
         self._examine()
         return self.errors
@@ -179,13 +187,13 @@ class _Runner:
         try:
             self._prepare_corpus(runs)
         except ToposcopeError as error:
-            if self.corpus_path.exists():  # what was measured on it stays valid
+            if self.corpus_path.exists():  # measurements that used it stay valid
                 self.corpus_sha256 = self.store.meta("corpus_sha256") or ""
             for run in runs:
-                if not self._keep_outcome(run):
+                if not self._store_outcome(run):
                     self._fail_run(run.name, "train", str(error))
             return
-        unfinished = [run for run in runs if not self._keep_outcome(run)]
+        unfinished = [run for run in runs if not self._store_outcome(run)]
         # The longest first, so that the processors finish together.
         ordered = sorted(unfinished, key=lambda r: -r.size.n_parameters * r.training.steps * r.training.batch_size)
         for run in ordered:
@@ -195,10 +203,10 @@ class _Runner:
             if isinstance(result, TaskFailure):
                 self._fail_run(task.run.name, "train", result.message)
             else:
-                self._keep_outcome(task.run)
+                self._store_outcome(task.run)
 
     def _prepare_corpus(self, runs: list[Run]) -> None:
-        """Tokenize the corpus; where nothing is left to train, take the tokens that were trained on as they are."""
+        """Tokenize the corpus; where nothing is left to train, use the stored tokens."""
         if not self.corpus_path.exists() or not all(self._is_finished(run) for run in runs):
             self.progress("corpus", 0, 1)
             corpora.prepare(self.declaration.corpus, self.corpus_path)
@@ -206,8 +214,8 @@ class _Runner:
         self.corpus_sha256 = corpora.load(self.corpus_path).sha256
         self.store.set_meta("corpus_sha256", self.corpus_sha256)
 
-    def _keep_text(self) -> None:
-        """Keep the text that models read as it is now; where it cannot be read, what was kept of the same stands."""
+    def _save_text(self) -> None:
+        """Save the text that models read; if it cannot be read, use the saved copy of the same text."""
         needed = any(need.reads_text for need in needs_of(*self.declaration.resolved_probes()))
         if not (self.measured and needed and self.checkpoints):
             return
@@ -228,8 +236,8 @@ class _Runner:
     def _is_finished(self, run: Run) -> bool:
         return finished(run, self.run_directory(run.name)) is not None
 
-    def _keep_outcome(self, run: Run) -> bool:
-        """Keep where a finished run stands; tell whether it is finished."""
+    def _store_outcome(self, run: Run) -> bool:
+        """Store the status of a run if it is finished; return whether it is."""
         outcome = finished(run, self.run_directory(run.name))
         if outcome is not None:
             self.store.set_status(run.name, outcome.status, outcome.step)
@@ -239,7 +247,7 @@ class _Runner:
         return self.directory / "runs" / name
 
     def _find_series(self) -> None:
-        """List the checkpoints of every run, and keep its training log."""
+        """List the checkpoints of every run, and store its training log."""
         runs = [run.name for run in self.declaration.resolved_runs()]
         declared = self.declaration.named_series()
         specs = {name: str(self.run_directory(name)) for name in runs} | {n: s.path for n, s in declared.items()}
@@ -251,12 +259,12 @@ class _Runner:
                 self.store.put_run(name, position, kind, size, spec or declared[name].features)
                 self.store.set_meta(f"unreachable {name}", "")
             elif not (self.run_directory(name) / "checkpoints").is_dir():
-                continue  # its training failed before the first checkpoint, and said so
+                continue  # its training failed before the first checkpoint, which is reported
             if not spec:
-                self._keep_published_alone(name, published)
+                self._store_published_run(name, published)
                 continue
             try:
-                found = self._open(declared[name]) if name in declared else series(spec)
+                opened = self._open(declared[name]) if name in declared else series(spec)
             except (ToposcopeError, OSError) as error:
                 if name in declared and declared[name].optional:
                     self._leave_out(name, str(error), published)
@@ -264,30 +272,30 @@ class _Runner:
                 self._put_log(name, None, published)
                 self._fail_run(name, "read", str(error))
                 continue
-            self._keep_log(name, found, published)
-            self.checkpoints[name] = {c.step: c for c in found}
+            self._store_log(name, opened, published)
+            self.checkpoints[name] = {c.step: c for c in opened}
             tokenizer = declared[name].tokenizer if name in declared else ""
             self.origins[name] = Origin(
-                found.source, tokenizer, self.corpus_path if name in runs else None, self.access
+                opened.source, tokenizer, self.corpus_path if name in runs else None, self.access
             )
-            self.store.set_meta(f"ignored {name}", ", ".join(found.ignored))
+            self.store.set_meta(f"ignored {name}", ", ".join(opened.ignored))
             if name in declared:
-                self.store.set_status(name, "complete", found.steps[-1])
+                self.store.set_status(name, "complete", opened.steps[-1])
 
     def _published(self, declared: DeclaredSeries) -> PublishedRun | None:
-        """Keep the published features of a run as they are now; those of a file that has no sense are forgotten."""
-        name, found = declared.called(), None
+        """Store the published features of a run; those of a file that cannot be read any more are deleted."""
+        name, published = declared.resolved_name(), None
         if declared.features:
             path = Path(declared.features)
             try:
-                found = of_run(read_features(path), name, path)
+                published = features_of_run(read_features(path), name, path)
             except ToposcopeError as error:
                 self._fail({Unit(name, WHOLE_RUN, "", PUBLISHED, ""): str(error)})
-        self.store.put_published(name, found.key if found else "", found.features if found else {})
-        return found
+        self.store.put_published(name, published.key if published else "", published.features if published else {})
+        return published
 
-    def _keep_published_alone(self, name: str, published: PublishedRun | None) -> None:
-        """Keep a run of which there are features and no checkpoints."""
+    def _store_published_run(self, name: str, published: PublishedRun | None) -> None:
+        """Store a run that has published features and no checkpoints."""
         self.store.drop_checkpoints(name, self.store.checkpoints(name))
         self.store.put_findings(name, [])
         for fact in ("examined", "ignored"):
@@ -297,7 +305,7 @@ class _Runner:
         self.store.set_status(name, "complete" if published else "failed", last)
 
     def _leave_out(self, name: str, reason: str, published: PublishedRun | None) -> None:
-        """Go on without a series that need not be there; what was measured of it before stands."""
+        """Continue without an optional series; its earlier measurements stay."""
         self.store.set_meta(f"unreachable {name}", reason)
         evidence = self.store.evidence(name)
         if evidence:
@@ -307,19 +315,19 @@ class _Runner:
         self.store.set_status(name, "unreachable", max(evidence, default=None))
 
     def _open(self, declared: DeclaredSeries) -> Series:
-        return self.opened.get(declared.called()) or declared.open(self.access)
+        return self.opened.get(declared.resolved_name()) or declared.open(self.access)
 
-    def _keep_log(self, name: str, found: Series, published: PublishedRun | None) -> None:
-        """Keep the training log as it is now; one that cannot be read keeps no checkpoint from being measured."""
+    def _store_log(self, name: str, opened: Series, published: PublishedRun | None) -> None:
+        """Store the training log; if it cannot be read, the checkpoints are measured all the same."""
         try:
-            self.logs[name] = log_beside(found.source) if found.source else None
+            self.logs[name] = log_beside(opened.source) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
         self._put_log(name, self.logs[name], published)
 
     def _put_log(self, name: str, log: LogTable | None, published: PublishedRun | None) -> None:
-        """Keep a training log, filled up with what was published beside the features."""
+        """Store a training log, completed with the columns published beside the features."""
         if published:
             log = log.filled_from(published.log) if log else published.log
         self.store.put_log(name, log)
@@ -353,17 +361,17 @@ class _Runner:
         )
 
     def _examine(self) -> None:
-        """Judge each series by what was seen while it was read; steps that were not chosen are not missing."""
+        """Examine each series by the summaries made while it was read; steps that were not selected are not missing."""
         declared = self.declaration.named_series()
         for name in self.checkpoints:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
-            found = diagnose(list(evidence.values()), self.logs[name])
+            findings = diagnose(list(evidence.values()), self.logs[name])
             self.store.set_meta(f"examined {name}", str(len(evidence)))
             if name in declared and declared[name].is_selection():
-                found = [finding for finding in found if finding.check not in GRID_CHECKS]
-            self.store.put_findings(name, found)
+                findings = [finding for finding in findings if finding.check not in GRID_CHECKS]
+            self.store.put_findings(name, findings)
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)

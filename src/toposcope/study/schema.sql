@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row a step
     tokens          REAL,                  -- seen so far
     flops           REAL,                  -- 6 N D so far
     validation_loss REAL,                  -- on the fixed set; at checkpoints only
-    weight_norm     REAL,                  -- L2, of all weights; where a log tells it
+    weight_norm     REAL,                  -- L2, of all weights; where a log has it
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
@@ -60,10 +60,10 @@ CREATE TABLE IF NOT EXISTS layers (        -- analysed layers
     PRIMARY KEY (run, step, layer)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS evidence (      -- what the doctor asks of a checkpoint, taken while it was read
+CREATE TABLE IF NOT EXISTS evidence (      -- the summary a doctor judges a checkpoint by, made while it was read
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,
-    content BLOB NOT NULL,                 -- MessagePack: see toposcope.checkpoints.doctor.Evidence
+    content BLOB NOT NULL,                 -- MessagePack: see toposcope.integrity.CheckpointSummary
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 

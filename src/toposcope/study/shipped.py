@@ -1,4 +1,4 @@
-"""The studies that come with the package."""
+"""The studies shipped with the package."""
 
 from importlib import resources
 from pathlib import Path

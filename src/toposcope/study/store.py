@@ -21,13 +21,13 @@ from toposcope.probes import Measurement
 from toposcope.study.kinds import PUBLISHED, kind_of
 
 SCHEMA_VERSION = "3"
-OLDER = ("1", "2")
-"""Brought up to date when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
+OLDER_VERSIONS = ("1", "2")
+"""Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """What the store keeps of one analysed layer."""
+    """One analysed layer in the store."""
 
     layer: str
     role: str
@@ -44,7 +44,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """What the store keeps of one checkpoint."""
+    """One checkpoint in the store."""
 
     run: str
     step: int
@@ -71,7 +71,7 @@ class Store:
     Parameters
     ----------
     path : Path
-        Made if absent.
+        Created if absent.
 
     Raises
     ------
@@ -82,25 +82,25 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._joined = False
-        with self._told():
+        with self._readable_errors():
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
         known = self.meta("schema_version")
-        if known not in (None, SCHEMA_VERSION, *OLDER):
+        if known not in (None, SCHEMA_VERSION, *OLDER_VERSIONS):
             raise ToposcopeError(
                 f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
             )
-        self._bring_up_to_date()
+        self._update_schema()
 
-    def _bring_up_to_date(self) -> None:
-        """Add what an older version lacks; all or nothing is done."""
+    def _update_schema(self) -> None:
+        """Add what an older version lacks, in one transaction."""
         columns = {name for (name,) in self._rows("SELECT name FROM pragma_table_info('log')")}
         with self._transaction() as c:
             if "weight_norm" not in columns:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
-            if self.meta("schema_version") in OLDER:
+            if self.meta("schema_version") in OLDER_VERSIONS:
                 _put_kinds(
                     c,
                     c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
@@ -117,7 +117,7 @@ class Store:
         return str(rows[0][0]) if rows else None
 
     def set_meta(self, key: str, value: str) -> None:
-        """Keep one fact about the study."""
+        """Store one fact about the study."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
@@ -132,19 +132,19 @@ class Store:
             )
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
-        """Tell how large the model of a run is."""
+        """Store the number of parameters of a run's model."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
-        """Tell where a run stands."""
+        """Store the status of a run."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
 
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
 
-        NaN means not logged, infinities are kept. No log removes what was stored.
+        NaN means not logged; infinities are stored. None deletes the stored log.
         """
         log = log or LogTable.from_rows({})
         columns = [log.values[name].tolist() for name in COLUMNS]
@@ -177,7 +177,7 @@ class Store:
         }
 
     def put_checkpoint(self, row: CheckpointRow) -> None:
-        """Keep what was read of a checkpoint; what was measured on layers it no longer has is forgotten."""
+        """Store a checkpoint that was read; measurements of layers it no longer has are deleted."""
         with self._transaction() as c:
             _forget(c, row.run, row.step)
             c.execute(
@@ -203,15 +203,15 @@ class Store:
             )
 
     def evidence(self, run: str) -> dict[int, CheckpointSummary]:
-        """Return what the doctor knows of the checkpoints of a run, by step; what cannot be decoded is not known."""
-        found = {}
+        """Return the summaries of the checkpoints of a run, by step, without those that cannot be decoded."""
+        summaries = {}
         for step, content in self._rows("SELECT step, content FROM evidence WHERE run = ? ORDER BY step", run):
             with suppress(msgspec.MsgspecError):  # of another version, or damaged: that checkpoint is read again
-                found[step] = msgspec.msgpack.decode(content, type=CheckpointSummary)
-        return found
+                summaries[step] = msgspec.msgpack.decode(content, type=CheckpointSummary)
+        return summaries
 
     def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
-        """Keep what the doctor asks of a checkpoint."""
+        """Store the summary of a checkpoint, from which the doctor judges it."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
 
@@ -225,7 +225,7 @@ class Store:
             c.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
-        """Forget checkpoints that are gone or cannot be read, with all that was measured on them."""
+        """Delete checkpoints that are gone or cannot be read, with their measurements."""
         steps = list(steps)
         if not steps:
             return
@@ -246,7 +246,7 @@ class Store:
 
     def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:
         """Return what one probe measured on a checkpoint, by layer."""
-        found: dict[str, dict[str, float]] = {}
+        statistics: dict[str, dict[str, float]] = {}
         for layer, statistic, value in self._rows(
             "SELECT layer, statistic, value FROM measurements JOIN features ON measurement = id "
             "WHERE run = ? AND step = ? AND probe = ? AND options = ?",
@@ -255,24 +255,24 @@ class Store:
             probe,
             options,
         ):
-            found.setdefault(layer, {})[statistic] = value
-        return found
+            statistics.setdefault(layer, {})[statistic] = value
+        return statistics
 
     def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
-        """Keep measurements (unit, key, measurement, diagram file) in one transaction, in place of older ones."""
+        """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
         rows = list(rows)
         with self._transaction() as c:
-            for unit, key, found, diagrams in rows:
+            for unit, key, measurement, diagrams in rows:
                 c.execute(
                     "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
                     (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
-                _insert(c, unit, key, found, diagrams)
-            kinds = {(unit.probe, name) for unit, _, found, _ in rows for name in found.statistics}
+                _insert(c, unit, key, measurement, diagrams)
+            kinds = {(unit.probe, name) for unit, _, measurement, _ in rows for name in measurement.statistics}
             _put_kinds(c, kinds)
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
-        """Keep the published features of a run, by step, in place of older ones; under the same key they stand."""
+        """Store the published features of a run, by step, unless they are stored under the same key already."""
         units = {step: Unit(run, step, "network", PUBLISHED, "{}") for step in features}
         known = self._rows("SELECT step, key FROM measurements WHERE run = ? AND probe = ?", run, PUBLISHED)
         if sorted(known) == [(step, key) for step in sorted(units)]:
@@ -284,7 +284,7 @@ class Store:
             _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
-        """Forget what was measured on tensors, or by probe versions, that are no longer current."""
+        """Delete measurements of tensors, or by probe versions, that are no longer current."""
         rows = [(u.run, u.step, u.layer, u.probe, u.options) for u in units]
         if not rows:
             return
@@ -294,12 +294,12 @@ class Store:
             )
 
     def clear_errors(self) -> None:
-        """Forget the errors of the run before; what still fails is told again."""
+        """Delete the errors of the last run of the study."""
         with self._transaction() as c:
             c.execute("DELETE FROM errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
-        """Keep what failed."""
+        """Store what failed."""
         rows = [(u.run, u.step, u.layer, u.probe, u.options, message) for u, message in errors.items()]
         if not rows:
             return
@@ -307,12 +307,12 @@ class Store:
             c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
-        with self._told():
+        with self._readable_errors():
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Keep all that is put meanwhile in one transaction: the whole of it, or, where anything fails, nothing."""
+        """Store everything that is put within this context in one transaction, or nothing if anything fails."""
         with self._transaction():
             self._joined = True
             try:
@@ -325,7 +325,7 @@ class Store:
         if self._joined:  # `together` ends it
             yield self._connection
             return
-        with self._told():
+        with self._readable_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -336,8 +336,8 @@ class Store:
             self._connection.execute("COMMIT")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn SQLite's errors into one line that names the file and the mend."""
+    def _readable_errors(self) -> Iterator[None]:
+        """Turn SQLite's errors into one line that names the file and the remedy."""
         try:
             yield
         except sqlite3.Error as error:
@@ -350,14 +350,14 @@ def _forget(c: sqlite3.Connection, run: str, step: int) -> None:
     c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
 
 
-def _insert(c: sqlite3.Connection, unit: Unit, key: str, found: Measurement, diagrams: str) -> None:
+def _insert(c: sqlite3.Connection, unit: Unit, key: str, measurement: Measurement, diagrams: str) -> None:
     place = (unit.run, unit.step, unit.layer, unit.probe, unit.options)
     cursor = c.execute(
         "INSERT INTO measurements (run, step, layer, probe, options, role, key, flag, diagrams) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*place, found.role, key, found.flag, diagrams),
+        (*place, measurement.role, key, measurement.flag, diagrams),
     )
-    values = [(cursor.lastrowid, name, value) for name, value in found.statistics.items()]
+    values = [(cursor.lastrowid, name, value) for name, value in measurement.statistics.items()]
     c.executemany("INSERT INTO features VALUES (?, ?, ?)", values)
 
 

@@ -1,4 +1,4 @@
-"""What a study's directory holds, as frames."""
+"""The content of a study's directory, as frames."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "flag": pl.String,
 }
 
-_OF_MEASUREMENT = ("run", "step", "layer", "role", "probe", "options", "flag")
+_MEASUREMENT_COLUMNS = ("run", "step", "layer", "role", "probe", "options", "flag")
 
 
 class Study:
-    """A study on disk, read-only; safe to open while a runner is at work.
+    """A study on disk, read-only; safe to open while it is being run.
 
     Attributes
     ----------
@@ -63,21 +63,24 @@ class Study:
         return cls(directory, load_declaration(directory / "study.toml"))
 
     def frame(self) -> pl.DataFrame:
-        """Return every feature of the declared runs by the declared probes, and what was published, in a fixed order.
+        """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.
 
         Returns
         -------
         polars.DataFrame
             Columns ``run, step, layer, role, probe, options, statistic, kind, value, flag``. ``layer`` is ``network``
-            for what a probe says of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
+            for values of the whole checkpoint and ``pooled`` for a cloud of all layers; ``options`` is JSON.
         """
-        # The texts of a measurement are read once, not once for each of its statistics.
+        # The text columns of a measurement are read once, not once for each of its statistics.
         measured = self._query(
             "SELECT id, m.run, m.step, m.layer, m.role, m.probe, m.options, flag "
             "FROM measurements m JOIN runs r ON r.run = m.run "
             "LEFT JOIN layers l ON (l.run, l.step, l.layer) = (m.run, m.step, m.layer) "
             "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options",
-            {"measurement": pl.Int64, **{name: FRAME_SCHEMA[name] for name in FRAME_SCHEMA if name in _OF_MEASUREMENT}},
+            {
+                "measurement": pl.Int64,
+                **{name: FRAME_SCHEMA[name] for name in FRAME_SCHEMA if name in _MEASUREMENT_COLUMNS},
+            },
         )
         measured = measured.filter(pl.col("run").is_in(self._run_names()))
         measured = measured.join(self.labels(), on=["probe", "options"], how="semi", maintain_order="left")
@@ -100,9 +103,9 @@ class Study:
         return pl.DataFrame(kinds, schema=schema, orient="row")
 
     def labels(self) -> pl.DataFrame:
-        """Return ``probe, options, label`` of the declared probes; a label is what the command line takes.
+        """Return ``probe, options, label`` of the declared probes; a label is the form the command line takes.
 
-        Where features were published with a run, they are those of ``published``.
+        Features published with a run have the probe and label ``published``.
         """
         probes = self.declaration.resolved_probes()
         rows = [(probe.name(), probe.options(), probe.label()) for probe in probes]
@@ -161,21 +164,21 @@ class Study:
         ).filter(pl.col("run").is_in(self._run_names()))
 
     def errors(self) -> pl.DataFrame:
-        """Return what failed when the study was last run; step -1 is the run as a whole."""
+        """Return the errors of the last run of the study; step -1 stands for a whole run."""
         return self._query(
             "SELECT run, step, layer, probe, message FROM errors ORDER BY run, step, layer, probe, options",
             {"run": pl.String, "step": pl.Int64, "layer": pl.String, "probe": pl.String, "message": pl.String},
         )
 
     def findings(self) -> pl.DataFrame:
-        """Return what the doctor found when the study was last run; an empty layer is the checkpoint as a whole."""
+        """Return the doctor's findings of the last run of the study; an empty layer stands for the whole checkpoint."""
         schema: dict[str, Any] = {
             **dict.fromkeys(("run", "check", "severity"), pl.String),
             "steps": pl.List(pl.Int64),
             **dict.fromkeys(("layer", "message"), pl.String),
         }
         if not len(self._query("SELECT name FROM sqlite_master WHERE name = 'findings'", {"name": pl.String})):
-            return pl.DataFrame(schema=schema)  # measured before there was a doctor
+            return pl.DataFrame(schema=schema)  # an older version had no doctor
         rows = self._query(
             "SELECT f.run, check_name, severity, steps, layer, message FROM findings f JOIN runs r ON r.run = f.run "
             "ORDER BY r.position, f.position",
@@ -189,15 +192,15 @@ class Study:
         return [run for run in self._run_names() if int(self.meta(f"examined {run}") or 0)]
 
     def notes(self) -> list[str]:
-        """Return what was left out of the study without being an error, a sentence each."""
+        """Return what was left out of the study without an error, a sentence each."""
         series = [name for name, declared in self.declaration.named_series().items() if declared.path]
-        found = [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
-        found += [
+        notes = [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
+        notes += [
             f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
             for name in series
             if (files := self._ignored(name))
         ]
-        found += [
+        notes += [
             f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
             for name in self._runs_of_8_bits()
         ]
@@ -205,10 +208,10 @@ class Study:
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
             if lacking:
-                found.append(
+                notes.append(
                     f"{probe.label()} does not apply to {reached}: only runs trained here have {' and '.join(lacking)}"
                 )
-        return found
+        return notes
 
     def _runs_of_8_bits(self) -> list[str]:
         rows = self._query("SELECT DISTINCT run FROM layers WHERE dtype LIKE 'float8%'", {"run": pl.String})
@@ -224,7 +227,7 @@ class Study:
         return str(row[0]) if row else ""
 
     def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
-        """Return the diagrams a declared probe found: layer -> name (``H0``, ``H1``, ``NP``) -> diagram.
+        """Return the diagrams of a declared probe: layer -> name (``H0``, ``H1``, ``NP``) -> diagram.
 
         Raises
         ------
@@ -233,10 +236,10 @@ class Study:
         """
         for declared in self.declaration.resolved_probes():
             if declared.label() == probe:
-                found = read_diagrams(self.directory / diagram_file(run, step, declared))
+                diagrams = read_diagrams(self.directory / diagram_file(run, step, declared))
                 if self.checkpoints().filter(run=run, step=step).is_empty():
                     raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
-                return found
+                return diagrams
         labels = ", ".join(p.label() for p in self.declaration.resolved_probes())
         raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; it has {labels}")
 

@@ -15,15 +15,24 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Need, RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
-from toposcope.study.cutting import LONG_TASK_MS, Place, Size, batches, longest_task, milliseconds, portions, size_of
+from toposcope.study.batching import (
+    LONG_TASK_MS,
+    CheckpointSize,
+    RunStep,
+    batches,
+    checkpoint_size,
+    longest_task,
+    milliseconds,
+    portions,
+)
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
-from toposcope.study.grouping import Group
 from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.store import CheckpointRow, Store, Unit
-from toposcope.study.tally import Tally
 from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, one_line, read_task
+from toposcope.study.work_progress import WorkProgress
+from toposcope.study.write_groups import WriteGroup
 
-OPENED_AT_ONCE = 8
+OPENING_THREADS = 8
 """Remote checkpoints whose headers are fetched side by side."""
 
 
@@ -65,11 +74,13 @@ class Survey:
         """Read and measure what is missing; return what failed."""
         sizes = self._sizes()
         stale = self._stale()
-        reading = Tally("read", sum(sizes[place].stored for place in stale), self.progress)
+        reading = WorkProgress("read", sum(sizes[place].stored for place in stale), self.progress)
         alone = [probe for probe, source in self.sources.items() if source is None]
         expected = sum(milliseconds(probe, size.shapes) for probe in alone for size in sizes.values())
         longest = max((longest_task(probe, size.shapes) for probe in alone for size in sizes.values()), default=0)
-        measuring = Tally("measure", expected, self.progress, min(self.engine.n_workers, expected / max(longest, 1)))
+        measuring = WorkProgress(
+            "measure", expected, self.progress, min(self.engine.n_workers, expected / max(longest, 1))
+        )
         fetched = {place: size.stored if self._is_remote(place) else 0 for place, size in sizes.items()}
         for portion in portions(self._places(), fetched, self.keep):
             self._read([place for place in portion if place in stale], sizes, reading)
@@ -77,14 +88,14 @@ class Survey:
         self._compare()
         return self.errors
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[RunStep]:
         return [(run, step) for run, checkpoints in self.checkpoints.items() for step in sorted(checkpoints)]
 
-    def _is_remote(self, place: Place) -> bool:
+    def _is_remote(self, place: RunStep) -> bool:
         run, step = place
         return is_remote(self.checkpoints[run][step].location)
 
-    def _stale(self) -> set[Place]:
+    def _stale(self) -> set[RunStep]:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
         for run, checkpoints in self.checkpoints.items():
@@ -100,25 +111,25 @@ class Survey:
     def _lacks_hash(self, row: CheckpointRow) -> bool:
         return not row.weights_hash and any(need.whole_model for need in needs_of(*self.sources))
 
-    def _sizes(self) -> dict[Place, Size]:
+    def _sizes(self) -> dict[RunStep, CheckpointSize]:
         """Open every checkpoint's header; what cannot be opened has no size, and is reported when it is read."""
         places = self._places()
         checkpoints = [self.checkpoints[run][step] for run, step in places]
         if not any(is_remote(checkpoint.location) for checkpoint in checkpoints):
-            return dict(zip(places, map(size_of, checkpoints), strict=True))
-        sizes: dict[Place, Size] = {}
-        with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            for place, size in zip(places, threads.map(size_of, checkpoints), strict=True):
+            return dict(zip(places, map(checkpoint_size, checkpoints), strict=True))
+        sizes: dict[RunStep, CheckpointSize] = {}
+        with ThreadPoolExecutor(OPENING_THREADS) as threads:
+            for place, size in zip(places, threads.map(checkpoint_size, checkpoints), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
         return sizes
 
-    def _read(self, portion: Sequence[Place], sizes: Mapping[Place, Size], tally: "Tally") -> None:
+    def _read(self, portion: Sequence[RunStep], sizes: Mapping[RunStep, CheckpointSize], work: WorkProgress) -> None:
         """Read and hash checkpoints."""
         tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in portion]
-        with Group(self._keep_read) as group:
-            for task, result in self.engine.run(read_task, tasks, tally.partly, idle=group.flush):
-                tally.add(sizes[task.run, task.checkpoint.step].stored)
+        with WriteGroup(self._keep_read) as group:
+            for task, result in self.engine.run(read_task, tasks, work.add_running, idle=group.flush):
+                work.add(sizes[task.run, task.checkpoint.step].stored)
                 group.add((task, result))
 
     def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
@@ -138,28 +149,34 @@ class Survey:
                     self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
-        self, portion: Sequence[Place], probes: Sequence[Probe], sizes: Mapping[Place, Size], tally: "Tally"
+        self,
+        portion: Sequence[RunStep],
+        probes: Sequence[Probe],
+        sizes: Mapping[RunStep, CheckpointSize],
+        work: WorkProgress,
     ) -> None:
         """Measure what is missing with probes that look at checkpoints alone."""
         tasks: list[MeasureTask] = []
-        pending: dict[tuple[Place, Probe], _Pending] = {}
+        pending: dict[tuple[RunStep, Probe], _Pending] = {}
         for run, planned in self._planned(portion, dict.fromkeys(probes)):
             place = run, planned.step
             made = list(self._tasks(run, planned))
             pending[place, planned.probe] = _Pending(planned, len(made))
             tasks += made
         expected = sum(milliseconds(probe, sizes[place].shapes) for place in portion for probe in probes)
-        tally.add(expected - sum(task.milliseconds for task in tasks))
+        work.add(expected - sum(task.milliseconds for task in tasks))
         # The files of runs trained here lie on this machine.
         local = {probe for probe in probes if any(need.trained_here for need in needs_of(probe))}
         here = [task for task in tasks if task.probe in local]
         anywhere = [task for task in tasks if task.probe not in local]
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
-        with Group(self._store) as group:
-            for engine, chosen in ((self.engine, anywhere), (self.here, here)):
-                results = engine.run(measure_task, chosen, tally.partly, lambda task: task.n_bytes, group.flush)
+        with WriteGroup(self._store) as group:
+            for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
+                results = engine.run(
+                    measure_task, engine_tasks, work.add_running, lambda task: task.n_bytes, group.flush
+                )
                 for task, result in results:
-                    tally.add(task.milliseconds)
+                    work.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
     def _compare(self) -> None:
@@ -176,12 +193,14 @@ class Survey:
                 yield self._with_findings(task, run, missing, source)
 
         pending = {(run, missing.step, missing.probe): _Pending(missing, 1) for run, missing in planned}
-        with Group(self._store) as group:
+        with WriteGroup(self._store) as group:
             for done, (task, result) in enumerate(self.here.run(measure_task, tasks(), idle=group.flush), 1):
                 self._keep(task, result, pending[task.run, task.checkpoint.step, task.probe], group)
                 self.progress("compare", done, len(planned))
 
-    def _planned(self, portion: Iterable[Place], probes: Mapping[Probe, Probe | None]) -> Iterator[tuple[str, Planned]]:
+    def _planned(
+        self, portion: Iterable[RunStep], probes: Mapping[Probe, Probe | None]
+    ) -> Iterator[tuple[str, Planned]]:
         """Yield what is missing, and forget what no longer stands."""
         steps_of: dict[str, set[int]] = {}
         for run, step in portion:
@@ -292,7 +311,7 @@ class Survey:
         task: MeasureTask,
         result: list[Measurement | Failure] | TaskFailure,
         pending: "_Pending",
-        group: "Group[_Finished]",
+        group: "WriteGroup[_Finished]",
     ) -> None:
         """Keep what was measured; when all layers are there, what is said of the network."""
         if isinstance(result, TaskFailure):

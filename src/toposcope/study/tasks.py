@@ -16,13 +16,13 @@ from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
-from toposcope.study.cutting import milliseconds
+from toposcope.study.batching import milliseconds
 from toposcope.study.store import CheckpointRow, LayerRow
 
 WORK = "work"
 """What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
 
-OPENED = 8
+MAX_OPEN_CHECKPOINTS = 8
 """Checkpoints a process keeps open, as far as their headers."""
 
 
@@ -167,7 +167,7 @@ def _layers(hashed: Hashed | None) -> dict[str, Layer]:
     return {layer.name: layer for layer in _opened(*hashed).analysed()}
 
 
-@lru_cache(OPENED)
+@lru_cache(MAX_OPEN_CHECKPOINTS)
 def _opened(checkpoint: Checkpoint, fingerprint: str) -> Checkpoint:
     """Return a checkpoint as this process opened it, if it is still the same: its header is not read for each batch."""
     return checkpoint

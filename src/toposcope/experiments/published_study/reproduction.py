@@ -11,7 +11,7 @@ from toposcope.analysis.trajectories import STATES, Trajectory
 from toposcope.experiments.published_study.findings import BATCH_LOSS, Findings, feature_of
 from toposcope.probes.feature import NETWORK
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.published import SPECTRAL, STEP, Published
+from toposcope.study.published import SPECTRAL_QUANTITIES, STEP, Published
 
 SCHEMA = {
     "table": pl.String,
@@ -173,7 +173,7 @@ def _ways_of_states(findings: Findings, run: str, quantity: str) -> str:
 def _points_of_states(options: Mapping[str, str], quantity: str) -> str:
     """Tell what the points are that a quantity of hidden states is of."""
     points = "texts" if options.get("points") == "texts" else "tokens"
-    if quantity in SPECTRAL and quantity != "two_nn":
+    if quantity in SPECTRAL_QUANTITIES and quantity != "two_nn":
         return f"all {points}"
     everything = f"all {points}"
     drawn = f"at most {options['max_points']} {points}" if "max_points" in options else everything

@@ -7,8 +7,8 @@ from toposcope.study.tasks import WORK
 
 
 @dataclass
-class Tally:
-    """Work done of work to do, in bytes or in milliseconds, reported as it grows.
+class WorkProgress:
+    """How much of the work is done, in bytes or milliseconds, reported as it grows.
 
     Attributes
     ----------
@@ -16,8 +16,8 @@ class Tally:
     total : int
     progress : callable
     parallelism : float
-        Among how many the work is shared out, on average, where one task may take longer than all others together: each
-        one's part is reported.
+        Average number of tasks that run at the same time. Amounts are reported divided by it, so that milliseconds of
+        work become milliseconds of waiting.
     """
 
     stage: str
@@ -25,21 +25,21 @@ class Tally:
     progress: Progress
     parallelism: float = 1.0
     done: int = 0
-    ahead: int = 0
+    running: int = 0
 
     def add(self, amount: int) -> None:
-        """Count finished work; what was reported of it while it was under way counts once."""
+        """Count a finished task; what `add_running` has counted of it is not counted again."""
         self.done += amount
-        self.ahead = max(0, self.ahead - amount)
+        self.running = max(0, self.running - amount)
         self._report()
 
-    def partly(self, what: str, amount: int, _: int) -> None:
-        """Count work under way."""
+    def add_running(self, what: str, amount: int, _: int) -> None:
+        """Count work of a running task."""
         if what == WORK:
-            self.ahead += amount
+            self.running += amount
             self._report()
 
     def _report(self) -> None:
         if self.total:
-            done = min(self.total, self.done + self.ahead)
+            done = min(self.total, self.done + self.running)
             self.progress(self.stage, round(done / self.parallelism), round(self.total / self.parallelism))

@@ -9,9 +9,9 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.study import grouping, run_study, survey
-from toposcope.study.grouping import MOST, SECONDS, Group
+from toposcope.study import run_study, survey, write_groups
 from toposcope.study.store import Store
+from toposcope.study.write_groups import MAX_ITEMS, MAX_WAIT_SECONDS, WriteGroup
 
 
 @pytest.fixture
@@ -24,23 +24,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_every_piece_is_kept_once_and_in_order(clock: list[float]) -> None:
     kept: list[list[int]] = []
-    with Group(kept.append) as group:
-        for number in range(MOST + 3):
+    with WriteGroup(kept.append) as group:
+        for number in range(MAX_ITEMS + 3):
             group.add(number)
-        assert kept == [list(range(MOST))]
-    assert kept == [list(range(MOST)), [MOST, MOST + 1, MOST + 2]]
+        assert kept == [list(range(MAX_ITEMS))]
+    assert kept == [list(range(MAX_ITEMS)), [MAX_ITEMS, MAX_ITEMS + 1, MAX_ITEMS + 2]]
 
 
 def test_what_took_long_is_kept_at_once(clock: list[float]) -> None:
     kept: list[list[int]] = []
-    with Group(kept.append) as group:
+    with WriteGroup(kept.append) as group:
         group.add(1)
-        clock.append(SECONDS)
+        clock.append(MAX_WAIT_SECONDS)
         group.add(2)
         assert kept == [[1, 2]]
         group.add(3)
         assert kept == [[1, 2]]
-        clock.append(2 * SECONDS)
+        clock.append(2 * MAX_WAIT_SECONDS)
         group.add(4)
     assert kept == [[1, 2], [3, 4]]
 
@@ -52,7 +52,7 @@ def test_a_stop_by_the_user_loses_nothing(
     kept: list[list[int]] = []
 
     def stopped() -> None:
-        with Group(kept.append) as group:
+        with WriteGroup(kept.append) as group:
             group.add(1)
             raise error
 
@@ -116,6 +116,6 @@ def test_the_size_of_groups_shows_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     found = write_series(tmp_path / "found", list(range(0, 50, 5)))
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
     assert run_study(declaration, tmp_path / "grouped", workers=1) == {}
-    monkeypatch.setattr(grouping, "MOST", 1)
+    monkeypatch.setattr(write_groups, "MAX_ITEMS", 1)
     assert run_study(declaration, tmp_path / "single", workers=1) == {}
     assert_same_study(tmp_path / "grouped", tmp_path / "single")

@@ -19,7 +19,7 @@ from small_studies import assert_same_study, frame, measurement_ids, write_serie
 from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, load_declaration, run_study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.imported import Imported, imported
+from toposcope.study.importing import ImportedStudy, import_study
 from toposcope.study.store import Store
 
 SIZES = ["tiny-3k", "small-7k", "med-21k", "large-46k", "xl-97k"]
@@ -58,7 +58,7 @@ def published(tmp_path: Path) -> Path:
     return folder
 
 
-def fill(found: Imported, directory: Path) -> None:
+def fill(found: ImportedStudy, directory: Path) -> None:
     assert run_study(found.declaration, directory, workers=1, measured=False) == {}
 
 
@@ -70,7 +70,7 @@ def rho(study: Study, run: str, statistic: str) -> float:
 
 
 def test_what_is_found(published: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     declared = found.declaration.named_series()
     assert list(declared) == ["first", "second", "third"]
     assert declared["first"].path == str(published / "checkpoints" / "first")
@@ -92,7 +92,7 @@ def test_what_is_found(published: Path) -> None:
 
 
 def test_what_stands_in_the_store(published: Path, tmp_path: Path) -> None:
-    fill(imported(published), tmp_path / "study")
+    fill(import_study(published), tmp_path / "study")
     study = Study.load(tmp_path / "study")
     assert study.runs().rows() == [
         ("first", "series", 294, "complete", 30, 4),
@@ -116,7 +116,7 @@ def test_what_stands_in_the_store(published: Path, tmp_path: Path) -> None:
 
 
 def test_a_later_run_measures_the_checkpoints_and_keeps_what_was_published(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "study")
     before = frame(tmp_path / "study")
     ids = measurement_ids(tmp_path / "study")
@@ -132,12 +132,12 @@ def test_a_later_run_measures_the_checkpoints_and_keeps_what_was_published(publi
     assert set(after.filter(run="third")["probe"]) == {"published"}
     assert Study.load(tmp_path / "study").progress()["measured"].to_list() == [4, 4, 0]
     # Imported once more: what was measured stands.
-    fill(imported(published), tmp_path / "study")
+    fill(import_study(published), tmp_path / "study")
     assert frame(tmp_path / "study").rows() == after.rows()
 
 
 def test_a_changed_file_replaces_the_rows(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "study")
     file = published / "results" / "features.json"
     content = json.loads(file.read_text())
@@ -152,7 +152,7 @@ def test_a_changed_file_replaces_the_rows(published: Path, tmp_path: Path) -> No
 
 
 def test_a_file_that_makes_no_sense_any_more_is_one_line_a_run(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "study")
     write(published / "results" / "features.json", "{")
     errors = run_study(found.declaration, tmp_path / "study", workers=1, measured=False)
@@ -168,7 +168,7 @@ def test_a_file_that_makes_no_sense_any_more_is_one_line_a_run(published: Path, 
 
 
 def test_a_lost_checkpoint_leaves_the_published_numbers(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     assert run_study(found.declaration, tmp_path / "study", workers=1) == {}
     (published / "checkpoints" / "first" / "step_000010.safetensors").write_bytes(b"torn")
     assert run_study(found.declaration, tmp_path / "study", workers=1)
@@ -178,7 +178,7 @@ def test_a_lost_checkpoint_leaves_the_published_numbers(published: Path, tmp_pat
 
 
 def test_features_that_are_no_longer_declared_are_gone(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "study")
     first, second, third = found.declaration.series
     less = msgspec.structs.replace(
@@ -205,7 +205,7 @@ def test_five_sizes_of_features_alone(tmp_path: Path) -> None:
         for run in SIZES
     }
     write(folder / "analysis.json", {"correlations": told})
-    found = imported(folder)
+    found = import_study(folder)
     assert found.notes == []
     fill(found, tmp_path / "study")
     assert run_study(found.declaration, tmp_path / "study", workers=1) == {}
@@ -242,7 +242,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
 def test_cut_off_anywhere_the_same_command_goes_on(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "whole")
     for after in range(1, 60, 4):
         directory = tmp_path / f"cut-{after}"
@@ -262,11 +262,11 @@ def test_cut_off_anywhere_the_same_command_goes_on(
 def test_equal_names_are_refused(published: Path) -> None:
     write(published / "more.json", {"third": rows(9)})
     with pytest.raises(ToposcopeError, match=r"features of two runs called 'third': .*more.json.*features.json"):
-        imported(published)
+        import_study(published)
     (published / "more.json").unlink()
     write_series(published / "other" / "first", [0, 1])
     with pytest.raises(ToposcopeError, match=r"series of two runs called 'first': .*checkpoints.*other"):
-        imported(published)
+        import_study(published)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_equal_names_are_refused(published: Path) -> None:
 )
 def test_odd_correlations_are_left_out_and_named(published: Path, content: Any, words: list[str]) -> None:
     write(published / "analysis.json", content)
-    found = imported(published)
+    found = import_study(published)
     note = next(note for note in found.notes if "analysis.json" in note)
     assert [word for word in words if word not in note] == []
     assert found.declaration.published is not None
@@ -290,7 +290,7 @@ def test_odd_correlations_are_left_out_and_named(published: Path, content: Any, 
 
 def test_two_files_of_correlations(published: Path) -> None:
     write(published / "results" / "analysis.json", {"correlations": {}})
-    found = imported(published)
+    found = import_study(published)
     assert any("a second file of correlations" in note for note in found.notes)
     assert found.declaration.published is not None
     assert found.declaration.published.correlations == {"H0.total": {"first": -0.5}}
@@ -303,7 +303,7 @@ def test_a_folder_with_nothing_usable(tmp_path: Path, content: dict[str, Any]) -
     for name, text in content.items():
         write(folder / name, text)
     with pytest.raises(ToposcopeError) as caught:
-        imported(folder)
+        import_study(folder)
     message = str(caught.value)
     assert message.startswith(f"{folder}: neither a series")
     assert "\n" not in message
@@ -316,8 +316,8 @@ def test_what_lies_elsewhere_is_not_looked_at(published: Path) -> None:
     write(published / "1" / "2" / "3" / "4" / "5" / "a.json", {"deep": rows(1)})
     write(published / "study" / "a.json", {"mine": rows(1)})
     write(published / "checkpoints" / "first" / "sub" / "a.json", {"within": rows(1)})
-    assert set(imported(published, published / "study").declaration.named_series()) == names
-    assert set(imported(published).declaration.named_series()) == {*names, "mine"}
+    assert set(import_study(published, published / "study").declaration.named_series()) == names
+    assert set(import_study(published).declaration.named_series()) == {*names, "mine"}
 
 
 def test_links_are_followed_once(published: Path, tmp_path: Path) -> None:
@@ -326,20 +326,20 @@ def test_links_are_followed_once(published: Path, tmp_path: Path) -> None:
     (folder / "data").symlink_to(published)
     (folder / "data" / "checkpoints" / "back").symlink_to(folder)
     (folder / "again").symlink_to(published)
-    assert set(imported(folder).declaration.named_series()) == {"first", "second", "third"}
+    assert set(import_study(folder).declaration.named_series()) == {"first", "second", "third"}
 
 
 def test_checkpoints_that_cannot_be_a_series_are_named(published: Path) -> None:
     place = published / "checkpoints" / "broken"
     write_series(place, [0, 10])
     (place / "step_10.safetensors").write_bytes((place / "step_000010.safetensors").read_bytes())
-    (note,) = [note for note in imported(published).notes if "broken" in note]
+    (note,) = [note for note in import_study(published).notes if "broken" in note]
     assert "both have step 10" in note
 
 
 def test_weights_beside_folders_are_no_run(published: Path) -> None:
     (published / "best.safetensors").write_bytes((next((published / "checkpoints" / "first").iterdir())).read_bytes())
-    assert set(imported(published).declaration.named_series()) == {"first", "second", "third"}
+    assert set(import_study(published).declaration.named_series()) == {"first", "second", "third"}
 
 
 def test_a_study_of_ours_is_taken_on_too(published: Path, tmp_path: Path) -> None:
@@ -347,11 +347,11 @@ def test_a_study_of_ours_is_taken_on_too(published: Path, tmp_path: Path) -> Non
     write(ours / "study.toml", 'name = "ours"\n')
     for run in ("a", "b"):
         write_series(ours / "runs" / run / "checkpoints", [0, 10])
-    assert list(imported(ours).declaration.named_series()) == ["a", "b"]
+    assert list(import_study(ours).declaration.named_series()) == ["a", "b"]
 
 
 def test_an_older_store_learns_of_the_weight_norm(published: Path, tmp_path: Path) -> None:
-    found = imported(published)
+    found = import_study(published)
     fill(found, tmp_path / "study")
     with sqlite3.connect(tmp_path / "study" / "study.db") as connection:
         connection.execute("ALTER TABLE log DROP COLUMN weight_norm")
@@ -368,7 +368,7 @@ def test_an_older_store_learns_of_the_weight_norm(published: Path, tmp_path: Pat
 @pytest.mark.reference
 def test_the_published_study(published_study: Path, tmp_path: Path) -> None:
     """Published correlations of both sizes come out of the published features and logs."""
-    found = imported(published_study)
+    found = import_study(published_study)
     # Beside these two sizes' correlations lies the study's own file of all sizes: one of the two counts.
     assert all("a second file of correlations" in note for note in found.notes)
     assert list(found.declaration.named_series()) == ["tiny-3k", "med-21k", "pythia-14m-weights", "pythia-70m"]
@@ -410,7 +410,7 @@ def test_a_declared_run_may_be_features_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("written", "noted"), [("../evil", True), ("a/b/c", True), ("EleutherAI/pythia-14m", False)])
 def test_a_run_that_is_called_otherwise_here_is_noted(tmp_path: Path, written: str, noted: bool) -> None:
     write(tmp_path / "p" / "features.json", {written: rows(1)})
-    found = imported(tmp_path / "p")
+    found = import_study(tmp_path / "p")
     name = written.rpartition("/")[2]
     assert list(found.declaration.named_series()) == [name]
     told = [f"{tmp_path / 'p' / 'features.json'}: run {written!r} is called {name!r} here"]
@@ -420,9 +420,9 @@ def test_a_run_that_is_called_otherwise_here_is_noted(tmp_path: Path, written: s
 def test_correlations_of_what_is_not_measured_are_left_out_and_named(published: Path) -> None:
     told = {"first": {"h0_total_vs_loss": -0.5, "sharpness_vs_loss": 0.3}}
     write(published / "analysis.json", {"correlations": told, "transitions": {"first": {"max_change_step": -5}}})
-    assert any("max_change_step: Expected `int` >= 0" in note for note in imported(published).notes)
+    assert any("max_change_step: Expected `int` >= 0" in note for note in import_study(published).notes)
     write(published / "analysis.json", {"correlations": told})
-    found = imported(published)
-    assert any(note.endswith("correlations of what is not measured: sharpness") for note in found.notes)
+    found = import_study(published)
+    assert any(note.endswith("correlations of quantities that are not measured: sharpness") for note in found.notes)
     assert found.declaration.published is not None
     assert found.declaration.published.correlations == {"H0.total": {"first": -0.5}}
