@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, Question, Series, associate
+from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
 
 RNG = np.random.default_rng(7)
 STEPS = np.arange(0, 4000, 100)
@@ -14,8 +14,8 @@ N = len(STEPS)
 
 def ask(features: np.ndarray, target: np.ndarray, seed: int = 1, **more: object) -> list[dict[str, float]]:
     clocks = {"step": STEPS.astype(np.float64)[: features.shape[1]], **more.pop("clocks", {})}  # type: ignore[dict-item]
-    series = Series(STEPS[: features.shape[1]], features)
-    answer = associate(Question(series, target, clocks, **more), seed)  # type: ignore[arg-type]
+    series = FeatureSeries(STEPS[: features.shape[1]], features)
+    answer = associate(AssociationTask(series, target, clocks, **more), seed)  # type: ignore[arg-type]
     rows = zip(answer.n, answer.table, strict=True)
     return [{"n": float(k), **dict(zip(COLUMNS, row, strict=True))} for k, row in rows]
 
@@ -77,8 +77,8 @@ def test_differences_are_those_of_checkpoints() -> None:
 def test_other_runs_are_compared_on_common_steps() -> None:
     target = RNG.normal(size=N)
     own = (target + 0.5 * RNG.normal(size=N))[None]
-    better, worse = Series(STEPS[::2], target[::2][None]), Series(STEPS, RNG.normal(size=(1, N)))
-    elsewhere = Series(STEPS + 1, target[None])
+    better, worse = FeatureSeries(STEPS[::2], target[::2][None]), FeatureSeries(STEPS, RNG.normal(size=(1, N)))
+    elsewhere = FeatureSeries(STEPS + 1, target[None])
     (found,) = ask(own, target, others=[better, worse, elsewhere])
     assert found["n_others"] == 2
     assert found["share_others"] == 0.5
@@ -88,8 +88,8 @@ def test_other_runs_are_compared_on_common_steps() -> None:
 def test_another_run_that_cannot_be_asked_is_not_one_that_did_worse() -> None:
     """Too short a stretch in common, or one in which this run's loss is the step and nothing else."""
     target = np.concatenate([np.arange(N // 2 + 1, dtype=np.float64), RNG.normal(size=N - N // 2 - 1)])
-    short = Series(STEPS[-8:], RNG.normal(size=(1, 8)))
-    clocked = Series(STEPS[: N // 2 + 1], RNG.normal(size=(1, N // 2 + 1)))
+    short = FeatureSeries(STEPS[-8:], RNG.normal(size=(1, 8)))
+    clocked = FeatureSeries(STEPS[: N // 2 + 1], RNG.normal(size=(1, N // 2 + 1)))
     (found,) = ask(RNG.normal(size=(1, N)), target, others=[short, clocked])
     assert found["n_others"] == 0
     assert np.isnan(found["share_others_given_step"])

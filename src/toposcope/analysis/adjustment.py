@@ -3,11 +3,11 @@
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from toposcope.typing import Vector
 
 Method = Literal["holm", "bonferroni", "bh"]
 NAMES: dict[Method, str] = {"holm": "Holm", "bonferroni": "Bonferroni", "bh": "Benjamini and Hochberg"}
-Vector = NDArray[np.float64]
 
 
 def adjusted(p: Vector, method: Method = "holm") -> Vector:
@@ -20,8 +20,8 @@ def adjusted(p: Vector, method: Method = "holm") -> Vector:
         Holm 1979 and Bonferroni bound the chance of any false positive, Benjamini & Hochberg 1995 their expected share.
     """
     result = np.full(len(p), np.nan)
-    told = np.flatnonzero(np.isfinite(p))
-    order = told[np.argsort(p[told], kind="stable")]
+    defined = np.flatnonzero(np.isfinite(p))
+    order = defined[np.argsort(p[defined], kind="stable")]
     m, rank = len(order), np.arange(1, len(order) + 1)
     if method == "bonferroni":
         raised = m * p[order]

@@ -1,4 +1,4 @@
-"""Association of features with one target within one run: items 1 to 8 of METHODS 6, for many features at once."""
+"""Association of many features with one target within one run: items 1 to 8 of docs/methods/association.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,11 @@ from toposcope.analysis.dependence import block_draws, block_length, effective_s
 from toposcope.analysis.ranks import Correlations, correlate, is_free, partial, ranks, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 RESAMPLES = 1000
 MIN_CHECKPOINTS = 5
-"""Fewest checkpoints an association is measured on."""
+"""An association is measured on at least this many checkpoints."""
 STEP = "step"
 CLOCKS = (STEP, "cumulative_learning_rate", "weight_norm")
 
@@ -33,11 +31,11 @@ COLUMNS = (
     *("rho_twin", "rho_twin_given_step", "p_twin_given_step"),
     "noise",
 )
-"""What `associate` tells of each feature, in the order of METHODS 6."""
+"""The statistics that `associate` returns for each feature, in the order of docs/methods/association.md."""
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class FeatureSeries:
     """Features of one run, or of a group of its layers, at its checkpoints.
 
     Attributes
@@ -51,15 +49,15 @@ class Series:
     features: Matrix
 
     def at(self, steps: NDArray[np.int64]) -> Matrix:
-        """Return the features at some steps; NaN where there is no checkpoint."""
+        """Return the features at some steps; NaN at steps without a checkpoint."""
         place = {int(step): i for i, step in enumerate(self.steps)}
-        found = np.array([place.get(int(step), -1) for step in steps])
-        return np.where(found >= 0, self.features[:, found], np.nan)
+        columns = np.array([place.get(int(step), -1) for step in steps])
+        return np.where(columns >= 0, self.features[:, columns], np.nan)
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What is asked of some features and one target.
+class AssociationTask:
+    """Some features and one target whose association is to be measured.
 
     Attributes
     ----------
@@ -71,25 +69,25 @@ class Question:
     others : sequence of Series
         The same features, row by row, of the other runs of the study.
     twins : ndarray, shape (f, n)
-        The scale-free twin of each feature; NaN where there is none.
+        The scale-free twin of each feature; NaN without one.
     noise : ndarray, shape (f, n)
         Standard deviation of each feature over draws or batches; NaN where it has none.
     scales : ndarray, shape (f, n)
-        A clock of each feature's own: the top eigenvalue of the hidden states it is of; NaN where it has none.
+        A clock of each feature's own: the top eigenvalue of the hidden states it describes; NaN without one.
     """
 
-    series: Series
+    series: FeatureSeries
     target: Vector
     clocks: Mapping[str, Vector]
-    others: Sequence[Series] = ()
+    others: Sequence[FeatureSeries] = ()
     twins: Matrix = field(default_factory=lambda: np.empty((0, 0)))
     noise: Matrix = field(default_factory=lambda: np.empty((0, 0)))
     scales: Matrix = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What is known of each feature.
+class AssociationResult:
+    """The association of each feature with the target.
 
     Attributes
     ----------
@@ -98,8 +96,8 @@ class Answer:
     table : ndarray, shape (f, len(COLUMNS)), float64
         NaN where not defined: fewer than `FEWEST` checkpoints, or feature or target constant.
     pairings : ndarray, shape (f, o), float64
-        How strongly the feature of each other run goes with this run's target, given the step: the absolute partial
-        correlation, 0 where the step determines the feature, NaN where it cannot be asked.
+        Strength of the association of each other run's feature with this run's target, given the step: the absolute
+        partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared.
     """
 
     n: NDArray[np.int64]
@@ -107,7 +105,7 @@ class Answer:
     pairings: Matrix
 
 
-def associate(question: Question, seed: int) -> Answer:
+def associate(task: AssociationTask, seed: int) -> AssociationResult:
     """Measure the association of every feature with the target.
 
     Resamples are the same for all features with the same known checkpoints and block length.
@@ -122,21 +120,21 @@ def associate(question: Question, seed: int) -> Answer:
     -------
     Answer
     """
-    features, target = question.series.features, question.target
+    features, target = task.series.features, task.target
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
     table = np.full((len(features), len(COLUMNS)), np.nan)
-    pairings = np.full((len(features), len(question.others)), np.nan)
+    pairings = np.full((len(features), len(task.others)), np.nan)
     for mask, rows in _by_mask(known):
         if n[rows[0]] < MIN_CHECKPOINTS or np.ptp(target[mask]) == 0:
             continue
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
-            alike = _Alike(question, rows, mask, seed)
-            found = alike.items()
-            table[rows] = np.column_stack([found[name] for name in COLUMNS])
-            pairings[rows] = alike.pairings
-    return Answer(n, table, pairings)
+            shared = _SharedCheckpoints(task, rows, mask, seed)
+            columns = shared.items()
+            table[rows] = np.column_stack([columns[name] for name in COLUMNS])
+            pairings[rows] = shared.pairings
+    return AssociationResult(n, table, pairings)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
@@ -146,20 +144,20 @@ def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDAr
         yield mask, np.flatnonzero(which.ravel() == i)
 
 
-class _Alike:
+class _SharedCheckpoints:
     """Features known at the same checkpoints, none of them constant there."""
 
-    def __init__(self, question: Question, rows: NDArray[np.int64], mask: NDArray[np.bool_], seed: int) -> None:
-        self.question, self.rows, self.mask, self.seed = question, rows, mask, seed
-        self.steps = question.series.steps[mask]
-        self.values, self.target = question.series.features[np.ix_(rows, mask)], question.target[mask]
+    def __init__(self, task: AssociationTask, rows: NDArray[np.int64], mask: NDArray[np.bool_], seed: int) -> None:
+        self.task, self.rows, self.mask, self.seed = task, rows, mask, seed
+        self.steps = task.series.steps[mask]
+        self.values, self.target = task.series.features[np.ix_(rows, mask)], task.target[mask]
         self.x, self.y = ranks(self.values), ranks(self.target)
-        clocks = {name: clock[mask] for name, clock in question.clocks.items() if np.isfinite(clock[mask]).all()}
+        clocks = {name: clock[mask] for name, clock in task.clocks.items() if np.isfinite(clock[mask]).all()}
         self.clocks = {name: ranks(clock) for name, clock in clocks.items() if np.ptp(clock) > 0}
         self.step = self.clocks[STEP][None]
         self.rho = correlate(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
-        self.pairings = np.full((len(rows), len(question.others)), np.nan)
+        self.pairings = np.full((len(rows), len(task.others)), np.nan)
 
     def items(self) -> dict[str, Vector]:
         """Return every column of `COLUMNS`, shape (f,)."""
@@ -191,50 +189,50 @@ class _Alike:
 
     def _intervals(self) -> dict[str, Vector]:
         """Percentile intervals of 95%: of single checkpoints (item 1), and of blocks of neighbours (item 2)."""
-        # Features that rank the checkpoints alike, as many do that follow the step, have the same intervals.
+        # Features with the same ranks, as many have that follow the step, have the same intervals.
         distinct, which = np.unique(dense(self.x), axis=0, return_inverse=True)
         y, n = dense(self.y), len(self.y)
         low, high = _percentiles(resampled_spearman(distinct, y, single_draws(n, RESAMPLES, self.seed)))
         lengths = np.maximum(block_length(distinct.astype(np.float64)), block_length(self.y[None]))
         block_low, block_high = np.empty(len(distinct)), np.empty(len(distinct))
         for length in np.unique(lengths):
-            alike = lengths == length
+            same = lengths == length
             draws = block_draws(n, int(length), RESAMPLES, derive_seed(self.seed, "blocks", int(length)))
-            block_low[alike], block_high[alike] = _percentiles(resampled_spearman(distinct[alike], y, draws))
+            block_low[same], block_high[same] = _percentiles(resampled_spearman(distinct[same], y, draws))
         names = ("low", "high", "block_low", "block_high", "block_length")
-        found = (low, high, block_low, block_high, lengths.astype(np.float64))
-        return {name: values[which.ravel()] for name, values in zip(names, found, strict=True)}
+        columns = (low, high, block_low, block_high, lengths.astype(np.float64))
+        return {name: values[which.ravel()] for name, values in zip(names, columns, strict=True)}
 
     def _shifts(self) -> Vector:
-        """Share of the circular shifts of the target, none included, that do as well."""
+        """Return the share of circular shifts of the target, the unshifted one included, that correlate as strongly."""
         n = len(self.y)
         shifted = np.array([np.roll(self.y, k) for k in range(n)])
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
 
     def _scales(self) -> dict[str, Vector]:
-        """Correlate each feature's own clock, and what is left given it and the step (item 4 for hidden states)."""
+        """Correlate each feature's own clock, and the feature given this clock and the step (item 4)."""
         names = ("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
-        found = {name: self._all(np.nan) for name in names}
-        if not self.question.scales.size:
-            return found
-        values = self.question.scales[np.ix_(self.rows, self.mask)]
-        scaled = np.flatnonzero(np.isfinite(self.question.scales[self.rows]).any(axis=1))
+        columns = {name: self._all(np.nan) for name in names}
+        if not self.task.scales.size:
+            return columns
+        values = self.task.scales[np.ix_(self.rows, self.mask)]
+        scaled = np.flatnonzero(np.isfinite(self.task.scales[self.rows]).any(axis=1))
         clocks, which = np.unique(values[scaled], axis=0, return_inverse=True)
         for i, clock in enumerate(clocks):
-            mine = scaled[which.ravel() == i]
-            for column, told in zip(found.values(), self._given_clock(mine, clock), strict=True):
-                column[mine] = told
-        return found
+            rows = scaled[which.ravel() == i]
+            for column, result in zip(columns.values(), self._given_clock(rows, clock), strict=True):
+                column[rows] = result
+        return columns
 
-    def _given_clock(self, mine: NDArray[np.int64], clock: Vector) -> tuple[Vector | float, ...]:
-        """Ask where the clock is known: how often that is, its rho, and partial rho and p given it and the step."""
+    def _given_clock(self, rows: NDArray[np.int64], clock: Vector) -> tuple[Vector | float, ...]:
+        """Return where the clock is known: the number of checkpoints, its rho, and partial rho and p given it."""
         known = np.isfinite(clock)
         n = float(known.sum())
         if n < MIN_CHECKPOINTS or not np.ptp(self.target[known]):
             return n, np.nan, np.nan, np.nan
-        x, y = ranks(self.values[np.ix_(mine, known)]), ranks(self.target[known])
+        x, y = ranks(self.values[np.ix_(rows, known)]), ranks(self.target[known])
         step = ranks(self.steps[known].astype(np.float64))
-        if not np.ptp(clock[known]):  # a scale that stays as it is explains nothing
+        if not np.ptp(clock[known]):  # a constant scale explains nothing
             return n, np.nan, *partial(x, y, step[None])
         scale = ranks(clock[known])
         return n, float(correlate(scale[None], y)[0]), *partial(x, y, np.array([step, scale]))
@@ -248,23 +246,23 @@ class _Alike:
         if moving.any():
             rho[moving] = correlate(x[moving], y)
             p[moving] = two_sided(rho[moving], effective_size(x[moving], y) - 2)
-            for column, found in zip(given, partial(x[moving], y, step[None]), strict=True):
-                column[moving] = found
+            for column, result in zip(given, partial(x[moving], y, step[None]), strict=True):
+                column[moving] = result
         names = ("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step")
         return dict(zip(names, (rho, p, *given), strict=True))
 
     def _others(self) -> dict[str, Vector]:
-        """Share of the other runs whose feature does as well against this run's target (item 6)."""
+        """Return the share of other runs whose feature correlates as strongly with this run's target (item 6)."""
         plain = np.full(self.pairings.shape, np.nan)
-        for i, other in enumerate(self.question.others):
+        for i, other in enumerate(self.task.others):
             values = other.at(self.steps)[self.rows]
             for mask, rows in _by_mask(np.isfinite(values)):
                 if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
-                    continue  # too little in common to say who does better
+                    continue  # too few common checkpoints for a comparison
                 y, step = ranks(self.target[mask]), ranks(self.steps[mask].astype(np.float64))[None]
                 x = ranks(values[np.ix_(rows, mask)])
                 if not is_free(y[None], step)[0]:
-                    continue  # the step is all there is in this stretch of the target
+                    continue  # the step determines the target at these checkpoints
                 plain[rows, i] = np.nan_to_num(np.abs(correlate(x, y)))
                 self.pairings[rows, i] = np.nan_to_num(np.abs(partial(x, y, step).rho))
         counted = np.isfinite(plain).sum(axis=1).astype(np.float64)
@@ -278,26 +276,26 @@ class _Alike:
 
     def _twins(self) -> dict[str, Vector]:
         """Correlate the scale-free twins (item 7)."""
-        found = {name: self._all(np.nan) for name in ("rho_twin", "rho_twin_given_step", "p_twin_given_step")}
-        if not self.question.twins.size:
-            return found
-        values = self.question.twins[np.ix_(self.rows, self.mask)]
+        columns = {name: self._all(np.nan) for name in ("rho_twin", "rho_twin_given_step", "p_twin_given_step")}
+        if not self.task.twins.size:
+            return columns
+        values = self.task.twins[np.ix_(self.rows, self.mask)]
         varied = np.isfinite(values).all(axis=1) & (np.ptp(values, axis=1) > 0)
         if varied.any():
             twins = ranks(values[varied])
             given = partial(twins, self.y, self.step)
-            for column, told in zip(found.values(), (correlate(twins, self.y), *given), strict=True):
-                column[varied] = told
-        return found
+            for column, result in zip(columns.values(), (correlate(twins, self.y), *given), strict=True):
+                column[varied] = result
+        return columns
 
     def _noise(self) -> Vector:
         """Divide the standard deviation over draws by the change between checkpoints, medians of both (item 8)."""
-        if not self.question.noise.size:
+        if not self.task.noise.size:
             return self._all(np.nan)
-        noise = self.question.noise[np.ix_(self.rows, self.mask)]
-        told = np.asarray(np.isfinite(noise).all(axis=1))
+        noise = self.task.noise[np.ix_(self.rows, self.mask)]
+        known = np.asarray(np.isfinite(noise).all(axis=1))
         change = np.median(np.abs(np.diff(self.values)), axis=1)
-        return np.where(told, _ratio(np.median(np.where(told[:, None], noise, 0.0), axis=1), change), np.nan)
+        return np.where(known, _ratio(np.median(np.where(known[:, None], noise, 0.0), axis=1), change), np.nan)
 
 
 def dense(values: Matrix) -> NDArray[np.int64]:

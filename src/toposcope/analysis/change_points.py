@@ -1,4 +1,4 @@
-"""Change points of a trajectory, with intervals, set against a smooth trend (METHODS 8)."""
+"""Change points of a trajectory with intervals, tested against a smooth trend (docs/methods/phases.md)."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.coloured_noise import ColouredNoise
-from toposcope.analysis.segmentation import SHORTEST, fit_lines, segment, segment_into
+from toposcope.analysis.segmentation import MIN_PIECE_LENGTH, fit_lines, segment, segment_into
 from toposcope.analysis.smooth_trend import EDGE, Trends, squares_outside, trends
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 DRAWS = 200
 PER_CHANGE = 3
 """Parameters of a change in the BIC: its place, and the level and slope of one more line."""
-FLOOR = 0.005
+MIN_NOISE = 0.005
 """Least noise, as a share of the range: the families of smooth curves are not known to fit better than that."""
 LEVEL = 0.05
 ROUNDS = 2
@@ -85,14 +84,14 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
         If a value is not finite, or the steps do not increase.
     """
     _check(steps, values)
-    if len(values) < 2 * SHORTEST or not np.ptp(values) > 0:
+    if len(values) < 2 * MIN_PIECE_LENGTH or not np.ptp(values) > 0:
         return []
     times = (steps - steps[0]) / (steps[-1] - steps[0])
     y = values / np.abs(values).max()  # so that neither the range nor a square overflows
     if not np.ptp(y) > 0:
         return []
     y = (y - y.mean()) / np.ptp(y)
-    sigma = max(_noise_level(times, y), FLOOR)
+    sigma = max(_noise_level(times, y), MIN_NOISE)
     found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
     if not found:
         return []
@@ -136,7 +135,7 @@ def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
     noise = ColouredNoise.white(len(y))
     curves = trends(times, noise)
     family = int(curves.choose(y[:, None])[0])
-    breaks: list[int] = []  # they are not told from correlated noise before that is estimated
+    breaks: list[int] = []  # cannot be distinguished from correlated noise before that is estimated
     for _ in range(ROUNDS):
         innovations = _innovations(y, noise, curves.beside(family, breaks))
         noise = ColouredNoise.estimate(noise.colour(innovations[:, None])[:, 0], _size(curves.beside(family, breaks)))
@@ -180,7 +179,7 @@ def _p_smooth(
     curves = trends(times, ColouredNoise.white(n))
     smooth = curves.bases[int(curves.choose(y[:, None])[0])]
     drawn = noise.colour(innovations[np.random.default_rng(seed).integers(0, n, (n, DRAWS))])
-    drawn *= max(1.0, FLOOR / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
+    drawn *= max(1.0, MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
     largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
     family = curves.choose_beside(y, breaks)
     shares = []
@@ -205,5 +204,5 @@ def _largest_gains(curves: Trends, series: Vector) -> Vector:
 
 def _gains(curves: Trends, basis: Vector, series: Vector) -> Vector:
     """Return gains as shares of what the basis leaves, or of the least noise where that is more."""
-    left = np.maximum(squares_outside(basis, series), len(series) * FLOOR**2)
+    left = np.maximum(squares_outside(basis, series), len(series) * MIN_NOISE**2)
     return curves.gains(basis, series) / left

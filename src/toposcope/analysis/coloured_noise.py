@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
-MOST = 0.95
-"""Largest correlation told from a trend."""
+MAX_CORRELATION = 0.95
+"""Higher correlations cannot be distinguished from a trend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class ColouredNoise:
         even = residuals / scale
         lagged = float((even[1:] * even[:-1]).sum() / (even**2).sum())
         unbiased = (lagged + n_parameters / n) / max(1 - (n_parameters + 2) / n, 1 / n)
-        correlation = float(np.clip(unbiased, 0, MOST))
+        correlation = float(np.clip(unbiased, 0, MAX_CORRELATION))
         return cls(correlation, _loudness(np.abs(residuals[1:] - correlation * residuals[:-1]), n))
 
     def whiten(self, columns: Vector) -> Vector:

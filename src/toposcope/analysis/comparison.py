@@ -1,9 +1,8 @@
-"""Comparing correlations: of two features with one target, and of independent runs (METHODS 6, last paragraph)."""
+"""Comparing correlations: of two features with one target, and of independent runs (docs/methods/association.md)."""
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
@@ -12,17 +11,14 @@ from toposcope.analysis.dependence import block_draws, block_length
 from toposcope.analysis.ranks import correlate, ranks
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
+from toposcope.typing import Matrix, Vector
 
 RANKED = 1.06
 """Variance of Fisher's z of ranks, times n - 3 (Fieller, Hartley & Pearson 1957)."""
 
 
 class Comparison(NamedTuple):
-    """Difference of two correlations, its 95% interval where there is one, and a two-sided p."""
+    """Difference of two correlations, its 95% interval (NaN without one), and a two-sided p."""
 
     difference: float
     low: float
@@ -31,7 +27,7 @@ class Comparison(NamedTuple):
 
 
 class Comparisons(NamedTuple):
-    """As `Comparison`, of many pairs: arrays of shape (f, o)."""
+    """Comparisons of many pairs: the fields of `Comparison` as arrays of shape (f, o)."""
 
     difference: Matrix
     low: Matrix
@@ -53,7 +49,7 @@ def williams(with_first: float, with_second: float, between: float, n: int) -> C
     between : float
         Correlation of the two features.
     n : int
-        Checkpoints, taken for independent.
+        Checkpoints, assumed independent.
     """
     p = _williams(np.array([with_first]), np.array([with_second]), np.array([[between]]), n)
     return Comparison(abs(with_first) - abs(with_second), np.nan, np.nan, float(p[0, 0]))
@@ -68,13 +64,13 @@ def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) 
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     mean = (first + second) / 2
     spread = 2 * (n - 1) / (n - 3) * determinant + mean**2 * (1 - between) ** 3
-    told = spread > 1e-12
-    statistic = (first - second) * np.sqrt((n - 1) * (1 + between) / np.where(told, spread, 1.0))
-    return np.where(told, 2 * student.sf(np.abs(statistic), n - 3), np.nan)
+    defined = spread > 1e-12
+    statistic = (first - second) * np.sqrt((n - 1) * (1 + between) / np.where(defined, spread, 1.0))
+    return np.where(defined, 2 * student.sf(np.abs(statistic), n - 3), np.nan)
 
 
 def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, Comparisons]:
-    """Ask of features whether they correlate with a target more strongly than others do, in absolute value.
+    """Test whether features correlate with a target more strongly than others do, in absolute value.
 
     Parameters
     ----------
@@ -84,12 +80,12 @@ def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict
         Likewise.
     target : ndarray, shape (n,)
     seed : int
-        Of the blocks, which are the same for all pairs of one block length.
+        Seed of the blocks, which are the same for all pairs with the same block length.
 
     Returns
     -------
     dict of Comparisons
-        ``Williams``: for correlations that share a target, checkpoints taken for independent; no interval.
+        ``Williams``: for correlations that share a target, checkpoints assumed independent; no interval.
         ``block bootstrap``: of moving blocks; its interval is of percentiles, its p twice the smaller share of
         resamples on one side of 0. ``Fisher z``: as if both the correlations and the checkpoints were independent, as
         is often published; no interval.
@@ -112,7 +108,7 @@ def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Mat
     own = block_length(ranks(everything))
     lengths = np.maximum(own[: len(features), None], own[None, len(features) :])
     lengths = np.maximum(lengths, block_length(ranks(target)[None])[0])
-    found = Comparisons(difference, *(np.full(difference.shape, np.nan) for _ in range(3)))
+    comparisons = Comparisons(difference, *(np.full(difference.shape, np.nan) for _ in range(3)))
     for length in np.unique(lengths):
         pairs = lengths == length
         used = np.flatnonzero(np.concatenate([pairs.any(axis=1), pairs.any(axis=0)]))
@@ -120,11 +116,11 @@ def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Mat
         strengths = np.full((len(everything), RESAMPLES), np.nan)
         strengths[used] = np.abs(resampled_spearman(groups[used], y, draws))
         for other in np.flatnonzero(pairs.any(axis=0)):
-            mine = np.flatnonzero(pairs[:, other])
-            told = _percentiles(strengths[mine] - strengths[len(features) + other])
-            for values, column in zip(found[1:], told, strict=True):
-                values[mine, other] = column
-    return found
+            rows = np.flatnonzero(pairs[:, other])
+            columns = _percentiles(strengths[rows] - strengths[len(features) + other])
+            for values, column in zip(comparisons[1:], columns, strict=True):
+                values[rows, other] = column
+    return comparisons
 
 
 def _percentiles(resampled: Matrix) -> tuple[Vector, Vector, Vector]:
@@ -148,9 +144,9 @@ def _fisher(first: Vector, second: Vector, n: int) -> Matrix:
         return np.full((len(first), len(second)), np.nan)
     with np.errstate(divide="ignore"):
         z, z_others = np.arctanh(np.abs(first))[:, None], np.arctanh(np.abs(second))[None]
-    told = np.isfinite(z) & np.isfinite(z_others)
-    statistic = np.subtract(z, z_others, out=np.zeros(told.shape), where=told) / np.sqrt(2 * RANKED / (n - 3))
-    return np.where(told, 2 * norm.sf(np.abs(statistic)), np.nan)
+    defined = np.isfinite(z) & np.isfinite(z_others)
+    statistic = np.subtract(z, z_others, out=np.zeros(defined.shape), where=defined) / np.sqrt(2 * RANKED / (n - 3))
+    return np.where(defined, 2 * norm.sf(np.abs(statistic)), np.nan)
 
 
 def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Comparison:
@@ -174,5 +170,5 @@ def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Co
         return Comparison(difference, np.nan, np.nan, np.nan)
     z = np.arctanh(second) - np.arctanh(first)
     error = np.sqrt(RANKED / (n_first - 3) + RANKED / (n_second - 3))
-    reach = norm.ppf(0.975) * error
-    return Comparison(difference, float(z - reach), float(z + reach), float(2 * norm.sf(abs(z) / error)))
+    half_width = norm.ppf(0.975) * error
+    return Comparison(difference, float(z - half_width), float(z + half_width), float(2 * norm.sf(abs(z) / error)))

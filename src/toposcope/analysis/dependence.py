@@ -1,10 +1,9 @@
-"""How far the checkpoints of one run are from independent: autocorrelation, effective sample size, blocks."""
+"""Dependence between the checkpoints of a run: autocorrelation, effective sample size, blocks for the bootstrap."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 
 def autocorrelation(series: Matrix) -> Matrix:
@@ -49,7 +48,7 @@ def block_length(series: Matrix) -> NDArray[np.int64]:
     """Return the length of blocks for resampling each row, at least sqrt(n).
 
     The automatic rule of Politis & White 2004 with the correction of Patton, Politis & White 2009, for the circular
-    (and moving) block bootstrap, rounded up; it is kept between sqrt(n), which METHODS 6 asks for, and n / 3.
+    (and moving) block bootstrap, rounded up and clipped to between sqrt(n) and n / 3.
 
     Parameters
     ----------
@@ -57,9 +56,9 @@ def block_length(series: Matrix) -> NDArray[np.int64]:
         None of the rows constant.
     """
     n = series.shape[-1]
-    least, most = int(np.ceil(np.sqrt(n))), max(int(np.ceil(np.sqrt(n))), n // 3)
-    found = [_politis_white(row, rho) for row, rho in zip(series, autocorrelation(series), strict=True)]
-    return np.asarray(np.clip(np.ceil(found), least, most), dtype=np.int64)
+    shortest, longest = int(np.ceil(np.sqrt(n))), max(int(np.ceil(np.sqrt(n))), n // 3)
+    lengths = [_politis_white(row, rho) for row, rho in zip(series, autocorrelation(series), strict=True)]
+    return np.asarray(np.clip(np.ceil(lengths), shortest, longest), dtype=np.int64)
 
 
 def _politis_white(series: Vector, rho: Vector) -> float:

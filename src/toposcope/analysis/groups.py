@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints.roles import block_of
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Probe, make_probes
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Statistics = Mapping[str, Vector]
 
 
@@ -40,7 +39,7 @@ def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def probe_of(name: str, options: str) -> Probe | None:
-    """Return the probe of a row; None for what is no probe of this version, such as published features."""
+    """Return the probe of a row; None if this version has no such probe, as for published features."""
     try:
         return make_probes([{"name": name, **json.loads(options)}])[0]
     except ToposcopeError:
@@ -48,9 +47,10 @@ def probe_of(name: str, options: str) -> Probe | None:
 
 
 def feature_names(declared: Mapping[str, Probe | None]) -> dict[str, str]:
-    """Return what the features of each probe are called, by its label.
+    """Return the name of each probe's features, by its label.
 
-    How often a probe repeats something to tell its noise is no part of the name, unless that would make two alike.
+    The number of repetitions by which a probe estimates its noise is not part of the name, unless two names would be
+    equal without it.
     """
     short = {label: probe.unrepeated().label() if probe else label for label, probe in declared.items()}
     taken = Counter(short.values())
@@ -73,10 +73,10 @@ def combined(probe: Probe, layers: Sequence[Statistics]) -> dict[str, Vector]:
     """
     shared = [name for name in layers[0] if all(name in layer for layer in layers)]
     try:
-        found = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}
-    except KeyError:  # measured by an older version, which told less; run again, the study has it all
+        statistics = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}
+    except KeyError:  # measured by an older version that stored fewer statistics; another run adds them
         return {}
-    return {name: np.asarray(values, dtype=np.float64) for name, values in found.items()}
+    return {name: np.asarray(values, dtype=np.float64) for name, values in statistics.items()}
 
 
 def scale_free(probe: Probe, statistics: Statistics, norm: Vector) -> dict[str, Vector]:

@@ -5,10 +5,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.probes import Feature
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
-
-MOSTLY = 0.9
+MIN_VALIDATED_SHARE = 0.9
 """Share of the checkpoints with a training loss that must have a validation loss, for it to be the target."""
 SMOOTHING_STEPS = 100
 GRADIENT_NORM_MEAN = Feature("log", "", "grad_norm_mean", "norm")
@@ -36,14 +35,14 @@ class Logged:
         self._tokens = column("tokens")
 
     def targets(self, steps: NDArray[np.int64], *, batch_first: bool = False) -> dict[str, Vector]:
-        """Return the targets that are known, the one to trust first.
+        """Return the targets that are known, the most reliable one first.
 
         Parameters
         ----------
         steps : ndarray, shape (n,)
             Of checkpoints.
         batch_first : bool
-            As the published study does: the loss of the one batch comes first.
+            Put the loss of one batch first, as the published study does.
         """
         spacing = int(np.median(np.diff(steps))) if len(steps) > 1 else SMOOTHING_STEPS
         found = {
@@ -52,10 +51,10 @@ class Logged:
             "batch_loss": self._at(steps, self.loss),
         }
         counts = {name: int(np.isfinite(values).sum()) for name, values in found.items()}
-        validated = counts["validation_loss"] >= MOSTLY * max(counts["smoothed_loss"], 1)
+        validated = counts["validation_loss"] >= MIN_VALIDATED_SHARE * max(counts["smoothed_loss"], 1)
         found.pop("smoothed_loss" if validated else "validation_loss")
         if np.array_equal(found.get("smoothed_loss", []), found["batch_loss"], equal_nan=True):
-            found.pop("smoothed_loss")  # logged at checkpoints only: there is nothing to smooth
+            found.pop("smoothed_loss")  # logged at checkpoints only, so smoothing changes nothing
         names = sorted(found, key=lambda name: name != "batch_loss") if batch_first else list(found)
         return {name: found[name] for name in names if counts[name]}
 
@@ -72,7 +71,7 @@ class Logged:
         return found
 
     def tokens(self, steps: NDArray[np.int64]) -> Vector:
-        """Return the tokens seen until each checkpoint; NaN where the log does not tell."""
+        """Return the tokens seen until each checkpoint; NaN where the log has no value."""
         return self._at(steps, self._tokens)
 
     def gradient_norms(self, steps: NDArray[np.int64]) -> dict[Feature, Vector]:

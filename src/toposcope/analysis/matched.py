@@ -1,4 +1,4 @@
-"""Features of runs of different size, at equal step, tokens and loss, and how far the sizes lie apart there."""
+"""Features of runs of different size at equal step, tokens and loss (docs/methods/across-sizes.md)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,21 +9,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.permutations import FEW_ORDERS, SAME, orders
+from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, RELATIVE_TOLERANCE, orders
 from toposcope.analysis.ranks import ranks
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes import Feature
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 SEED = 42
-MOST_LEVELS = 12
-FEWEST_SIZES = 3
-"""Sizes that can be put in an order by chance in more than two ways."""
-DRAWN = 5000
-"""Orders of the runs that are drawn where there are too many to count."""
+MAX_LEVELS = 12
+MIN_SIZES = 3
+"""Fewer sizes have only two orders, so that no correlation with size means anything."""
+N_DRAWN_ORDERS = 5000
+"""Orders of the runs that are drawn at random where there are too many to enumerate."""
 
 MATCHED = {
     "feature": pl.String,
@@ -39,7 +37,7 @@ COLLAPSE |= dict.fromkeys(("low", "high", "spread", "rho_size", "p_size", "p_lea
 
 
 class _Matching(NamedTuple):
-    """What runs are matched by: levels, and of each run its own axis and how a value is read off it at a level."""
+    """The levels at which runs are matched, the axis of each run, and the function that reads values at the levels."""
 
     by: str
     levels: Vector
@@ -48,7 +46,7 @@ class _Matching(NamedTuple):
     read: Callable[[Vector, Vector, Vector], Vector]
 
 
-def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
+def matched_table(trajectories: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.DataFrame:
     """Read every feature of a network at the same levels of step, tokens and loss in all runs.
 
     Up to 12 levels, no more than any run has checkpoints there but at least the two ends, divide what is common to all
@@ -59,7 +57,7 @@ def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.D
 
     Parameters
     ----------
-    found : sequence of Trajectory
+    trajectories : sequence of Trajectory
     sizes : mapping of str to int
         Parameters by run; a run that is not in it is left out.
 
@@ -70,7 +68,7 @@ def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.D
         value``. NaN where the feature is not known at both checkpoints around the level; no gap is bridged, nothing
         extrapolated. No rows without two runs of different size, or where their ranges have nothing in common.
     """
-    sized = [t for t in found if t.run in sizes]
+    sized = [t for t in trajectories if t.run in sizes]
     matchings = [m for m in (_by_step(sized), _by_tokens(sized), _by_loss(sized)) if _sizes(m, sizes) >= 2]
     rows = [
         (name, feature.kind, m.by, level, run.run, sizes[run.run], value)
@@ -84,7 +82,7 @@ def matched_table(found: Sequence[Trajectory], sizes: Mapping[str, int]) -> pl.D
 
 
 def collapse_table(matched: pl.DataFrame) -> pl.DataFrame:
-    """Say of every feature how far the sizes lie apart once runs are matched.
+    """Measure for every feature how far the sizes lie apart once runs are matched.
 
     Parameters
     ----------
@@ -112,39 +110,39 @@ def _sizes(matching: _Matching, sizes: Mapping[str, int]) -> int:
 
 
 def _values(matching: _Matching, run: Trajectory, axis: Vector, feature: Feature) -> Vector:
-    """Read a feature at the levels; where they are is a matter of the axis alone, so unknown values stay in."""
+    """Read a feature at the levels; unknown values stay in, since the axis alone decides where the levels are."""
     values, known = run.features[feature], np.isfinite(axis)
     if (known & np.isfinite(values)).sum() < MIN_CHECKPOINTS:
         return np.full(len(matching.levels), np.nan)
     return matching.read(matching.levels, axis[known], np.where(np.isfinite(values), values, np.nan)[known])
 
 
-def _by_step(found: Sequence[Trajectory]) -> _Matching:
-    return _by_clock("step", [(t, t.steps.astype(np.float64)) for t in found])
+def _by_step(trajectories: Sequence[Trajectory]) -> _Matching:
+    return _by_clock("step", [(t, t.steps.astype(np.float64)) for t in trajectories])
 
 
-def _by_tokens(found: Sequence[Trajectory]) -> _Matching:
-    return _by_clock("tokens", [(t, t.tokens) for t in found])
+def _by_tokens(trajectories: Sequence[Trajectory]) -> _Matching:
+    return _by_clock("tokens", [(t, t.tokens) for t in trajectories])
 
 
-def _by_clock(by: str, told: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
-    """Match by what only grows; the start, where it is 0, has no logarithm."""
-    kept = [(t, axis) for t, axis in told if np.isfinite(axis).sum() >= MIN_CHECKPOINTS and np.nanmax(axis) > 0]
-    begun = [axis[np.isfinite(axis) & (axis > 0)] for _, axis in kept]
+def _by_clock(by: str, clocks: Sequence[tuple[Trajectory, Vector]]) -> _Matching:
+    """Match by a clock that only grows; its start at 0 is left out, having no logarithm."""
+    usable = [(t, axis) for t, axis in clocks if np.isfinite(axis).sum() >= MIN_CHECKPOINTS and np.nanmax(axis) > 0]
+    begun = [axis[np.isfinite(axis) & (axis > 0)] for _, axis in usable]
     low, high = max((a.min() for a in begun), default=0.0), min((a.max() for a in begun), default=0.0)
     levels = np.unique(np.geomspace(low, high, _n_levels(begun, low, high))) if low < high else np.empty(0)
-    return _Matching(by, levels, [t for t, _ in kept], [axis for _, axis in kept], _along_clock)
+    return _Matching(by, levels, [t for t, _ in usable], [axis for _, axis in usable], _along_clock)
 
 
 def _along_clock(levels: Vector, axis: Vector, values: Vector) -> Vector:
     return np.interp(np.log1p(levels), np.log1p(axis), values, left=np.nan, right=np.nan)
 
 
-def _by_loss(found: Sequence[Trajectory]) -> _Matching:
+def _by_loss(trajectories: Sequence[Trajectory]) -> _Matching:
     """Match by the loss that is the first target of most runs."""
-    firsts = Counter(next(iter(t.targets)) for t in found if t.targets)
+    firsts = Counter(next(iter(t.targets)) for t in trajectories if t.targets)
     target = firsts.most_common(1)[0][0] if firsts else ""
-    kept = [(t, t.targets[target]) for t in found if target in t.targets]
+    kept = [(t, t.targets[target]) for t in trajectories if target in t.targets]
     kept = [(t, loss) for t, loss in kept if np.isfinite(loss).sum() >= MIN_CHECKPOINTS]
     known = [loss[np.isfinite(loss)] for _, loss in kept]
     low, high = max((k.min() for k in known), default=0.0), min((k[0] for k in known), default=0.0)
@@ -153,23 +151,23 @@ def _by_loss(found: Sequence[Trajectory]) -> _Matching:
 
 
 def _along_loss(levels: Vector, axis: Vector, values: Vector) -> Vector:
-    """Read values where the loss first falls to each level; NaN where it begins below, or never gets there."""
+    """Read values where the loss first falls to each level; NaN where it starts below, or never reaches the level."""
     lowest = np.minimum.accumulate(axis)
     after = np.searchsorted(-lowest, -levels)  # first checkpoint at or below the level
-    found = np.full(len(levels), np.nan)
+    read = np.full(len(levels), np.nan)
     inside = (after > 0) & (after < len(axis))
     i, level = after[inside], levels[inside]
     # Between two checkpoints loss and feature both follow log(1 + step): the same share of the way in both.
     share = (axis[i - 1] - level) / (axis[i - 1] - axis[i])
     between = values[i - 1] + share * (values[i] - values[i - 1])
-    found[inside] = np.where(level == axis[i], values[i], between)  # at a checkpoint the one before does not matter
-    found[levels == axis[0]] = values[0]
-    return found
+    read[inside] = np.where(level == axis[i], values[i], between)  # at a checkpoint the one before does not matter
+    read[levels == axis[0]] = values[0]
+    return read
 
 
 def _n_levels(axes: Sequence[Vector], low: float, high: float) -> int:
     """Return how many levels the checkpoints allow; the two ends at least."""
-    return max(2, min(MOST_LEVELS, *(int(((axis >= low) & (axis <= high)).sum()) for axis in axes)))
+    return max(2, min(MAX_LEVELS, *(int(((axis >= low) & (axis <= high)).sum()) for axis in axes)))
 
 
 def _collapsed(
@@ -193,18 +191,18 @@ def _spread(table: Matrix) -> float:
         return np.nan
     whole = float(np.std(table, ddof=1))
     within = float(np.sqrt(np.var(table, axis=1, ddof=1).mean()))
-    return within / whole if whole > SAME * np.abs(table).max() else np.nan
+    return within / whole if whole > RELATIVE_TOLERANCE * np.abs(table).max() else np.nan
 
 
 def _with_size(table: Matrix, n_parameters: Vector, seed: int) -> tuple[float, float, float]:
     """Return rho_size, p_size and p_least of values, shape (levels, runs)."""
-    varied = table[np.ptp(table, axis=1) > SAME * np.abs(table).max(axis=1)]
-    if len(np.unique(n_parameters)) < FEWEST_SIZES or not len(varied):
+    varied = table[np.ptp(table, axis=1) > RELATIVE_TOLERANCE * np.abs(table).max(axis=1)]
+    if len(np.unique(n_parameters)) < MIN_SIZES or not len(varied):
         return np.nan, np.nan, np.nan
     order = _orders(len(n_parameters), seed)
     perfect = np.argsort(np.argsort(n_parameters, kind="stable")).astype(np.float64)[None]
     own, least = (_medians(values, n_parameters, order) for values in (varied, perfect))
-    p_size, p_least = ((np.abs(medians) >= abs(medians[0]) - SAME).mean() for medians in (own, least))
+    p_size, p_least = ((np.abs(medians) >= abs(medians[0]) - RELATIVE_TOLERANCE).mean() for medians in (own, least))
     return float(own[0]), float(p_size), float(p_least)
 
 
@@ -216,8 +214,8 @@ def _medians(table: Matrix, n_parameters: Vector, order: NDArray[np.int64]) -> V
 
 
 def _orders(n: int, seed: int) -> NDArray[np.int64]:
-    """Return all orders of few runs, or drawn ones of many; the one they are in first."""
-    if n <= FEW_ORDERS:
+    """Return all orders of few runs, or random ones of many; the given order comes first."""
+    if n <= MAX_ENUMERATED_ORDERS:
         return orders(n)
     rng = np.random.default_rng(seed)
-    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (DRAWN - 1, 1)), axis=1)])
+    return np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_ORDERS - 1, 1)), axis=1)])

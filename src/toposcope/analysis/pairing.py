@@ -1,4 +1,4 @@
-"""Whether the features of runs go with their own losses better than with one another's (METHODS 6, item 6)."""
+"""A test of features against the losses of other runs, by permuting the pairing (docs/methods/association.md)."""
 
 import math
 
@@ -7,44 +7,43 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.permutations import orders
 
-ENUMERATED = 7
-"""Most runs of which all pairings are counted."""
-DRAWN = 5000
+MAX_ENUMERATED_RUNS = 7
+"""All pairings of up to this many runs are enumerated."""
+N_DRAWN_PAIRINGS = 5000
 MIN_RUNS = 4
-"""Three have six pairings, of which one is a sixth."""
+"""Three runs have six pairings, so that p could not be below 1/6."""
 
 
 def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
-    """Return the share of all pairings of features with losses that go together as well as the true one.
+    """Return the share of all pairings of features with losses that are as strong as the true one.
 
-    Where all runs share what moves the loss, each feature goes with another run's loss as with its own, and every
-    pairing is as likely to be the best: the share is an exact p, whatever the series are like.
+    Under the null hypothesis that all runs share what moves the loss, a feature is associated with another run's loss
+    as with its own, and every pairing is equally likely to be the strongest: the share is an exact p for any series.
 
     Parameters
     ----------
     strengths : ndarray, shape (r, r)
-        How strongly the feature of run j goes with the loss of run i; NaN where that cannot be asked.
+        Strength of the association of the feature of run j with the loss of run i; NaN where they cannot be compared.
     seed : int
-        Of the pairings drawn, where there are too many to count.
+        Seed of the random pairings, where there are too many to enumerate.
 
     Returns
     -------
     float
-        1 / r! at least, with up to 7 runs; NaN with fewer than 4 that can be asked of one another, which allow no p
-        below .05.
+        At least 1 / r! with up to 7 runs; NaN with fewer than 4 comparable runs, which allow no p below .05.
     """
-    kept = list(range(len(strengths)))
-    while kept and np.isnan(strengths[np.ix_(kept, kept)]).any():
-        gaps = np.isnan(strengths[np.ix_(kept, kept)])
-        kept.pop(int(np.argmax(gaps.sum(axis=0) + gaps.sum(axis=1))))
-    n = len(kept)
+    runs = list(range(len(strengths)))
+    while runs and np.isnan(strengths[np.ix_(runs, runs)]).any():
+        gaps = np.isnan(strengths[np.ix_(runs, runs)])
+        runs.pop(int(np.argmax(gaps.sum(axis=0) + gaps.sum(axis=1))))
+    n = len(runs)
     if n < MIN_RUNS:
         return math.nan
-    square = strengths[np.ix_(kept, kept)]
-    if n <= ENUMERATED:
+    square = strengths[np.ix_(runs, runs)]
+    if n <= MAX_ENUMERATED_RUNS:
         pairings = orders(n)
     else:
         rng = np.random.default_rng(seed)
-        pairings = np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (DRAWN - 1, 1)), axis=1)])
+        pairings = np.vstack([np.arange(n), rng.permuted(np.tile(np.arange(n), (N_DRAWN_PAIRINGS - 1, 1)), axis=1)])
     sums = square[np.arange(n), pairings].sum(axis=1)
     return float((sums >= sums[0] * (1 - 1e-12)).mean())

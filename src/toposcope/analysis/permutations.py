@@ -1,4 +1,4 @@
-"""Exact p-values of few values, by all signs or all orders of them."""
+"""Exact permutation p-values of few values, by all signs or all orders."""
 
 from functools import lru_cache
 from itertools import permutations
@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 
 from toposcope.seeds import derive_seed
 
-FEW_SIGNS, FEW_ORDERS = 14, 8
-"""Values up to which every sign, every order is counted."""
-DRAWS = 1 << FEW_SIGNS
-SAME = 1e-12
+MAX_ENUMERATED_SIGNS, MAX_ENUMERATED_ORDERS = 14, 8
+"""All signs, and all orders, of up to this many values are enumerated."""
+N_DRAWN_SIGNS = 1 << MAX_ENUMERATED_SIGNS
+RELATIVE_TOLERANCE = 1e-12
 
 
-@lru_cache(FEW_ORDERS)
+@lru_cache(MAX_ENUMERATED_ORDERS)
 def orders(n: int) -> NDArray[np.int64]:
-    """Return all n! orders of n places, the one they are in first, shape (n!, n)."""
+    """Return all n! orders of n places, the identity first, shape (n!, n)."""
     return np.array(list(permutations(range(n))))
 
 
 def sign_flip(differences: NDArray[np.float64]) -> float:
     """Return the two-sided p of the mean of paired differences, by flipping their signs.
 
-    All 2^n signs of up to 14 differences are counted; of more, 2^14 drawn at random and the ones found.
+    All 2^n signs of up to 14 differences are enumerated; of more, 2^14 random ones and the observed ones.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ def sign_flip(differences: NDArray[np.float64]) -> float:
         At least one.
     """
     n = len(differences)
-    if n <= FEW_SIGNS:
+    if n <= MAX_ENUMERATED_SIGNS:
         signs = 1 - 2 * (np.arange(1 << n)[:, None] >> np.arange(n) & 1)
     else:
-        drawn = np.random.default_rng(derive_seed(42, "signs", n)).choice([-1, 1], (DRAWS, n))
+        drawn = np.random.default_rng(derive_seed(42, "signs", n)).choice([-1, 1], (N_DRAWN_SIGNS, n))
         signs = np.vstack([np.ones(n, dtype=drawn.dtype), drawn])
     sums = np.abs(signs @ differences)
-    return float((sums >= abs(differences.sum()) * (1 - SAME)).mean())
+    return float((sums >= abs(differences.sum()) * (1 - RELATIVE_TOLERANCE)).mean())
 
 
 def p_of_rho(rho: float, n: int) -> float:

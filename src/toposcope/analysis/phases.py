@@ -1,4 +1,4 @@
-"""Phases of training by the published study's rule (METHODS 8), and how far they hang on its settings."""
+"""Phases of training by the published study's rule, and their sensitivity to its settings (docs/methods/phases.md)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +14,7 @@ from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 WINDOW = 5
 SHARE = 0.1
@@ -28,7 +27,7 @@ CONSECUTIVES = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Phases:
-    """Steps the rule finds.
+    """Steps that the rule finds.
 
     Attributes
     ----------
@@ -46,7 +45,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the rule finds over its settings.
+    """The range of steps that the rule finds over its settings.
 
     Attributes
     ----------
@@ -113,16 +112,16 @@ def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
         Finite.
     """
     published = phases(steps, values)
-    found = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
-    largest = [p.largest_change for p in found if p.largest_change is not None]
-    diminishing = [p.diminishing_returns for p in found if p.diminishing_returns is not None]
+    results = [phases(steps, values, *setting) for setting in product(WINDOWS, SHARES, CONSECUTIVES)]
+    largest = [p.largest_change for p in results if p.largest_change is not None]
+    diminishing = [p.diminishing_returns for p in results if p.diminishing_returns is not None]
     return Sensitivity(
         min(largest, default=None),
         max(largest, default=None),
         min(diminishing, default=None),
         max(diminishing, default=None),
-        len(found),
-        found.count(published) / len(found),
+        len(results),
+        results.count(published) / len(results),
     )
 
 
@@ -134,12 +133,12 @@ PHASED = (
     Feature("rips", "", "H1.total", TOPOLOGY),
     Feature("distances", "", "H0.wasserstein_2", TOPOLOGY),
 )
-"""Features whose phases are told."""
+"""Features whose phases are reported."""
 PHASED_STATES = ("rankme", "effective_rank", "H0.total", "H1.total", "H1.entropy")
-"""The same of hidden states: of the first probe of them declared, and of published ones."""
+"""Statistics of hidden states whose phases are reported, for the first declared probe and for published ones."""
 
 
-def phase_table(found: Sequence[Trajectory]) -> pl.DataFrame:
+def phase_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """Return the phases of the features that are followed, by the published rule.
 
     Returns
@@ -151,7 +150,7 @@ def phase_table(found: Sequence[Trajectory]) -> pl.DataFrame:
     """
     rows = [
         {"run": run, "feature": feature, **asdict(phases(steps, values)), **asdict(sensitivity(steps, values))}
-        for run, feature, steps, values in _phased(found)
+        for run, feature, steps, values in _phased(trajectories)
     ]
     steps = ("largest_change", "diminishing_returns")
     ranges = ("largest_change_first", "largest_change_last", "diminishing_first", "diminishing_last", "n_settings")
@@ -159,20 +158,20 @@ def phase_table(found: Sequence[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**schema, "share_same": pl.Float64})
 
 
-def change_point_table(found: Sequence[Trajectory]) -> pl.DataFrame:
+def change_point_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """Return the change points of the same features: ``run, feature, step, low, high, p_smooth, explained``."""
     rows = [
         {"run": run, "feature": feature, **asdict(point)}
-        for run, feature, steps, values in _phased(found)
+        for run, feature, steps, values in _phased(trajectories)
         for point in change_points(steps, values, derive_seed(SEED, "change points", run, feature))
     ]
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
     return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean})
 
 
-def _phased(found: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield run, feature, steps and values of the features whose phases are told, where they are known."""
-    for trajectory in found:
+def _phased(trajectories: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield run, feature, steps and values of the features whose phases are reported, where they are known."""
+    for trajectory in trajectories:
         for feature in (*PHASED, *_phased_states(trajectory)):
             if feature in trajectory.features:
                 values = trajectory.features[feature]
@@ -182,5 +181,5 @@ def _phased(found: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.
 
 def _phased_states(trajectory: Trajectory) -> list[Feature]:
     clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
-    told = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
-    return [cloud_feature(cloud, name) for cloud in told for name in PHASED_STATES]
+    present = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
+    return [cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES]

@@ -1,4 +1,4 @@
-"""Rank correlations of many features with one target at once, and what is left of them given controls."""
+"""Rank correlations and partial rank correlations of many features with one target."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,10 @@ from scipy.stats import rankdata
 from scipy.stats import t as student
 
 from toposcope.analysis.dependence import effective_size
+from toposcope.typing import Matrix, Vector
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
-SAME = 1e-9
-"""Residual ranks below this share of the ranks mean: the series is a function of the controls."""
+MIN_RESIDUAL_SHARE = 1e-9
+"""If the residual ranks are below this share of the ranks, the series is a function of the controls."""
 
 
 class Correlations(NamedTuple):
@@ -39,17 +37,17 @@ def two_sided(rho: Vector, freedom: Vector) -> Vector:
     """Return Student's two-sided p of correlations; NaN without a degree of freedom."""
     p = np.full(np.broadcast(rho, freedom).shape, np.nan)
     rho, freedom = np.broadcast_arrays(rho, freedom)
-    told = np.isfinite(rho) & (freedom > 0)
-    statistic = np.abs(rho[told]) * np.sqrt(freedom[told] / np.maximum(1 - rho[told] ** 2, 1e-300))
-    p[told] = 2 * student.sf(statistic, freedom[told])
+    defined = np.isfinite(rho) & (freedom > 0)
+    statistic = np.abs(rho[defined]) * np.sqrt(freedom[defined] / np.maximum(1 - rho[defined] ** 2, 1e-300))
+    p[defined] = 2 * student.sf(statistic, freedom[defined])
     return p
 
 
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
-    """Correlate what is left of the ranks of x and y after a linear regression of both on the ranks of the controls.
+    """Correlate the residuals of the ranks of x and y after linear regression of both on the ranks of the controls.
 
-    p is Student's, with the degrees of freedom of as many independent checkpoints as the residuals are worth
-    (`effective_size`), less 2 and the rank of the controls.
+    p is Student's; its degrees of freedom are the effective number of checkpoints of the residuals (`effective_size`)
+    less 2 and the rank of the controls.
 
     Parameters
     ----------
@@ -67,22 +65,22 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """
     basis = _basis(controls)
     left, target = x - (x @ basis) @ basis.T, y - basis @ (basis.T @ y)
-    told = is_free(x, controls) & is_free(y[None], controls)
+    defined = is_free(x, controls) & is_free(y[None], controls)
     rho, p = np.full(len(x), np.nan), np.full(len(x), np.nan)
-    if told.any():
-        rho[told] = correlate(left[told], target)
-        p[told] = two_sided(rho[told], effective_size(left[told], target) - 2 - basis.shape[1])
+    if defined.any():
+        rho[defined] = correlate(left[defined], target)
+        p[defined] = two_sided(rho[defined], effective_size(left[defined], target) - 2 - basis.shape[1])
     return Correlations(rho, p)
 
 
 def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:
-    """Tell of each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
+    """Return for each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
     basis = _basis(controls)
     left = series - (series @ basis) @ basis.T
-    return np.asarray(np.linalg.norm(left, axis=1) > SAME * np.linalg.norm(series, axis=1))
+    return np.asarray(np.linalg.norm(left, axis=1) > MIN_RESIDUAL_SHARE * np.linalg.norm(series, axis=1))
 
 
 def _basis(controls: Matrix) -> Matrix:
     """Return an orthonormal basis of the controls, shape (n, rank)."""
     directions, sizes, _ = np.linalg.svd(controls.T, full_matrices=False)
-    return np.asarray(directions[:, sizes > SAME * max(float(sizes.max(initial=0.0)), 1e-300)])
+    return np.asarray(directions[:, sizes > MIN_RESIDUAL_SHARE * max(float(sizes.max(initial=0.0)), 1e-300)])

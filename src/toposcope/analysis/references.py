@@ -1,4 +1,4 @@
-"""Trained layers beside random matrices of their shape, so that a value has a scale."""
+"""Trained layers compared with random matrices of their shape (docs/methods/random-matrices.md)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,24 +13,24 @@ COMPARED = {
     "np_mean": Feature("neural_persistence", "", "np_mean", TOPOLOGY),
     "H0.total": Feature("rips", "", "H0.total", TOPOLOGY),
 }
-"""Statistics of the ``random_matrices`` probe, and the features they are a scale for."""
+"""Statistics of the ``random_matrices`` probe, and the features that are compared with them."""
 PROBE = "random_matrices"
 
 
-def reference_table(found: Sequence[Trajectory]) -> pl.DataFrame:
-    """Set every layer's first and last value beside what random matrices of its shape have.
+def reference_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
+    """Compare every layer's first and last value with those of random matrices of its shape.
 
-    H0 totals are of matrices divided by their Frobenius norm, here and there.
+    H0 totals are of matrices divided by their Frobenius norm in both cases.
 
     Returns
     -------
     polars.DataFrame
-        ``run, layer, role, statistic, ensemble, mean, sd`` of the ensemble, ``first, last`` of the layer, and how many
-        standard deviations they lie from the mean, ``z_first, z_last``.
+        ``run, layer, role, statistic, ensemble, mean, sd`` of the ensemble, ``first, last`` of the layer, and their
+        distance from the mean in standard deviations, ``z_first, z_last``.
     """
     floats = dict.fromkeys(("mean", "sd", "first", "last", "z_first", "z_last"), pl.Float64)
     schema = {**dict.fromkeys(("run", "layer", "role", "statistic", "ensemble"), pl.String), **floats}
-    return pl.DataFrame([row for t in found for row in _of_run(t)], schema=schema, orient="row")
+    return pl.DataFrame([row for t in trajectories for row in _of_run(t)], schema=schema, orient="row")
 
 
 def _of_run(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:

@@ -1,32 +1,30 @@
-"""Final values against the number of parameters: power laws, ranks, and what few sizes can say (METHODS 10)."""
+"""Final values against the number of parameters: power laws and rank correlations (docs/methods/scaling.md)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from toposcope.analysis.permutations import FEW_ORDERS, orders
+from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
 from toposcope.analysis.table import SEED
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 RESAMPLES = 1000
-FEWEST_WITH_OFFSET = 4
-"""Sizes that three parameters take, and one more."""
+MIN_SIZES_WITH_OFFSET = 4
+"""One more than the three parameters of a power law with an offset."""
 EXPONENTS = (0.01, 3.0)
-"""Least and largest absolute exponent beside an offset."""
-GRID = 100
-SAME = 1e-9
+"""Smallest and largest absolute exponent of a power law with an offset."""
+N_EXPONENTS = 100
+TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class PowerLaw:
-    """f(N) = factor N^exponent, fitted by least squares of log f on log N, and what it is set beside.
+class SizeLaw:
+    """f(N) = factor N^exponent, fitted by least squares of log f on log N, with a rank correlation beside it.
 
     Attributes
     ----------
@@ -39,14 +37,14 @@ class PowerLaw:
         95% percentile interval of the exponent over resampled runs; NaN below 4 runs.
     offset, offset_exponent : float
         c and b of a N^b + c, least squares of f. NaN with fewer than 4 sizes, and where the best b is not between
-        0.01 and 3 in absolute value: the runs do not tell it then.
+        0.01 and 3 in absolute value, where the runs do not determine it.
     rho : float
         Spearman's correlation with N; NaN for equal values.
     p_exact : float
         Two-sided: the share of all orders of the values with a correlation as large; beyond 8 runs Student's
         approximation.
     p_least : float
-        What `p_exact` would be if the values were in perfect order: no less is possible with these sizes.
+        `p_exact` of values in perfect order: the lowest that these sizes allow.
     """
 
     n: int
@@ -63,14 +61,14 @@ class PowerLaw:
     p_least: float
 
 
-def power_law(n_parameters: Vector, values: Vector, seed: int) -> PowerLaw | None:
+def fit_size_law(n_parameters: Vector, values: Vector, seed: int) -> SizeLaw | None:
     """Fit a power law to one value of each run.
 
     Parameters
     ----------
     n_parameters, values : ndarray, shape (n,)
     seed : int
-        Of the resampling.
+        Seed of the resampling.
 
     Returns
     -------
@@ -86,9 +84,9 @@ def power_law(n_parameters: Vector, values: Vector, seed: int) -> PowerLaw | Non
     residual = float(((y - intercept - exponent * x) ** 2).sum())
     r_squared = 1 - residual / spread if spread > 0 else np.nan
     low, high = _interval(x, y, seed) if len(x) >= 4 else (np.nan, np.nan)
-    offset, offset_exponent = _with_offset(x, values) if len(sizes) >= FEWEST_WITH_OFFSET else (np.nan, np.nan)
+    offset, offset_exponent = _with_offset(x, values) if len(sizes) >= MIN_SIZES_WITH_OFFSET else (np.nan, np.nan)
     rho, p_exact = rank_correlation(n_parameters, values)
-    return PowerLaw(
+    return SizeLaw(
         n=len(x),
         n_sizes=len(sizes),
         factor=float(np.exp(intercept)),
@@ -107,9 +105,9 @@ def power_law(n_parameters: Vector, values: Vector, seed: int) -> PowerLaw | Non
 def rank_correlation(n_parameters: Vector, values: Vector) -> tuple[float, float]:
     """Return Spearman's correlation and its two-sided permutation p.
 
-    Up to 8 runs all n! orders of the values are counted, beyond Student's approximation is taken. Of five sizes it
-    says p = .037 at a correlation of .9, where the exact p is 10/120 = .083: of the 120 orders of five values only
-    the two perfect ones lie below .05 (2/120 = .017), and four sizes give no less than 2/24 = .083.
+    All n! orders of the values are enumerated for up to 8 runs; for more, Student's approximation is used. For five
+    sizes it would give p = .037 at a correlation of .9, where the exact p is 10/120 = .083: of the 120 orders of five
+    values only the two perfect ones have p below .05 (2/120 = .017), and four sizes allow no p below 2/24 = .083.
 
     Parameters
     ----------
@@ -124,10 +122,10 @@ def rank_correlation(n_parameters: Vector, values: Vector) -> tuple[float, float
     x, y = ranks(n_parameters), ranks(values)
     rho = float(correlate(x[None], y)[0])
     n = len(x)
-    if n > FEW_ORDERS or np.isnan(rho):
+    if n > MAX_ENUMERATED_ORDERS or np.isnan(rho):
         return rho, float(two_sided(np.array(rho), np.array(n - 2.0)))
     reached = np.abs(y[orders(n)] @ x)
-    return rho, float((reached >= abs(float(x @ y)) - SAME).mean())
+    return rho, float((reached >= abs(float(x @ y)) - TOLERANCE).mean())
 
 
 def _interval(x: Vector, y: Vector, seed: int) -> tuple[float, float]:
@@ -147,19 +145,19 @@ def _with_offset(x: Vector, values: Vector) -> tuple[float, float]:
     if not np.ptp(values) > 0:
         return np.nan, np.nan
     x = x - x.mean()  # a takes the unit of N; b and c stay
-    grid = np.geomspace(*EXPONENTS, GRID)
+    grid = np.geomspace(*EXPONENTS, N_EXPONENTS)
     left = np.stack([_residual(sign * grid, x, values) for sign in (-1, 1)])
     side, place = np.unravel_index(int(left.argmin()), left.shape)
-    if place in (0, GRID - 1):
+    if place in (0, N_EXPONENTS - 1):
         return np.nan, np.nan
     bounds = np.sort((2 * int(side) - 1) * grid[[place - 1, place + 1]])
-    found = minimize_scalar(
+    trajectories = minimize_scalar(
         lambda b: float(_residual(np.array([b]), x, values)[0]),
         bounds=bounds,
         method="bounded",
         options={"xatol": 1e-9},
     )
-    return float(np.polyfit(np.exp(found.x * x), values, 1)[1]), float(found.x)
+    return float(np.polyfit(np.exp(trajectories.x * x), values, 1)[1]), float(trajectories.x)
 
 
 def _residual(b: Vector, x: Vector, values: Vector) -> Vector:
@@ -172,19 +170,19 @@ def _residual(b: Vector, x: Vector, values: Vector) -> Vector:
     return squares
 
 
-def sizes_of_complete(found: Sequence[Trajectory], runs: pl.DataFrame) -> dict[str, int]:
+def sizes_of_complete(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> dict[str, int]:
     """Return the parameters of complete runs whose last checkpoint was measured, by run."""
-    last = {t.run: int(t.steps[-1]) for t in found}
+    last = {t.run: int(t.steps[-1]) for t in trajectories}
     complete = runs.filter(status="complete").select("run", "n_parameters", "last_step").drop_nulls()
     return {run: n for run, n, step in complete.iter_rows() if last.get(run) == step}
 
 
-def scaling_table(found: Sequence[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
+def scaling_table(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> pl.DataFrame:
     """Fit final values of complete runs against their size.
 
     Parameters
     ----------
-    found : sequence of Trajectory
+    trajectories : sequence of Trajectory
     runs : polars.DataFrame
         `Study.runs`.
 
@@ -194,9 +192,9 @@ def scaling_table(found: Sequence[Trajectory], runs: pl.DataFrame) -> pl.DataFra
         ``quantity, n, n_sizes, factor, exponent, r_squared, low, high, offset, offset_exponent, rho, p_exact,
         p_least``.
     """
-    sizes = sizes_of_complete(found, runs)
+    sizes = sizes_of_complete(trajectories, runs)
     finals: dict[str, list[tuple[float, float]]] = {}
-    for trajectory in found:
+    for trajectory in trajectories:
         if trajectory.run in sizes:
             for name, values in trajectory.named_values().items():
                 if np.isfinite(values[-1]):
@@ -204,9 +202,9 @@ def scaling_table(found: Sequence[Trajectory], runs: pl.DataFrame) -> pl.DataFra
     rows = []
     for name, pairs in finals.items():
         n_parameters, values = np.array(pairs).T
-        law = power_law(n_parameters, values, derive_seed(SEED, "scaling", name))
+        law = fit_size_law(n_parameters, values, derive_seed(SEED, "scaling", name))
         if law is not None:
             rows.append({"quantity": name, **asdict(law)})
     counts = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64}
-    names = [field.name for field in fields(PowerLaw) if field.name not in counts]
+    names = [field.name for field in fields(SizeLaw) if field.name not in counts]
     return pl.DataFrame(rows, schema={**counts, **dict.fromkeys(names, pl.Float64)})

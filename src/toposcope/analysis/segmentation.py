@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-SHORTEST = 3
-"""Fewest points of a piece: a line fits any two."""
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
+MIN_PIECE_LENGTH = 3
+"""A piece has at least this many points: a line fits any two."""
 
 
 def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
     """Divide each series into lines, at the least sum of squared residuals plus a penalty for each change.
 
     The minimum is exact (optimal partitioning, Jackson et al. 2005): what PELT (Killick et al. 2012) finds by pruning
-    the same recursion. Here the recursion runs for all series together, since a bootstrap asks for hundreds.
+    the same recursion. Here the recursion runs for all series together, since a bootstrap needs hundreds.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
     best = np.full((n + 1, m), np.inf)
     best[0] = 0
     origin = np.zeros((n + 1, m), dtype=np.int64)
-    for end, cost in enumerate(_costs(times, series), start=SHORTEST):
+    for end, cost in enumerate(_costs(times, series), start=MIN_PIECE_LENGTH):
         total = best[: len(cost)] + cost
         total[1:] += penalty  # a piece that begins the series is no change
         origin[end] = total.argmin(axis=0)
@@ -54,7 +54,7 @@ def segment_into(times: Vector, series: Vector, n_changes: int) -> NDArray[np.in
     n, m = series.shape
     best = np.full((n_changes + 1, n + 1, m), np.inf)
     origin = np.zeros((n_changes + 1, n + 1, m), dtype=np.int64)
-    for end, cost in enumerate(_costs(times, series), start=SHORTEST):
+    for end, cost in enumerate(_costs(times, series), start=MIN_PIECE_LENGTH):
         best[0, end] = cost[0]
         total = best[:-1, : len(cost)] + cost
         origin[1:, end] = total.argmin(axis=1)
@@ -98,7 +98,7 @@ def _costs(times: Vector, series: Vector) -> Iterator[Vector]:
         middle[s] += dt / grown
         level[s] += dy / grown
         count[s] = grown
-        if j >= SHORTEST - 1:
+        if j >= MIN_PIECE_LENGTH - 1:
             yield cost[: j - 1]
 
 

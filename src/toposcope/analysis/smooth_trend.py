@@ -1,4 +1,4 @@
-"""Smooth curves that a training trajectory may follow, and what a break adds to them."""
+"""Smooth curves that a training trajectory may follow, and the gain of a break beside them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,17 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.coloured_noise import ColouredNoise
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 DEGREE = 6
 SCALES = 7
 """Time scales of the logarithm, from the first interval between checkpoints to the whole run."""
-NARROWEST = 17
+MAX_WIDTHS_PER_RUN = 17
 """A sigmoid's width is at least this part of the checkpoints; it rises from 10% to 90% in 4.4 widths, a quarter."""
 EDGE = 3
 """A break has at least this many checkpoints on either side."""
-MOST_BREAKS = 6
+MAX_BREAKS = 6
 PER_BREAK = 4
 """Parameters of a break in the BIC: its place, a jump, a change of slope; and one for the search over places."""
 ROUNDING = 1e-13
@@ -107,7 +106,7 @@ class Trends:
         n = len(values)
         breaks: list[int] = []
         family = int(self.choose(values[:, None])[0])
-        while len(breaks) < min(MOST_BREAKS, n // 8):
+        while len(breaks) < min(MAX_BREAKS, n // 8):
             basis = self.beside(family, breaks)
             left = squares_outside(basis, values[:, None])[0]
             gain = self.gains(basis, values[:, None])[:, 0]
@@ -169,7 +168,7 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
         u = np.log1p(t / scale)
         members += [(len(columns), d + 1, d + 2) for d in range(1, degree + 1)]
         columns.append(np.polynomial.chebyshev.chebvander(2 * u / u[-1] - 1, degree))
-    if n >= NARROWEST:  # fewer checkpoints do not tell these from the polynomials
+    if n >= MAX_WIDTHS_PER_RUN:  # with fewer checkpoints these cannot be distinguished from the polynomials
         for scale in np.geomspace(t[1], 1, 2 * SCALES):
             e = np.exp(-t / scale)
             members += [(len(columns), 3, 3), (len(columns), 4, 4)]
@@ -185,7 +184,7 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
 
 def _sigmoids(n: int) -> list[Vector]:
     found = []
-    for width in n / NARROWEST * np.array([1.0, 2.0, 4.0]):
+    for width in n / MAX_WIDTHS_PER_RUN * np.array([1.0, 2.0, 4.0]):
         for centre in np.arange(width, n - width, width):
             z = (np.arange(n) - centre) / width
             s = 1 / (1 + np.exp(-z))

@@ -1,4 +1,4 @@
-"""The association table of a study: every feature of every run and group of layers, with a verdict (METHODS 6)."""
+"""The association table of a study: every feature of every run and group of layers, with a verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
-from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, Question, Series, associate
+from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.comparison import against
 from toposcope.analysis.pairing import pairing_p
 from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
@@ -15,22 +15,21 @@ from toposcope.analysis.verdict import with_verdicts
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 SEED = 42
 _PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
-def association_table(found: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
-    """Measure every feature against the targets of its run.
+def association_table(trajectories: Sequence[Trajectory], method: Method = "holm") -> pl.DataFrame:
+    """Measure the association of every feature with the targets of its run (docs/methods/association.md).
 
-    The whole network is asked about every target, groups of layers about the first, the one to trust.
+    Features of the whole network are measured against every target, those of groups of layers against the first, most
+    reliable one.
 
     Parameters
     ----------
-    found : sequence of Trajectory
+    trajectories : sequence of Trajectory
     method : "holm", "bonferroni" or "bh"
         How p-values are adjusted.
 
@@ -40,24 +39,24 @@ def association_table(found: Sequence[Trajectory], method: Method = "holm") -> p
         ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
         of `toposcope.analysis.pairing.pairing_p`, and those of `toposcope.analysis.verdict.with_verdicts`.
     """
-    asked = [
+    tasks = [
         (trajectory, group, target)
-        for trajectory in found
+        for trajectory in trajectories
         for i, target in enumerate(trajectory.targets)
         for group in (_features(trajectory) if i == 0 else [NETWORK])
     ]
-    parts = [_of_group(trajectory, group, target, found) for trajectory, group, target in asked]
+    parts = [_of_group(trajectory, group, target, trajectories) for trajectory, group, target in tasks]
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     strengths = [strength for _, strength in parts]
-    return with_verdicts(table.with_columns(p_pairing=_pairings(table, strengths, found)), method)
+    return with_verdicts(table.with_columns(p_pairing=_pairings(table, strengths, trajectories)), method)
 
 
-def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], found: Sequence[Trajectory]) -> pl.Series:
+def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Sequence[Trajectory]) -> pl.Series:
     """Return, by row, the p of its feature's pairing with the losses of all runs; targets pair by their rank."""
-    place = {trajectory.run: i for i, trajectory in enumerate(found)}
-    order = {(t.run, target): i for t in found for i, target in enumerate(t.targets)}
+    place = {trajectory.run: i for i, trajectory in enumerate(trajectories)}
+    order = {(t.run, target): i for t in trajectories for i, target in enumerate(t.targets)}
     keys = table.select("run", "group", "target", "feature").rows()
-    rows = np.concatenate([np.empty((0, len(found))), *strengths])
+    rows = np.concatenate([np.empty((0, len(trajectories))), *strengths])
     matrices: dict[tuple[str, int, str], dict[int, int]] = {}
     for i, (run, group, target, feature) in enumerate(keys):
         matrices.setdefault((group, order[run, target], feature), {})[place[run]] = i
@@ -77,44 +76,44 @@ def _empty() -> pl.DataFrame:
 
 
 def _of_group(
-    trajectory: Trajectory, group: str, target: str, found: Sequence[Trajectory]
+    trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory]
 ) -> tuple[pl.DataFrame, Matrix]:
-    """Return the rows of a group, and how strongly each run's feature goes with this run's target given the step."""
+    """Return the rows of a group, and the strength of each run's feature against this run's target given the step."""
     features = _features(trajectory)[group]
     names = list(features)
     unknown = np.full(len(trajectory.steps), np.nan)
     if not names:
-        return _empty(), np.empty((0, len(found)))
+        return _empty(), np.empty((0, len(trajectories)))
     n = len(trajectory.steps)
     noise = trajectory.noise if group == NETWORK else {}
-    question = Question(
-        series=Series(trajectory.steps, np.array([features[name] for name in names])),
+    task = AssociationTask(
+        series=FeatureSeries(trajectory.steps, np.array([features[name] for name in names])),
         target=trajectory.targets[target],
         clocks=trajectory.clocks,
         others=[
-            Series(other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)))
-            for other in found
+            FeatureSeries(other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)))
+            for other in trajectories
             if other.run != trajectory.run
         ],
         twins=_rows(trajectory.twins.get(group, {}), names, n),
         noise=_rows(noise, names, n),
         scales=np.array([features.get(scale, unknown) if (scale := trajectory.scale(f)) else unknown for f in names]),
     )
-    answer = associate(question, derive_seed(SEED, "association", trajectory.run, target, group))
+    result = associate(task, derive_seed(SEED, "association", trajectory.run, target, group))
     place = {"run": trajectory.run, "group": group, "target": target}
     rows = pl.DataFrame(
         {
             **{k: [v] * len(names) for k, v in place.items()},
             "feature": [str(f) for f in names],
             "kind": [f.kind for f in names],
-            "n": answer.n,
-            **_columns(answer.table),
+            "n": result.n,
+            **_columns(result.table),
         },
         schema=_empty().schema,
     )
-    own = np.nan_to_num(np.abs(answer.table[:, COLUMNS.index("rho_given_step")]))
-    here = [other.run for other in found].index(trajectory.run)
-    return rows, np.insert(answer.pairings, here, own, axis=1)
+    own = np.nan_to_num(np.abs(result.table[:, COLUMNS.index("rho_given_step")]))
+    here = [other.run for other in trajectories].index(trajectory.run)
+    return rows, np.insert(result.pairings, here, own, axis=1)
 
 
 def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:
@@ -126,11 +125,11 @@ def _columns(table: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     return dict(zip(COLUMNS, table.T, strict=True))
 
 
-def comparison_table(found: Sequence[Trajectory]) -> pl.DataFrame:
-    """Ask of every feature of a network whether it correlates with the loss more strongly than something plainer does.
+def comparison_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
+    """Compare the correlation of every feature of a network with the loss with that of a simpler quantity.
 
-    All are set beside the step; those of topology, of hidden states, beside each spectral measure of the same cloud
-    (`toposcope.probes.point_clouds.SPECTRAL`) too.
+    All features are compared with the step; topological features of hidden states also with each spectral measure of
+    the same cloud (`toposcope.probes.point_clouds.SPECTRAL`).
 
     Returns
     -------
@@ -141,7 +140,7 @@ def comparison_table(found: Sequence[Trajectory]) -> pl.DataFrame:
     """
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
-    rows = [row for t in found for compared in (_with_step, _with_spectra) for row in compared(t)]
+    rows = [row for t in trajectories for compared in (_with_step, _with_spectra) for row in compared(t)]
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -154,7 +153,7 @@ def _with_step(trajectory: Trajectory) -> Iterator[Row]:
 
 
 def _with_spectra(trajectory: Trajectory) -> Iterator[Row]:
-    """Compare topology with the spectral measures of the cloud it is of."""
+    """Compare topology with the spectral measures of the same cloud."""
     by_cloud: dict[str, SeriesByName] = {}
     for feature, values in trajectory.features.items():
         cloud = trajectory.clouds.get(feature.label)
@@ -179,11 +178,11 @@ def _compared(
                 if not varied:
                     continue
                 x, o = (np.array([s[name][known] for name in n]) for s, n in ((features, names), (others, varied)))
-                found = against(x, o, losses[known], seed)
+                comparisons = against(x, o, losses[known], seed)
                 for i, name in enumerate(names):
                     for j, other in enumerate(varied):
                         for test in tests:
-                            yield (trajectory.run, target, name, other, test, *found[test].at(i, j))
+                            yield (trajectory.run, target, name, other, test, *comparisons[test].at(i, j))
 
 
 def _known_alike(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:

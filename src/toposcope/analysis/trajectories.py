@@ -1,4 +1,4 @@
-"""What the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
+"""The series that the analyses compare, checkpoint by checkpoint: features, targets, clocks."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,24 +11,24 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
-from toposcope.analysis.logged import MOSTLY, Logged
+from toposcope.analysis.logged import MIN_VALIDATED_SHARE, Logged
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Feature, Kind, Probe, make_probes, probe_types
 from toposcope.probes.feature import NETWORK, split_label
 from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope.probes.probe import EMBEDDING, HIDDEN, NOISE, POOLED
 from toposcope.study.kinds import kind_of
+from toposcope.typing import Vector
 
-Vector = NDArray[np.float64]
 Features = dict[Feature, Vector]
 SeriesByName = dict[str, Vector]
 
 PSEUDO_LAYERS = (NETWORK, POOLED)
 WEIGHT_NORM = Feature("controls", "", "frobenius_norm", "norm")
 ENTRY = "@"
-"""In the name of a statistic: one value of a curve or a matrix, which is shown and is no feature."""
+"""Marks a statistic that is one value of a curve or a matrix, which is shown but is not a feature."""
 SCALE = "top_eigenvalue"
-"""The statistic of a cloud of hidden states that is the clock of its other ones (METHODS 6, item 4)."""
+"""The statistic of a cloud of hidden states that is the clock of its other statistics."""
 STATES, TEXT = "hidden_states", "language_modelling"
 """The probe of clouds, and that of the loss on a fixed text."""
 TEXT_LOSS = "text_loss"
@@ -48,7 +48,7 @@ class Trajectory:
         Of the whole network or the pooled cloud; NaN where not measured. The log adds ``log grad_norm_mean`` and
         ``log grad_norm_std``, over the steps since the last checkpoint.
     targets : dict of ndarray, shape (n,)
-        The first is the one to trust: ``validation_loss`` if it is known at nearly all checkpoints, else ``text_loss``
+        The first is the most reliable: ``validation_loss`` if it is known at nearly all checkpoints, else ``text_loss``
         (nats per token of a fixed text, by the first ``language_modelling`` probe declared), else ``smoothed_loss``
         (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if those are fewer).
         ``batch_loss`` is the loss of one batch, as published; it comes first under the published protocol.
@@ -61,7 +61,8 @@ class Trajectory:
     roles : dict of str
         Of the layers, in the order of the checkpoint.
     twins : dict of dict of ndarray, shape (n,)
-        Scale-free twins of features (METHODS 6, item 7), by group; ``network`` for those of the whole network.
+        Scale-free twins of features (docs/methods/association.md, item 7), by group; ``network`` for those of the
+        whole network.
     noise : dict of ndarray, shape (n,)
         Standard deviation of features over draws or batches, of the network or the pooled cloud.
     clouds : dict of str
@@ -120,7 +121,7 @@ def trajectories(
     batch_first : bool
         Whether the loss of one batch is the first target.
     tokens_per_step : mapping of str to float, optional
-        By run; for checkpoints whose tokens the log does not tell.
+        By run; used for checkpoints whose tokens are not in the log.
     """
     features = features.filter(~pl.col("statistic").str.contains(ENTRY, literal=True))
     declared = {label: probe_of(name, options) for name, options, label in labels.iter_rows()}
@@ -131,18 +132,18 @@ def trajectories(
     probes = {names[label]: probe for label, probe in declared.items()}
     # A run whose every checkpoint failed has nothing to compare.
     whole = pl.col("layer").is_in(PSEUDO_LAYERS) | pl.col("role").is_in(CLOUD_ROLES)
-    told = rows.filter(whole).get_column("run").unique(maintain_order=True)
+    measured = rows.filter(whole).get_column("run").unique(maintain_order=True)
     per_step = tokens_per_step or {}
     return [
         _Arranged(rows.filter(run=run), probes, kinds).trajectory(
             run, log.filter(run=run), batch_first, per_step.get(run, np.nan)
         )
-        for run in told
+        for run in measured
     ]
 
 
 class _Kinds:
-    """What the labels are of, in the order declared: a text's loss, clouds of hidden states, comparisons of these."""
+    """The labels by kind, in the order declared: losses on a text, clouds of hidden states, comparisons of these."""
 
     def __init__(self, labels: pl.DataFrame) -> None:
         rows = labels.select("probe", "options", "label").rows()
@@ -157,13 +158,13 @@ class _Kinds:
         }
 
     def clouds(self, scaled: Iterable[str]) -> dict[str, str]:
-        """Return the cloud that each label is of; further ones are of their own if they tell its scale."""
+        """Return the cloud that each label describes; other labels describe their own cloud if they have its scale."""
         found = {label: label for label in self.states} | self.comparing
         return found | {label: label for label in scaled if label not in found}
 
 
 def _compared(declared: list[dict[str, Any]]) -> Iterator[tuple[Probe, Probe]]:
-    """Yield the probes that compare what another found, with that other one; none where one of them is unknown here."""
+    """Yield the probes that compare another probe's results, with that other probe; none if one of them is unknown."""
     try:
         probes = make_probes(declared)
     except ToposcopeError:
@@ -229,7 +230,7 @@ class _Arranged:
             roles=self.roles,
             twins=self._twins(clocks.get("weight_norm")),
             noise={_without_noise(f): v for f, v in everything.items() if f.statistic.endswith(NOISE)},
-            clouds=self.kinds.clouds(label for label, by_layer in self.found.items() if _tells_scale(by_layer)),
+            clouds=self.kinds.clouds(label for label, by_layer in self.found.items() if _has_scale(by_layer)),
             tokens=tokens,
         )
 
@@ -239,7 +240,7 @@ class _Arranged:
             return targets
         n_text, n_validated = (np.isfinite(v).sum() for v in (self.text_loss, targets.get("validation_loss", np.nan)))
         before = ["batch_loss"] if batch_first else []
-        before += ["validation_loss"] if n_validated >= MOSTLY * n_text else []
+        before += ["validation_loss"] if n_validated >= MIN_VALIDATED_SHARE * n_text else []
         first = {name: targets[name] for name in before if name in targets}
         return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 
@@ -257,28 +258,28 @@ class _Arranged:
         }
 
     def _of_group(self, group: str) -> Features:
-        found: Features = {}
+        features: Features = {}
         for label, probe in self.probes.items():
             by_layer = self.found.get(label, {})
             if layers := self._members(group, by_layer):
-                told = combined(probe, [by_layer[layer] for layer in layers])
-                found |= {
+                statistics = combined(probe, [by_layer[layer] for layer in layers])
+                features |= {
                     self._feature(label, name, group): values
-                    for name, values in told.items()
+                    for name, values in statistics.items()
                     if not name.endswith(NOISE)
                 }
-        return found
+        return features
 
     def _members(self, group: str, by_layer: Mapping[str, SeriesByName]) -> list[str]:
-        """Return the layers of a group if all were measured; of clouds each probe has those it was asked for."""
+        """Return the layers of a group if all were measured; in groups of clouds, the layers that were measured."""
         measured = [layer for layer in self.groups[group] if layer in by_layer]
         return measured if group in CLOUD_ROLES or len(measured) == len(self.groups[group]) else []
 
     def _twins(self, weight_norm: Vector | None) -> dict[str, Features]:
         """Divide layer by layer, then combine as the features were.
 
-        A pooled cloud has the norm of the network. A network that is a cloud of its own, and no combination of layers,
-        is divided by its own norm.
+        A pooled cloud has the norm of the network. A network that is a cloud itself, not a combination of layers, is
+        divided by its own norm.
         """
         twins: dict[str, Features] = {group: {} for group in (*self.groups, NETWORK)}
         for label, probe in self.probes.items():
@@ -289,8 +290,8 @@ class _Arranged:
             parts = [layer for layer in self.roles if layer in by_layer and self.roles[layer] not in CLOUD_ROLES]
             for group, layers in (*((g, self._members(g, by_layer)) for g in self.groups), (NETWORK, parts)):
                 if layers and all(free.get(layer) for layer in layers):
-                    told = combined(probe, [free[layer] for layer in layers])
-                    twins[group] |= self._scaled(label, probe, told, group)
+                    statistics = combined(probe, [free[layer] for layer in layers])
+                    twins[group] |= self._scaled(label, probe, statistics, group)
             if NETWORK in free and not parts:
                 twins[NETWORK] |= self._scaled(label, probe, free[NETWORK], NETWORK)
             if POOLED in by_layer and weight_norm is not None:
@@ -313,14 +314,14 @@ class _Arranged:
 
 @cache
 def _feature_of(label: str, statistic: str, kind: Kind, group: str) -> Feature:
-    """Return one object for equal features, so that looking them up compares no texts."""
+    """Return the same object for equal features, so that looking them up needs no comparison of texts."""
     return Feature.of_label(label, statistic, kind, group)
 
 
 def _without_noise(feature: Feature) -> Feature:
-    """Return the feature whose standard deviation over draws or batches another one is."""
+    """Return the feature whose standard deviation over draws or batches is given."""
     return feature.with_statistic(feature.statistic.removesuffix(NOISE))
 
 
-def _tells_scale(by_layer: Mapping[str, SeriesByName]) -> bool:
+def _has_scale(by_layer: Mapping[str, SeriesByName]) -> bool:
     return any(SCALE in found for found in by_layer.values())

@@ -1,4 +1,4 @@
-"""What an association amounts to, by one rule that is printed with the table (METHODS 6, item 10)."""
+"""The verdict on an association, by one rule that is printed with the table (docs/methods/association.md, item 10)."""
 
 import numpy as np
 import polars as pl
@@ -12,19 +12,20 @@ TESTED = ("p", "p_given_step", "p_given_all", "p_given_scale", "p_differences_gi
 """Columns whose p-values are adjusted."""
 
 RULE = (
-    f"Verdict, at {LEVEL:g}. 'beyond trend' if all of these hold: the block bootstrap interval leaves out 0 and hardly "
-    "a circular shift does as well (p of at most "
-    f"{LEVEL:g}, or the least that so few checkpoints allow); the partial correlation given the step, and given every "
-    "clock that is known (step, weight norm, cumulative learning rate), cannot be 0; nor, of hidden states, that given "
+    f"Verdict, at level {LEVEL:g}. 'beyond trend' if all of these hold: the block bootstrap interval excludes 0, and "
+    "circular shifts of the loss rarely correlate as strongly (p of at most "
+    f"{LEVEL:g}, or the lowest that so few checkpoints allow); the partial correlations given the step, and given all "
+    "known clocks (step, weight norm, cumulative learning rate), are significant; for hidden states also the one given "
     "the step and the top eigenvalue of the same states, their scale, so that this eigenvalue itself never passes; "
-    "neither can that of the changes given the step, and all of these have one sign; "
+    "so is the correlation of the changes given the step, and all of these have the same sign; "
     f"at most {LEVEL:.0%} of the other runs of the study have a feature "
-    f"that does as well against this run's loss, given the step; and at most {LEVEL:.0%} of all ways to pair the runs' "
-    "features and losses do as well as the true one. 'undecided' if all that can be asked hold, but fewer than four "
-    "runs can be compared, which allow no such share. A schedule that one run has alone is no clock here: what follows "
-    "the learning rate of such runs can pass. 'trend only' if the feature correlates with the loss and they do not all "
-    "hold; 'none' if it cannot be told from 0. p-values are adjusted over all rows of the table with the same target; "
-    "those of partial correlations and of changes count as many checkpoints as their autocorrelation leaves. "
+    f"that correlates as strongly with this run's loss, given the step; and at most {LEVEL:.0%} of all pairings of the "
+    "runs' features with losses are as strong as the true one. 'undecided' if all other conditions hold, but fewer "
+    "than four runs can be compared, too few for the last one. A schedule that only one run has does not count as a "
+    "clock: a feature that follows the learning rate of such a run can pass. 'trend only' if the feature correlates "
+    "with the loss but not all conditions hold; 'none' if the correlation is not significant. p-values are adjusted "
+    "over all rows of the table with the same target; those of partial correlations and of changes are based on "
+    "effective numbers of checkpoints. "
     f"'constant': feature or loss does not change. 'too few': fewer than {MIN_CHECKPOINTS} checkpoints."
 )
 
@@ -47,11 +48,11 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     names = {name: f"{name.removesuffix('_given_step') if 'differences' in name else name}_adjusted" for name in TESTED}
     targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
     columns = {}
-    for name, told in names.items():
-        p, found = table.get_column(name).to_numpy(), np.full(len(table), np.nan)
+    for name, adjusted_name in names.items():
+        p, p_adjusted = table.get_column(name).to_numpy(), np.full(len(table), np.nan)
         for target in dict.fromkeys(targets.tolist()):
-            found[targets == target] = adjusted(p[targets == target], method)
-        columns[told] = pl.Series(found, dtype=pl.Float64)
+            p_adjusted[targets == target] = adjusted(p[targets == target], method)
+        columns[adjusted_name] = pl.Series(p_adjusted, dtype=pl.Float64)
     table = table.with_columns(**columns)
     return table.with_columns(verdict=pl.Series(_verdicts(table), dtype=pl.String))
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.permutations import DRAWS, sign_flip
+from toposcope.analysis.permutations import N_DRAWN_SIGNS, sign_flip
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import LEVEL
 from toposcope.analysis.wording import joined
@@ -330,7 +330,7 @@ def _of_rule(rule: str, rows: Sequence[Mapping[str, float]], differences: Vector
         "stopped": float(np.mean([row["n_stopped"] / n_runs for row in rows])),
         **means,
         "p": sign_flip(differences),
-        "p_least": max(2.0 ** (1 - n_runs), 1 / (DRAWS + 1)),
+        "p_least": max(2.0 ** (1 - n_runs), 1 / (N_DRAWN_SIGNS + 1)),
     }
 
 

@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.scaling import rank_correlation
 from toposcope.experiments.published_study.findings import Findings
 from toposcope.study.published import Published
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 STANDS = "stands"
 SAME_AS_STEP = "stands, but the step says the same"

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from toposcope.analysis.permutations import FEW_ORDERS, p_of_rho, sign_flip
+from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, p_of_rho, sign_flip
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.wording import joined
 from toposcope.experiments.published_study.case import (
@@ -24,8 +23,7 @@ from toposcope.experiments.published_study.case import (
 )  # fmt: skip
 from toposcope.experiments.published_study.findings import BATCH_LOSS
 from toposcope.study.published import Published
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 FEWEST_RUNS = 15
 """Runs a gain of prediction must hold over before topology is said to add to it (METHODS 9)."""
@@ -153,7 +151,7 @@ def scales(case: Case) -> Judgement:
     if as_published := case.law("H0.total", published=True):
         why += f" Made as published: rho {signed(as_published['rho'])}, exact p {as_published['p_exact']:.2g}."
     n = len(case.published.correlations.get("H0.total", {}))
-    if stated and stated.rho is not None and stated.p is not None and 1 < n <= FEW_ORDERS:
+    if stated and stated.rho is not None and stated.p is not None and 1 < n <= MAX_ENUMERATED_ORDERS:
         why += (
             f" Of the published rho {signed(stated.rho)} the exact p over {n} sizes is {p_of_rho(stated.rho, n):.2g}, "
         )

@@ -15,8 +15,7 @@ from toposcope.experiments.representation_phases.turns import MOST, Turn, Turns,
 from toposcope.probes.feature import NETWORK
 from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
-
-Vector = NDArray[np.float64]
+from toposcope.typing import Vector
 
 SEED = 42
 RANKS = ("rankme", "effective_rank")

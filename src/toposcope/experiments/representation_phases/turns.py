@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 from toposcope.analysis.coloured_noise import ColouredNoise
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
+from toposcope.typing import Matrix, Vector
 
 MOST = 3
 """Turns looked for: one beyond those of three phases, so that a further one is not passed over in silence."""
