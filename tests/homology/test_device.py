@@ -17,8 +17,8 @@ import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
 from toposcope.kernels.device_bipartite_tree import (
     KEY_TYPES,
-    Edges,
     Forest,
+    SortedEdges,
     device_tree_weights,
 )
 from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
@@ -101,7 +101,7 @@ def test_a_sample_that_misleads_costs_no_memory(device: str, name: str, monkeypa
     monkeypatch.setattr(device_bipartite_tree, "_sample", lambda bits, count: bits.new_zeros(count))
     joined_along = []
 
-    def join(forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
+    def join(forest: Forest, edges: SortedEdges, waiting: Tensor | None) -> Tensor:
         joined_along.append(len(edges.keys))
         return joined(forest, edges, waiting)
 

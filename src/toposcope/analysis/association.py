@@ -61,12 +61,12 @@ class AssociationTask:
 
     Attributes
     ----------
-    series : Series
+    series : FeatureSeries
     target : ndarray, shape (n,)
         NaN where unknown.
     clocks : mapping of ndarray, shape (n,)
         ``step`` at least; a clock that is unknown where feature and target are known is left out.
-    others : sequence of Series
+    others : sequence of FeatureSeries
         The same features, row by row, of the other runs of the study.
     twins : ndarray, shape (f, n)
         The scale-free twin of each feature; NaN without one.

@@ -63,7 +63,7 @@ class Forest:
         self.keys = torch.full((n_vertices,), -1, dtype=bits.dtype, device=bits.device)
 
 
-class Edges:
+class SortedEdges:
     """Edges in their order: heaviest first, equal ones as they come.
 
     Attributes
@@ -120,11 +120,11 @@ def _tree_keys(bits: Tensor) -> Tensor:
         column_keys, column_rows = _leaving(bits.T, others, labels, columns)
         # Rows and columns must agree on the order of equal entries: that of their positions.
         positions, order = torch.cat([rows * n + row_columns, column_rows * n + columns]).sort()
-        edges = Edges(torch.cat([row_keys, column_keys])[order], positions, bits.shape)
+        edges = SortedEdges(torch.cat([row_keys, column_keys])[order], positions, bits.shape)
         _join(forest, edges, largest)
 
 
-def _heavy(bits: Tensor) -> Edges:
+def _heavy(bits: Tensor) -> SortedEdges:
     """Collect the entries above a threshold, which is raised until they are few enough."""
     m, n = bits.shape
     target = SURVIVORS_PER_VERTEX * (m + n)
@@ -133,7 +133,7 @@ def _heavy(bits: Tensor) -> Edges:
     while True:
         keys, positions = _above(bits, threshold, 2 * target)
         if len(keys) <= 2 * target:
-            return Edges(keys, positions, bits.shape)
+            return SortedEdges(keys, positions, bits.shape)
         threshold = keys.median()
 
 
@@ -180,7 +180,7 @@ def _leaving(bits: Tensor, labels: Tensor, others: Tensor, rows: Tensor) -> tupl
     return torch.cat(keys), torch.cat(columns)
 
 
-def _join(forest: Forest, edges: Edges, waiting: Tensor | None) -> Tensor:
+def _join(forest: Forest, edges: SortedEdges, waiting: Tensor | None) -> Tensor:
     """Join every component but the one that waits along its first leaving edge; return whether any had one."""
     vertices = torch.arange(len(forest.labels), device=forest.labels.device)
     a, b = forest.labels[edges.a], forest.labels[edges.b]

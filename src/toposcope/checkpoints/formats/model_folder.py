@@ -22,7 +22,7 @@ MAX_NAME_LENGTH = 255
 MAX_INDEX_BYTES = 100_000_000
 
 
-class _Index(msgspec.Struct):
+class _ShardIndex(msgspec.Struct):
     weight_map: dict[str, str]
     metadata: Any = None
 
@@ -93,12 +93,12 @@ def disagreement(files: Files, stored: Sequence[Entry]) -> str:
     return f"{file.location}: the index gives {expected:.15g} bytes of weights, the shards hold {sum(sizes)}"
 
 
-def _index(index: StoredFile, files: Files) -> _Index:
+def _index(index: StoredFile, files: Files) -> _ShardIndex:
     """Read which shard holds each tensor; an index may only name files of its folder."""
     try:
         if index.size > MAX_INDEX_BYTES:
             raise ValueError("too long")
-        content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_Index)
+        content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CheckpointError(
             f"{index.location}: not a shard index (no weight_map of names); fetch it again", "damaged"

@@ -41,7 +41,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-class _Listed(msgspec.Struct, frozen=True):
+class _RepoFile(msgspec.Struct, frozen=True):
     """A file as the hub lists it; `sha256` is empty for small files, which are stored in git."""
 
     path: str
@@ -180,7 +180,7 @@ class HubSource:
         tree = _tree(_endpoint(), self.repo, self.revision, self.commit, self.access)
         return next((self._file(listed) for listed in tree if listed.path == path), None)
 
-    def _file(self, listed: _Listed) -> HubFile:
+    def _file(self, listed: _RepoFile) -> HubFile:
         version = listed.sha256 or listed.blob
         return HubFile(
             self.repo, self.revision, self.commit, listed.path, listed.size, version, listed.sha256, self.access
@@ -207,18 +207,18 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
 
 
 @cache
-def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_Listed]:
+def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_RepoFile]:
     """Return the files of a commit."""
     location = f"hf:{repo}@{revision}"
 
-    def ask() -> list[_Listed]:
+    def ask() -> list[_RepoFile]:
         # The library itself retries the pages of a listing.
         return _call_api(location, partial(_listed, repo, commit, location), retries=False)
 
-    return cached_lookup(f"tree {endpoint} {repo} {commit}", list[_Listed], location, access, ask, immutable=True)
+    return cached_lookup(f"tree {endpoint} {repo} {commit}", list[_RepoFile], location, access, ask, immutable=True)
 
 
-def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed]:
+def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_RepoFile]:
     from huggingface_hub.hf_api import RepoFile
 
     found = []
@@ -228,7 +228,7 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_Listed
         if isinstance(item, RepoFile):
             path = checked_name(str(item.path), location)
             size = checked_size(item.size, f"{location}/{path}")
-            found.append(_Listed(path, size, str(item.blob_id), str(item.lfs.sha256) if item.lfs else ""))
+            found.append(_RepoFile(path, size, str(item.blob_id), str(item.lfs.sha256) if item.lfs else ""))
     return found
 
 

@@ -44,14 +44,14 @@ SCHEMA = {
 }
 
 
-class Forecast(NamedTuple):
+class LossForecast(NamedTuple):
     """A predicted final loss in nats, and whether its fit failed and the last loss seen stands in for it."""
 
     loss: float
     fallback: bool = False
 
 
-def loss_only(steps: Vector, losses: Vector, last_step: float) -> Forecast:
+def loss_only(steps: Vector, losses: Vector, last_step: float) -> LossForecast:
     """Extrapolate the power law a x^-b + c with x = step + 1, as published (``paper_loss_only``).
 
     Least squares from (10, 0.1, last loss seen), bounds [0, 100], [0, 2], [0, 20], at most 10,000 evaluations. Where
@@ -81,13 +81,13 @@ def loss_only(steps: Vector, losses: Vector, last_step: float) -> Forecast:
     low, high = np.zeros(3), np.array(BOUNDS)
     start = np.array([10, 0.1, seen])
     if not (low <= start).all() or not (start <= high).all():
-        return Forecast(seen, fallback=True)
+        return LossForecast(seen, fallback=True)
     # what SciPy's curve_fit does with bounds
     fit = least_squares(lambda p: law(p, x) - losses, start, bounds=(low, high), max_nfev=MOST_EVALUATIONS)
-    return Forecast(float(law(fit.x, last_step + 1.0))) if fit.success else Forecast(seen, fallback=True)
+    return LossForecast(float(law(fit.x, last_step + 1.0))) if fit.success else LossForecast(seen, fallback=True)
 
 
-def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> Forecast:
+def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> LossForecast:
     """Lower the last loss seen by a tenth of the rate of mean neural persistence (``paper_tda_only``).
 
     ``max(0.5, losses[-1] - |rate (n_checkpoints - n) 0.1|)`` with ``rate = (NP[-1] - NP[0]) / (n - 1)``: it only ever
@@ -108,10 +108,10 @@ def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> Forecas
     _check(losses)
     n = len(losses)
     rate = (persistence[-1] - persistence[0]) / (n - 1)
-    return Forecast(float(max(FLOOR, losses[-1] - abs(rate * (n_checkpoints - n) * DAMPING))))
+    return LossForecast(float(max(FLOOR, losses[-1] - abs(rate * (n_checkpoints - n) * DAMPING))))
 
 
-def last(losses: Vector) -> Forecast:
+def last(losses: Vector) -> LossForecast:
     """Return the mean of the last window of 3 checkpoints (``last``).
 
     Raises
@@ -120,17 +120,17 @@ def last(losses: Vector) -> Forecast:
         If fewer than 3 checkpoints are given, or a loss is not finite.
     """
     _check(losses)
-    return Forecast(float(np.mean(losses[-FEWEST:])))
+    return LossForecast(float(np.mean(losses[-FEWEST:])))
 
 
-def blend(power_law: Forecast, other: float) -> Forecast:
+def blend(power_law: LossForecast, other: float) -> LossForecast:
     """Return 0.6 power law + 0.4 other: ``paper_combined`` and ``paper_combined_without_topology``."""
-    return Forecast(SHARE * power_law.loss + (1 - SHARE) * other, power_law.fallback)
+    return LossForecast(SHARE * power_law.loss + (1 - SHARE) * other, power_law.fallback)
 
 
 def forecasts(
     steps: Vector, losses: Vector, persistence: Vector | None, last_step: float, n_checkpoints: int
-) -> dict[str, Forecast]:
+) -> dict[str, LossForecast]:
     """Make every forecast there is from the checkpoints seen.
 
     Parameters
@@ -209,7 +209,9 @@ def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
     return float(final_losses(losses).mean()) if len(losses) else np.nan
 
 
-def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterator[tuple[float, str, Forecast, float]]:
+def _of_run(
+    trajectory: Trajectory, log: pl.DataFrame, protocol: str
+) -> Iterator[tuple[float, str, LossForecast, float]]:
     """Forecast one run under one protocol: fraction, forecaster, forecast, final loss."""
     published = protocol == "published"
     if not trajectory.targets or (published and "batch_loss" not in trajectory.targets):

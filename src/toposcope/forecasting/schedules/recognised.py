@@ -59,7 +59,7 @@ class Recognised(NamedTuple):
     words: str
 
 
-class _Fit(NamedTuple):
+class _ScheduleFit(NamedTuple):
     shape: str
     error: float
     worst: float
@@ -140,7 +140,7 @@ def _rounding(rates: Vector) -> float:
     return 0.0
 
 
-def _described(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recognised:
+def _described(fit: _ScheduleFit, warm_up: float, steps: Vector, fallen: float) -> Recognised:
     gap = float(np.median(np.diff(steps)))
     stable = fit.onset > warm_up + max(2 * gap, 0.02 * (steps[-1] - warm_up))
     names = {"cosine": "a cosine", "linear": "a line", "sqrt": "1 - sqrt", "exponential": "an exponential"}
@@ -154,7 +154,7 @@ def _described(fit: _Fit, warm_up: float, steps: Vector, fallen: float) -> Recog
     return Recognised(fit.shape, fit.rates, fit.last_step, f"learning rate follows {names[fit.shape]} {end}{seen}")
 
 
-def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_Fit]:
+def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_ScheduleFit]:
     """Fit the shapes that have an end, at a given step or at their own."""
     if last_step is not None:
         found = [_with_onset(shape, s, r, onsets, last_step) for shape in SHAPES]
@@ -174,7 +174,7 @@ def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> li
     return found
 
 
-def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: float) -> _Fit:
+def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: float) -> _ScheduleFit:
     """Fit a shape whose fall begins at an unknown step: a grid, then its best cell searched."""
     from scipy.optimize import minimize_scalar
 
@@ -191,7 +191,7 @@ def _with_onset(shape: str, s: Vector, r: Vector, onsets: Vector, last_step: flo
     return min(fits, key=lambda fit: fit.error)
 
 
-def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) -> _Fit:
+def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) -> _ScheduleFit:
     """Fit peak and final rate of a shape, both linear in it."""
     fallen = falling(shape, np.clip((s - onset) / (last_step - onset), 0, 1))
     centred = fallen - fallen.mean()
@@ -200,12 +200,12 @@ def _linear(shape: str, s: Vector, r: Vector, onset: float, last_step: float) ->
     final = float(r.mean() - amplitude * fallen.mean())
     # A shape that ends below 0 is clipped there, and fits worse.
     residual = np.maximum(final + amplitude * fallen, 0) - r
-    return _Fit(
+    return _ScheduleFit(
         shape, float(residual @ residual), float(np.abs(residual).max()), onset, last_step, final + amplitude, final
     )
 
 
-def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list[_Fit]:
+def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list[_ScheduleFit]:
     """Fit the shapes that are lines of a function of the rate: an inverse square root, an exponential."""
     if not r[-1] > 0:
         return []
@@ -213,23 +213,23 @@ def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list
     after = s >= onset
     slope, height = np.polyfit(s[after], r[after] ** -2, 1)
     if slope > 0 and height + slope * s[after][0] > 0:
-        found.append(_residual(_Fit("inverse_sqrt", 0, 0, onset, np.nan, height, slope), s[after], r[after]))
+        found.append(_residual(_ScheduleFit("inverse_sqrt", 0, 0, onset, np.nan, height, slope), s[after], r[after]))
     fallen = r < r.max() * (1 - CONSTANT)
     slope, height = np.polyfit(s[fallen], np.log(r[fallen]), 1)
     if last_step is not None and slope < 0:
         top = float(np.log(r.max()))
         begin = min((top - height) / slope, last_step - 1)
-        fit = _Fit("exponential", 0, 0, begin, last_step, top, height + slope * last_step)
+        fit = _ScheduleFit("exponential", 0, 0, begin, last_step, top, height + slope * last_step)
         found.append(_residual(fit, s, r))
     return found
 
 
-def _residual(fit: _Fit, s: Vector, r: Vector) -> _Fit:
+def _residual(fit: _ScheduleFit, s: Vector, r: Vector) -> _ScheduleFit:
     residual = fit.rates(s) - r
     return fit._replace(error=float(residual @ residual), worst=float(np.abs(residual).max()))
 
 
-def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _Fit | None:
+def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _ScheduleFit | None:
     """Fit a cosine whose end is determined by its curvature; None if it is not."""
     from scipy.optimize import least_squares
 

@@ -37,7 +37,7 @@ MIN_TURN_SHARE = 0.2
 """A quantity reverses if it overshoots both its first and last value by more than this share of its range."""
 
 
-class Quantity(NamedTuple):
+class CloudQuantity(NamedTuple):
     """A statistic of a cloud, what a panel calls it, and whether its axis is logarithmic in any case."""
 
     statistic: str
@@ -46,14 +46,14 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = (
-    Quantity("rankme", "RankMe"),
-    Quantity("effective_rank", "effective rank"),
-    Quantity("top_eigenvalue", "top eigenvalue", logarithmic=True),
-    Quantity("anisotropy", "anisotropy"),
-    Quantity("two_nn", "intrinsic dimension"),
-    Quantity("H0.total", "H0 total"),
-    Quantity("H1.total", "H1 total"),
-    Quantity("H1.entropy", "H1 entropy (nats)"),
+    CloudQuantity("rankme", "RankMe"),
+    CloudQuantity("effective_rank", "effective rank"),
+    CloudQuantity("top_eigenvalue", "top eigenvalue", logarithmic=True),
+    CloudQuantity("anisotropy", "anisotropy"),
+    CloudQuantity("two_nn", "intrinsic dimension"),
+    CloudQuantity("H0.total", "H0 total"),
+    CloudQuantity("H1.total", "H1 total"),
+    CloudQuantity("H1.entropy", "H1 entropy (nats)"),
 )
 OF_DEPTH = ("rankme", "H0.total", "H1.total", "two_nn", "anisotropy")
 OF_EMBEDDINGS = ("rankme", "H0.total")
@@ -155,7 +155,7 @@ def _with_noise(axes: Axes, trajectory: Trajectory, feature: Feature, colour: st
     return True
 
 
-def _finish(axes: Axes, quantity: Quantity) -> None:
+def _finish(axes: Axes, quantity: CloudQuantity) -> None:
     axes.set_title(quantity.title)
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines])
     known = values[np.isfinite(values)]
@@ -178,7 +178,7 @@ def _moved(title: str, series: Iterable[Vector | None]) -> str:
     return f"{title} {by}"
 
 
-def _turned(cloud: str, quantities: list[Quantity], trajectories: list[Trajectory]) -> str:
+def _turned(cloud: str, quantities: list[CloudQuantity], trajectories: list[Trajectory]) -> str:
     """Name the quantities that overshoot both their first and last value in between, with the number of runs."""
     by_where: dict[str, list[str]] = {}
     for quantity in quantities:
