@@ -66,7 +66,7 @@ class Side(NamedTuple):
     partner: Indices
 
 
-class ListedPairs(NamedTuple):
+class Pairs(NamedTuple):
     """Listed pairs, by the points of one set: those of point i stand from ``starts[i]`` to ``starts[i + 1]``."""
 
     starts: Indices
@@ -116,7 +116,7 @@ def _cost(one: Side, i: int, two: Side, j: int, order: int) -> float:
 
 @compiled
 def _cheapest(
-    side: Side, other: Side, bounds: Vector, listed: ListedPairs, count: int, order: int
+    side: Side, other: Side, bounds: Vector, listed: Pairs, count: int, order: int
 ) -> tuple[Indices, Indices]:
     """Return the unlisted pairs of least cost less the other's price, so many a point, that are below its bound."""
     boxes = _boxes(other)
@@ -168,7 +168,7 @@ def _boxes(side: Side) -> Matrix:
 
 
 @compiled
-def _insert(run_offers: Vector, begin: int, listed: ListedPairs, i: int, offers: Vector, places: Indices) -> None:
+def _insert(run_offers: Vector, begin: int, listed: Pairs, i: int, offers: Vector, places: Indices) -> None:
     """Put the points of a run in their places in an ascending list of offers, whose last ones are dropped."""
     for k in range(len(run_offers)):
         offer = run_offers[k]
@@ -183,7 +183,7 @@ def _insert(run_offers: Vector, begin: int, listed: ListedPairs, i: int, offers:
 
 
 @compiled
-def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int) -> ListedPairs:
+def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int) -> Pairs:
     """Order pairs by the points of one set."""
     starts = np.zeros(len(side.low) + 1, np.int64)
     for row in rows:
@@ -197,11 +197,11 @@ def _listed(side: Side, other: Side, rows: Indices, columns: Indices, order: int
         others[place] = columns[t]
         costs[place] = _cost(side, rows[t], other, columns[t], order)
         at[rows[t]] += 1
-    return ListedPairs(starts, others, costs)
+    return Pairs(starts, others, costs)
 
 
 @compiled
-def _match_free(side: Side, other: Side, pairs: ListedPairs) -> None:
+def _match_free(side: Side, other: Side, pairs: Pairs) -> None:
     """Match every free point of a set or leave it alone; no point of the other set becomes free."""
     n = len(other.low)
     away, before, reached = np.full(n, np.inf), np.empty(n, np.int64), np.empty(n, np.int64)
@@ -212,7 +212,7 @@ def _match_free(side: Side, other: Side, pairs: ListedPairs) -> None:
 
 @compiled
 def _augment(
-    side: Side, other: Side, pairs: ListedPairs, source: int, away: Vector, before: Indices, reached: Indices
+    side: Side, other: Side, pairs: Pairs, source: int, away: Vector, before: Indices, reached: Indices
 ) -> None:
     """Match one point along the shortest path to a point of the other set without a partner, or to one better alone."""
     heap = [(0.0, np.int64(0))]
