@@ -78,6 +78,9 @@ def _is(protocol: str, fraction: object, name: str) -> pl.Expr:
 
 def test_three_runs_tell_nothing_of_topology(study: Study) -> None:
     found = topology_gain(study, workers=1)
-    assert found.verdict() == "Cannot decide whether topology improves forecasts: only 3 groups to leave out; 15 are needed."
+    assert (
+        found.verdict()
+        == "Cannot decide whether topology improves forecasts: only 3 groups to leave out; 15 are needed."
+    )
     assert len(found.notes) > 0
     assert found.errors.is_empty()

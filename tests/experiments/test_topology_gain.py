@@ -108,7 +108,10 @@ def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
 def test_few_groups_tell_nothing() -> None:
     folds, block = simulated(5, 4, 3, carried=1.0)
     found = compare_with_norms([part(folds, block, draws=0)])
-    assert found.verdict() == "Cannot decide whether topology improves forecasts: only 12 groups to leave out; 15 are needed."
+    assert (
+        found.verdict()
+        == "Cannot decide whether topology improves forecasts: only 12 groups to leave out; 15 are needed."
+    )
     assert (
         compare_with_norms([]).verdict()
         == "Cannot decide whether topology improves forecasts: only 0 groups to leave out; 15 are needed."
