@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
     folds : tuple of Fold
         Empty if there are too few runs.
     n_groups : int
-        Configurations that there are, whether or not they can be foretold.
+        Number of configurations, whether or not they can be predicted.
     notes : tuple of str
         What was left out altogether, a sentence each.
     """
