@@ -1,4 +1,4 @@
-"""The tables of a study: what METHODS 6 says of the published checkpoints must come out of the real ones."""
+"""The tables of a study: what the methods page says of the published checkpoints must come out of the real ones."""
 
 import json
 from pathlib import Path

@@ -37,7 +37,7 @@ def pythia(published_study: Path) -> list[Trajectory]:
 
 @pytest.mark.reference
 def test_published_hidden_states(pythia: list[Trajectory]) -> None:
-    """What METHODS 6 asks for beside H1 entropy: step and scale correlate with perplexity as strongly."""
+    """What the methods page asks for beside H1 entropy: step and scale correlate with perplexity as strongly."""
     rows = {row["feature"].removeprefix("published "): row for row in association_table(pythia).iter_rows(named=True)}
     entropy = rows["H1.entropy"]
     assert entropy["target"] == "validation_loss"  # the logarithm of the perplexity, of the same ranks

@@ -76,6 +76,12 @@ def test_every_name_of_the_library_is_there() -> None:
         assert getattr(import_module(package), name) is not None, line
 
 
+def test_packages_list_their_public_names_and_nothing_else() -> None:
+    for package in {line.rpartition(".")[0] for line in public_names()}:
+        module = import_module(package)
+        assert sorted(dir(module)) == sorted(module.__all__), package
+
+
 def test_commands_and_their_options() -> None:
     assert surface() == COMMANDS
 

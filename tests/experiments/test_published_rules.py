@@ -1,4 +1,4 @@
-"""The published rules beside our default on a small study, and what that study tells of topology's chance."""
+"""The published rules beside our default on a small study, and what that study tells of the gain of topology."""
 
 import numpy as np
 import polars as pl
@@ -7,7 +7,7 @@ import pytest
 from toposcope.analysis.trajectories import trajectories
 from toposcope.experiments.published_study.forecast_rules import published_rules
 from toposcope.experiments.published_study.predictions import predictions
-from toposcope.experiments.topology_gain.gain import topology_chance
+from toposcope.experiments.topology_gain.gain import topology_gain
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.siblings import complete_runs
@@ -77,7 +77,10 @@ def _is(protocol: str, fraction: object, name: str) -> pl.Expr:
 
 
 def test_three_runs_tell_nothing_of_topology(study: Study) -> None:
-    found = topology_chance(study, workers=1)
-    assert found.verdict() == "Whether topology adds cannot be told: only 3 groups to leave out; 15 are needed."
+    found = topology_gain(study, workers=1)
+    assert (
+        found.verdict()
+        == "Cannot decide whether topology improves forecasts: only 3 groups to leave out; 15 are needed."
+    )
     assert len(found.notes) > 0
     assert found.errors.is_empty()

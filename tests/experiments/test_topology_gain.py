@@ -1,4 +1,4 @@
-"""Topology's chance: what topology carries is found, what it does not carry is not, and nothing is looked at early."""
+"""Topology gain: what topology carries is found, what it does not carry is not, and nothing is looked at early."""
 
 import dataclasses
 
@@ -14,11 +14,11 @@ from toposcope.experiments.topology_gain.gain import (
     NORMS,
     PLAIN,
     TOPOLOGY,
-    Part,
-    chance,
-    foretell,
-    judged,
+    FractionResult,
+    compare_with_norms,
+    measure_gain,
     of_fraction,
+    predict_fold,
     reduced,
 )
 from toposcope.experiments.topology_gain.left_out import Fold, LeftOut, configuration, left_out
@@ -74,32 +74,32 @@ def simulated(seed: int, n_sizes: int = 4, n_rates: int = 4, *, carried: float =
     return folds, FeatureBlocks(names, 0.3, columns, norms, topology, ())
 
 
-def part(folds: list[Fold], block: FeatureBlocks, draws: int) -> Part:
+def part(folds: list[Fold], block: FeatureBlocks, draws: int) -> FractionResult:
     return of_fraction(LeftOut(tuple(folds), len(folds), ()), block, draws)
 
 
 def test_what_topology_carries_is_found() -> None:
     folds, block = simulated(1, carried=1.0)
-    found = judged([part(folds, block, draws=1)])
+    found = compare_with_norms([part(folds, block, draws=1)])
     row = found.errors.row(by_predicate=pl.col("forecaster") == BOTH, named=True)
     assert row["n_groups"] == 16
     assert row["skill"] > 0.3
     assert row["p_adjusted"] < 0.01
     assert row["skill_low"] > 0
-    assert found.verdict().startswith("Topology adds: beside the norms, over 16 groups")
+    assert found.verdict().startswith("Topology improves the forecasts: beside the norms, over 16 groups")
     assert found.placebos["n_as_good"].to_list() == [0, 0, 0]
 
 
 def test_what_it_does_not_carry_is_not() -> None:
     folds, block = simulated(2)
-    found = judged([part(folds, block, draws=0)])
+    found = compare_with_norms([part(folds, block, draws=0)])
     assert found.verdict().startswith("No gain: over 16 groups")
 
 
 def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
     folds, block = simulated(4, bent=True)
-    found = judged([part(folds, block, draws=2)])
-    assert found.verdict().startswith("A gain, but not topology's own")
+    found = compare_with_norms([part(folds, block, draws=2)])
+    assert found.verdict().startswith("A gain, but not due to topology")
     as_good = dict(found.placebos.select("placebo", "n_as_good").iter_rows())
     assert as_good["another run's, of its size"] > 0
     assert as_good["random numbers"] == 0
@@ -107,14 +107,20 @@ def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
 
 def test_few_groups_tell_nothing() -> None:
     folds, block = simulated(5, 4, 3, carried=1.0)
-    found = judged([part(folds, block, draws=0)])
-    assert found.verdict() == "Whether topology adds cannot be told: only 12 groups to leave out; 15 are needed."
-    assert judged([]).verdict() == "Whether topology adds cannot be told: only 0 groups to leave out; 15 are needed."
+    found = compare_with_norms([part(folds, block, draws=0)])
+    assert (
+        found.verdict()
+        == "Cannot decide whether topology improves forecasts: only 12 groups to leave out; 15 are needed."
+    )
+    assert (
+        compare_with_norms([]).verdict()
+        == "Cannot decide whether topology improves forecasts: only 0 groups to leave out; 15 are needed."
+    )
 
 
 def test_skill_and_p_by_hand() -> None:
     folds, block = simulated(6, 3, 3, carried=0.5)
-    found = judged([part(folds, block, draws=0), part(folds, with_fraction(block, 0.5), draws=0)])
+    found = compare_with_norms([part(folds, block, draws=0), part(folds, with_fraction(block, 0.5), draws=0)])
     early = found.foretold.filter(fraction=0.3)
     errors = {
         name: np.abs(part["foretold"].to_numpy() - part["final"].to_numpy())
@@ -223,7 +229,7 @@ def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[LoggedRun, ...]) -> N
 def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
     stranger = dataclasses.replace(run(5e4, 1e-3, 3), name="stranger", family="other")
     everyone = (*runs, *complete_runs([stranger]).runs)
-    found = chance(everyone, [block_of(everyone)], ["a remark"], draws=1, workers=1)
+    found = measure_gain(everyone, [block_of(everyone)], ["a remark"], draws=1, workers=1)
     assert found.notes[0] == "a remark"
     assert "stranger is left out: it is not of the family 'made' in nats." in found.notes
     assert "only 6 groups" in found.verdict()
@@ -239,23 +245,23 @@ def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
     }
     assert set(found.errors["n"]) == {12}
     assert len(found.placebos) == 3
-    again = chance(everyone, [block_of(everyone)], ["a remark"], draws=1, workers=1)
+    again = measure_gain(everyone, [block_of(everyone)], ["a remark"], draws=1, workers=1)
     assert again.placebos.equals(found.placebos)
     assert again.errors.equals(found.errors)
 
 
 def test_too_few_runs_are_told(runs: tuple[LoggedRun, ...]) -> None:
     few = runs[:5]
-    found = chance(few, [block_of(few)], workers=1)
-    assert found.verdict().startswith("Whether topology adds cannot be told: only 3 groups")
+    found = measure_gain(few, [block_of(few)], workers=1)
+    assert found.verdict().startswith("Cannot decide whether topology improves forecasts: only 3 groups")
     assert "no forecast at 30%: fewer than 8 other runs" in " ".join(found.notes)
-    assert chance([], [block_of(())], workers=1).errors.is_empty()
+    assert measure_gain([], [block_of(())], workers=1).errors.is_empty()
 
 
 def beside_norms(folds: list[Fold], block: FeatureBlocks) -> tuple[float, float]:
     """Return skill and p of topology beside the norms."""
     ours, base = (
-        np.concatenate([np.abs(foretell(fold, block.norms, table) - fold.final) for fold in folds])
+        np.concatenate([np.abs(predict_fold(fold, block.norms, table) - fold.final) for fold in folds])
         for table in (block.topology, block.topology[:, :0])
     )
     return float(1 - ours.sum() / base.sum()), sign_flip(ours - base)

@@ -1,4 +1,4 @@
-"""Plain quantities of the weights (METHODS 5) against known values, NumPy and SciPy."""
+"""Plain quantities of the weights against known values, NumPy and SciPy."""
 
 import dataclasses
 import math

@@ -14,7 +14,7 @@ from named_features import by_feature
 from section_tools import draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.representation_phases.chart import told_of_phases
+from toposcope.experiments.representation_phases.chart import describe_phases
 from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
 from toposcope.report.figures.sizes import describe_collapse
 from toposcope.report.figures.spectra import SpectralComparisonCounts
@@ -145,12 +145,12 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
     found = with_states(material(2)).trajectories
     table = phases(found)
     spectral = table.filter(kind="spectral").with_columns(phases=pl.lit(""), n_turns=pl.lit(0, pl.Int64))
-    told = told_of_phases(spectral, table.filter(kind="diagram").with_columns(follows=pl.lit(None, pl.String)))
+    told = describe_phases(spectral, table.filter(kind="diagram").with_columns(follows=pl.lit(None, pl.String)))
     assert "found in none of 2 runs (run-0, run-1: no turn); whether the diagrams turn" in told
     further = table.filter(kind="spectral").with_columns(
         phases=pl.lit("warm-up, entropy-seeking, compression-seeking, entropy-seeking")
     )
-    told = told_of_phases(further, table.filter(kind="diagram"))
+    told = describe_phases(further, table.filter(kind="diagram"))
     assert (
         "in order and with nothing after, are found in none of 2 runs; with a fourth stretch after, in all 2 runs"
         in told

@@ -19,3 +19,7 @@ __all__ = [
     "scaling_table",
     "trajectories",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

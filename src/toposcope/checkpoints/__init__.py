@@ -7,3 +7,7 @@ from toposcope.checkpoints.series import Series, series
 from toposcope.checkpoints.sources import Access
 
 __all__ = ["Access", "Checkpoint", "Layer", "Selection", "Series", "series"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,3 +7,7 @@ from toposcope.family.sizes import SIZES, ModelSize
 from toposcope.family.training import train
 
 __all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "TrainingOptions", "build", "train"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

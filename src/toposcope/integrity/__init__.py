@@ -15,3 +15,7 @@ __all__ = [
     "n_parameters",
     "summarise",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

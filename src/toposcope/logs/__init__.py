@@ -6,3 +6,7 @@ from toposcope.logs.reading import Logs, read_log, read_logs
 from toposcope.logs.table import COLUMNS, LogTable
 
 __all__ = ["COLUMNS", "UNITS", "Log", "LogTable", "Logs", "final_losses", "log_beside", "read_log", "read_logs"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

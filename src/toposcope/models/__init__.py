@@ -24,3 +24,7 @@ __all__ = [
     "token_losses",
     "windows",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

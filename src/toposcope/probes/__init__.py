@@ -88,3 +88,7 @@ def _parts(hint: Any) -> tuple[Any, ...]:
 
 def _literals(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return write_comparison
     raise AttributeError(f"module 'toposcope.report' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

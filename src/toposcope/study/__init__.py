@@ -6,3 +6,7 @@ from toposcope.study.runner import run_study
 from toposcope.study.study import Study
 
 __all__ = ["Declaration", "Study", "load_declaration", "measure", "run_study"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

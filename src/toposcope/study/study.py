@@ -62,6 +62,9 @@ class Study:
                 )
         return cls(directory, load_declaration(directory / "study.toml"))
 
+    def __repr__(self) -> str:
+        return f"Study({self.declaration.name!r}, {len(self._run_names())} runs, in {str(self.directory)!r})"
+
     def frame(self) -> pl.DataFrame:
         """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.
 

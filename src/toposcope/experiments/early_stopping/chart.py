@@ -52,19 +52,19 @@ def early_stopping(found: EarlyStopping) -> Chart | None:
     difference.set(xlabel="compute saved (% of the steps)", xlim=(-3, 103))
     difference.set_ylabel("paid beyond a fixed\nfraction (nats)")
     legend(figure, paid, columns=2)
-    told = _told(found)
+    summary = _summary(found)
     counted = dict(found.rules.select("rule", "n_runs").iter_rows())
     n_runs = max(counted.values())
     fewer = [f"{SHORT[rule]}: {n}" for rule, n in counted.items() if n < n_runs]
     runs = f"{n_runs} run{'s'[: n_runs != 1]}" + (f" ({'; '.join(fewer)})" if fewer else "")
     return Chart(
         "early-stopping",
-        f"{told} Above: what stopping costs against what it saves, means over {runs}, a mark a setting; lines join "
+        f"{summary} Above: what stopping costs against what it saves, means over {runs}, a mark a setting; lines join "
         f"settings that differ in their patience or price alone. Below: the cost beyond that of stopping the same runs "
         f"at the one fraction of their steps that saves as much; above the dashed line a rule costs more. Vertical "
         f"axes are logarithmic beyond {LINEAR} nats.",
         f"Loss paid against compute saved by {joined([SHORT[rule] for rule in rules])}, and by a fixed fraction of the "
-        f"steps. {told}",
+        f"steps. {summary}",
         figure,
     )
 
@@ -89,7 +89,7 @@ def _scale(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _told(found: EarlyStopping) -> str:
+def _summary(found: EarlyStopping) -> str:
     """Say which rules are told apart from a fixed fraction, and by how much each differs."""
     rows = found.rules.to_dicts()
     named = {v: [SHORT[row["rule"]] for row in rows if row["verdict"] == v] for v in (BETTER, WORSE, NOT_SHOWN)}
@@ -108,5 +108,5 @@ def _told(found: EarlyStopping) -> str:
 
 
 def _too_few(rows: list[dict[str, Any]]) -> bool:
-    """Tell whether no test could have shown anything."""
+    """Return whether no test could have shown anything."""
     return all(row["p_least"] >= LEVEL for row in rows)

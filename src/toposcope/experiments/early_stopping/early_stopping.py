@@ -37,13 +37,13 @@ Gain = Callable[[str, int], float]
 """Of a run and a step: the further fall of its loss until its end, in nats, as foretold from what was seen until that
 step; NaN where nothing can be said."""
 
-FEWEST = 3
+MIN_CHECKPOINTS = 3
 """Checkpoints with a loss that a run must have."""
-SAME = 1e-9
+TOLERANCE = 1e-9
 """Nats; differences below it come of rounding."""
 BATCH_LOSS = "batch_loss"
 FLOPS_PER_WEIGHT = 6
-"""And token (METHODS 10)."""
+"""Training FLOP per parameter and token."""
 
 SETTING = dict(
     zip(
@@ -144,7 +144,7 @@ def early_stopping(
 ) -> EarlyStopping:
     """Try every rule at every setting of its grid on every complete run.
 
-    The loss is the target to trust (METHODS 6): the validation loss if it is known, never one batch unless there is
+    The loss is the target to trust: the validation loss if it is known, never one batch unless there is
     nothing else. A measurement is a checkpoint at which it is known. Neural persistence is the mean normalised one
     (Rieck et al. 2019, Def. 4), or where that was not measured ``np_mean``, ours or published.
 
@@ -188,7 +188,7 @@ def early_stopping(
 
 
 def gain_by(forecaster: Forecaster, logs: Iterable[Log]) -> Gain:
-    """Return the fall of the loss that a forecaster foretells from what was logged and the schedule, without siblings.
+    """Return the further fall of the loss that a forecaster predicts from the log and the schedule, without siblings.
 
     The fall is that of its curve from the last step seen, so that the noise of the last batch has no part in it.
 
@@ -237,8 +237,10 @@ def _courses(
         steps, losses, target = loss_of(t) if t.targets else (np.empty(0), np.empty(0), "")
         if t.run not in complete or last not in (None, int(t.steps[-1])):
             notes.append(f"{t.run} is left out: it did not end, or its last checkpoint was not measured.")
-        elif len(steps) < FEWEST or int(steps[-1]) != int(t.steps[-1]) or not steps[-1] > 0:
-            notes.append(f"{t.run} is left out: it needs a loss at {FEWEST} checkpoints, the last one among them.")
+        elif len(steps) < MIN_CHECKPOINTS or int(steps[-1]) != int(t.steps[-1]) or not steps[-1] > 0:
+            notes.append(
+                f"{t.run} is left out: it needs a loss at {MIN_CHECKPOINTS} checkpoints, the last one among them."
+            )
         else:
             at = np.isin(t.steps, steps)
             feature = _feature(t)
@@ -301,7 +303,7 @@ def _matched(
     saved, paid = (np.array([row[name] for row in rows], dtype=np.float64) for name in ("saved", "paid"))
     fixed = np.array([course.paid_at(1 - float(saved.mean())) for course in courses])
     differences = paid - fixed
-    differences[np.abs(differences) < SAME] = 0.0
+    differences[np.abs(differences) < TOLERANCE] = 0.0
     tested = rule not in (FRACTION, LAST)
     row = {
         "n_runs": len(rows),

@@ -103,13 +103,13 @@ def out_of_patience(values: Vector, patience: int, burn_in: int, delta: float, h
 
 
 def below_price(gains: Vector, shares: Vector, price: float) -> int | None:
-    """Stop when what is left of training costs more than it is foretold to bring.
+    """Stop when the rest of training costs more than its predicted gain.
 
     Parameters
     ----------
     gains : ndarray, shape (n,)
-        Further fall of the loss until the end of the run, in nats, as foretold at each measurement; NaN where nothing
-        could be foretold, which stops nothing.
+        Further fall of the loss until the end of the run, in nats, as predicted at each measurement; NaN where no
+        prediction was possible, which does not stop the run.
     shares : ndarray, shape (n,)
         Of the planned compute that is spent at each measurement.
     price : float

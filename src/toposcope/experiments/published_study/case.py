@@ -1,4 +1,4 @@
-"""What published claims are judged on, and the words for it."""
+"""The evidence on which published claims are judged, and the possible verdicts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.scaling import rank_correlation
-from toposcope.experiments.published_study.findings import Findings
+from toposcope.experiments.published_study.findings import StudyTables
 from toposcope.study.published import Published
 from toposcope.typing import Vector
 
@@ -19,7 +19,7 @@ UNKNOWN = "cannot be told"
 VERDICTS = (STANDS, SAME_AS_STEP, FALLS, UNKNOWN)
 
 LEVEL = 0.05
-FEWEST_SIZES = 3
+MIN_SIZES = 3
 
 
 class Judgement(NamedTuple):
@@ -31,8 +31,8 @@ class Judgement(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Case(Findings):
-    """What claims are judged on.
+class StudyEvidence(StudyTables):
+    """The tables and runs of a study on which claims are judged.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def trend(x: Sequence[float], y: Sequence[float] | Vector) -> tuple[float, float
     return rank_correlation(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))
 
 
-def target_name(case: Case) -> str:
+def target_name(case: StudyEvidence) -> str:
     """Name the target to trust, if all runs have the same."""
     names = {case.target(run).replace("_", " ") for run in case.named}
     return names.pop() if len(names) == 1 else "loss"

@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 
 from toposcope.analysis.trajectories import cloud_feature
 from toposcope.analysis.wording import joined
-from toposcope.experiments.published_study.findings import Findings
+from toposcope.experiments.published_study.findings import StudyTables
 from toposcope.experiments.published_study.reproduction import BLEND_OF_LOSSES
 from toposcope.report.figures.chart import (
     COLOURS,
@@ -93,12 +93,12 @@ def published(material: Material) -> Chart | None:
     panels[-1].set_xlabel(f"Spearman's rho with the {'loss on a text' if of_states else 'loss of the last batch'}")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    told = " ".join(_of_quantity(quantity, [values[quantity, run] for run in runs]) for quantity in quantities)
+    summary = " ".join(_of_quantity(quantity, [values[quantity, run] for run in runs]) for quantity in quantities)
     intervals = " Grey lines: published intervals." if any(claims.intervals.get(q) for q in quantities) else ""
     return Chart(
         "published",
-        f"{told} Against the {'loss on a text' if of_states else 'loss of one batch'}, as published.{intervals}",
-        f"Dot plot of correlations with the loss, published and ours, a row a run. {told}",
+        f"{summary} Against the {'loss on a text' if of_states else 'loss of one batch'}, as published.{intervals}",
+        f"Dot plot of correlations with the loss, published and ours, a row a run. {summary}",
         figure,
     )
 
@@ -164,9 +164,15 @@ def predictions(material: Material) -> Chart | None:
     panels = figure.subplots(1, len(protocols), sharey=True, squeeze=False)[0]
     for axes, protocol in zip(panels, protocols, strict=True):
         for (forecaster, (label, line)), (colour, marker) in zip(LINES.items(), run_styles(), strict=False):
-            mine = errors.filter(protocol=protocol, forecaster=forecaster)
+            line_rows = errors.filter(protocol=protocol, forecaster=forecaster)
             axes.plot(
-                mine["fraction"], mine["error"], color=colour, linestyle=line, marker=marker, markersize=5, label=label
+                line_rows["fraction"],
+                line_rows["error"],
+                color=colour,
+                linestyle=line,
+                marker=marker,
+                markersize=5,
+                label=label,
             )
             told_there = (
                 claims.prediction_errors.get(forecaster.removeprefix("paper_"), {})
@@ -186,14 +192,14 @@ def predictions(material: Material) -> Chart | None:
     panels[0].set_ylabel("mean error (nats)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    told = " ".join(_of_protocol(table, protocol) for protocol in protocols)
+    summary = " ".join(_of_protocol(table, protocol) for protocol in protocols)
     marks = " Large hollow marks: published errors." if claims and claims.prediction_errors else ""
     n_runs = table.get_column("run").n_unique()
     return Chart(
         "predictions",
-        f"{told} Mean absolute error of the predicted final loss over {n_runs} run{'s'[: n_runs > 1]}; the blend "
+        f"{summary} Mean absolute error of the predicted final loss over {n_runs} run{'s'[: n_runs > 1]}; the blend "
         f"with the last value in place of topology shows what topology itself adds.{marks}",
-        f"Error of five forecasts of the final loss by the share of training seen. {told}",
+        f"Error of five forecasts of the final loss by the share of training seen. {summary}",
         figure,
     )
 
@@ -269,19 +275,19 @@ def traces(material: Material) -> Chart | None:
     for axes in panels:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=2)
-    told = " ".join(_of_trace(material, run, trace) for run, trace in published_traces.items())
+    summary = " ".join(_of_trace(material, run, trace) for run, trace in published_traces.items())
     return Chart(
         "traces",
-        f"{told} Dashed with hollow marks: as published.{ours}",
-        f"Published {joined([NAMES[q] for q in quantities])} of {joined(list(published_traces))} by step. {told}",
+        f"{summary} Dashed with hollow marks: as published.{ours}",
+        f"Published {joined([NAMES[q] for q in quantities])} of {joined(list(published_traces))} by step. {summary}",
         figure,
     )
 
 
-def _findings(material: Material) -> Findings:
+def _findings(material: Material) -> StudyTables:
     tables, claims = material.tables, material.declaration.published
     found = {t.run: t for t in material.trajectories}
-    return Findings(tables["association"], tables["scaling"], found, subject=claims.subject if claims else "weights")
+    return StudyTables(tables["association"], tables["scaling"], found, subject=claims.subject if claims else "weights")
 
 
 def _traced(material: Material) -> tuple[str, ...]:
@@ -289,8 +295,8 @@ def _traced(material: Material) -> tuple[str, ...]:
     return TRACED[claims.subject if claims else "weights"]
 
 
-def _ours(findings: Findings, run: str, quantities: Sequence[str]) -> bool:
-    """Tell whether any of the quantities was measured of a run here."""
+def _ours(findings: StudyTables, run: str, quantities: Sequence[str]) -> bool:
+    """Return whether any of the quantities was measured of a run here."""
     features = [findings.feature(run, quantity, published=False) for quantity in quantities]
     return any(feature and feature.probe != PUBLISHED for feature in features)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.published_study.case import FEWEST_SIZES, Case, Judgement
+from toposcope.experiments.published_study.case import MIN_SIZES, Judgement, StudyEvidence
 from toposcope.experiments.published_study.correlation_claims import (
     holds_elsewhere,
     progress,
@@ -59,7 +59,7 @@ def claims(
     named = [run for run in dict.fromkeys([*published.final_loss, *_correlated(published)]) if run in known]
     parameters = dict(runs.select("run", "n_parameters").drop_nulls().iter_rows())
     sizes = dict(sorted(((r, parameters[r]) for r in named if r in parameters), key=lambda pair: pair[1]))
-    case = Case(
+    case = StudyEvidence(
         association, scaling, known,
         published=published, sizes=sizes, named=[*sizes, *(r for r in named if r not in sizes)],
         phases=phases, change_points=change_points, predictions=predictions,
@@ -83,13 +83,13 @@ def declared(published: Published) -> dict[int, bool]:
         any(published.prediction_errors.values()),
         bool(published.largest_change or published.diminishing_returns),
         "H0.total" in published.scaling,
-        "loss" in published.scaling or len(published.final_loss) >= FEWEST_SIZES,
+        "loss" in published.scaling or len(published.final_loss) >= MIN_SIZES,
         any(trace.values for trace in published.traces.values()),
     )
     return dict(enumerate(made, 1))
 
 
-RULES: tuple[Callable[[Case], Judgement], ...] = (
+RULES: tuple[Callable[[StudyEvidence], Judgement], ...] = (
     progress, strengthens, reverses, weakens, improves, has_phases, scales, is_power_law, holds_elsewhere,
 )  # fmt: skip
 

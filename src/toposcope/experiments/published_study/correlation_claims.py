@@ -9,13 +9,13 @@ import numpy as np
 from toposcope.analysis.comparison import fisher_z
 from toposcope.experiments.published_study.case import (
     FALLS,
-    FEWEST_SIZES,
     LEVEL,
+    MIN_SIZES,
     SAME_AS_STEP,
     STANDS,
     UNKNOWN,
-    Case,
     Judgement,
+    StudyEvidence,
     listed,
     plain,
     ranging,
@@ -29,7 +29,7 @@ CLOSE = 0.05
 """Two rank correlations that differ by no more are called as large as each other."""
 
 
-def progress(case: Case) -> Judgement:
+def progress(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total is an indicator of progress.
 
     Stands if the association of the exact H0 total is beyond the trend in more than half of the runs and has the
@@ -52,12 +52,12 @@ def progress(case: Case) -> Judgement:
     return Judgement(claim, STANDS if 2 * beyond > len(rows) else SAME_AS_STEP, why)
 
 
-def strengthens(case: Case) -> Judgement:
+def strengthens(case: StudyEvidence) -> Judgement:
     """Judge whether H0's correlation strengthens with size: `_with_size`, upwards."""
     return Judgement("H0's correlation with the loss strengthens with size", *_with_size(case, "H0.total", +1))
 
 
-def reverses(case: Case) -> Judgement:
+def reverses(case: StudyEvidence) -> Judgement:
     """Judge whether the correlation of mean neural persistence reverses its sign with size.
 
     Does not stand unless rho with the target to trust has the published signs at the smallest and the largest of at
@@ -67,7 +67,7 @@ def reverses(case: Case) -> Judgement:
     claim = "The correlation of neural persistence with the loss reverses its sign with size"
     stated = case.published.correlations.get("np_mean", {})
     rows = list(case.told("np_mean", [run for run in case.sizes if run in stated]).values())
-    if len(rows) < FEWEST_SIZES:
+    if len(rows) < MIN_SIZES:
         return Judgement(claim, UNKNOWN, _too_few(rows))
     ends = rows[0], rows[-1]
     why = f"rho with the {target_name(case)} is {listed(rows, 'rho')} from the smallest to the largest size; " + (
@@ -83,12 +83,12 @@ def reverses(case: Case) -> Judgement:
     return Judgement(claim, STANDS if all(r["verdict"] == "beyond trend" for r in ends) else SAME_AS_STEP, why)
 
 
-def weakens(case: Case) -> Judgement:
+def weakens(case: StudyEvidence) -> Judgement:
     """Judge whether H1's correlation weakens with size: `_with_size`, downwards."""
     return Judgement("H1's correlation with the loss weakens with size", *_with_size(case, "H1.total", -1))
 
 
-def holds_elsewhere(case: Case) -> Judgement:
+def holds_elsewhere(case: StudyEvidence) -> Judgement:
     """Judge whether the larger run of the publication shows the same trends.
 
     It does if each quantity of its trace rises or falls over training, by an exact permutation test, as it does in
@@ -121,7 +121,7 @@ def holds_elsewhere(case: Case) -> Judgement:
     return Judgement(claim, STANDS if beyond else SAME_AS_STEP, why)
 
 
-def _with_size(case: Case, quantity: str, direction: int) -> tuple[str, str]:
+def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str, str]:
     """Judge whether |rho| with the target to trust grows (or shrinks) from the smallest to the largest size.
 
     Does not stand if it does not, or by less than half as much as with one batch's loss: then that loss's noise makes
@@ -130,7 +130,7 @@ def _with_size(case: Case, quantity: str, direction: int) -> tuple[str, str]:
     not tell the ends apart.
     """
     rows = list(case.told(quantity, list(case.sizes)).values())
-    if len(rows) < FEWEST_SIZES:
+    if len(rows) < MIN_SIZES:
         return UNKNOWN, _too_few(rows)
     batch = [case.associated(row["run"], quantity, published=False, target=BATCH_LOSS) for row in rows]
     strength, step = (np.abs([row[name] for row in rows]) for name in ("rho", "rho_step"))
@@ -152,8 +152,8 @@ def _with_size(case: Case, quantity: str, direction: int) -> tuple[str, str]:
     return (STANDS if ends.p < LEVEL else UNKNOWN), why
 
 
-def _of_one_cloud(case: Case, quantity: str, runs: Sequence[str]) -> str:
-    """Tell |rho| of all layers' rows in one cloud, every row of them and no cap, where that was measured."""
+def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> str:
+    """Describe |rho| of all layers' rows in one cloud, every row of them and no cap, where that was measured."""
     clouds = [f for f in case.trajectories[runs[0]].features if f.probe == "rips" and f.statistic == quantity]
     options = {str(feature): feature.option_values() for feature in clouds}
     whole = [
@@ -165,7 +165,7 @@ def _of_one_cloud(case: Case, quantity: str, runs: Sequence[str]) -> str:
     return f" In one cloud of all layers' rows it is {plain(np.abs([row.item(0, 'rho') for row in rows]))}."
 
 
-def _usual_direction(case: Case, quantity: str) -> tuple[int, str]:
+def _usual_direction(case: StudyEvidence, quantity: str) -> tuple[int, str]:
     """Return +1 if a quantity goes up with the step in most of the small runs, -1 if down, else 0; and by what."""
     stated = {r: rho for r, rho in case.published.correlations.get(quantity, {}).items() if np.isfinite(rho)}
     here = case.told(quantity, [run for run in stated if run in case.named])
@@ -182,7 +182,7 @@ def _usual_direction(case: Case, quantity: str) -> tuple[int, str]:
 
 
 def _course(steps: Sequence[int], values: Sequence[float]) -> str:
-    """Tell how a trace goes."""
+    """Describe the course of a trace."""
     ends = f"from {values[0]:.3g} to {values[-1]:.3g}"
     changes = [b - a for a, b in pairwise(values)]
     if all(c >= 0 for c in changes) or all(c <= 0 for c in changes):
@@ -194,10 +194,10 @@ def _course(steps: Sequence[int], values: Sequence[float]) -> str:
     return f"goes {ends}, not always the same way"
 
 
-def _measured(case: Case, run: str, row: dict[str, Any]) -> str:
+def _measured(case: StudyEvidence, run: str, row: dict[str, Any]) -> str:
     return f"; measured here, exact: rho with the step {signed(row['rho_with_step'])}" if row else ""
 
 
 def _too_few(rows: Sequence[dict[str, Any]]) -> str:
     told = f" rho is {listed(rows, 'rho')}, the step's {listed(rows, 'rho_step')}." if rows else ""
-    return f"It takes {FEWEST_SIZES} sizes; {len(rows)} have an exact correlation.{told}"
+    return f"It takes {MIN_SIZES} sizes; {len(rows)} have an exact correlation.{told}"

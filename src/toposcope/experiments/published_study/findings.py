@@ -1,4 +1,4 @@
-"""A study's tables, asked by the quantity a publication names."""
+"""A study's tables, looked up by the quantity that a publication names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ _INEXACT = ("pooled", "sample", "threshold")
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
-    """A study's tables, asked by the quantity a publication names.
+class StudyTables:
+    """A study's tables, looked up by the quantity that a publication names.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ def feature_of(
 
 
 def _fits(probe: str, options: Mapping[str, str], published: bool) -> bool:
-    """Tell whether a probe with these options is the published one, or an exact one."""
+    """Return whether a probe with these options is the published one, or an exact one."""
     if probe == STATES:
         projected = options.get("pca", "0") != "0"
         if published:

@@ -1,4 +1,4 @@
-"""The published study's rules beside what knows nothing of topology, on the runs of one study (METHODS 9)."""
+"""The published study's forecasts compared with forecasts without topology, on the runs of one study."""
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ TABLE = {
 }
 ERRORS = ("run", "protocol", "fraction", "forecaster", "error")
 LOSSES: dict[str, dict[str, str] | None] = {"published": {"loss": "loss"}, "exact": None}
-"""What the default is told, by protocol: the loss of batches, or the loss to trust."""
+"""The log columns that the default forecaster reads, by protocol: the loss of batches, or the most reliable loss."""
 
 
 def published_rules(study: Study) -> pl.DataFrame:
@@ -36,11 +36,11 @@ def published_rules(study: Study) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``protocol, fraction, forecaster, n, mae, worst``; errors in nats, over the n complete runs that every
-        forecaster of that protocol and fraction answers. ``published`` is the loss of the last batch, foretold from
-        those at checkpoints; ``exact`` is METHODS' final loss
+        forecaster of that protocol and fraction predicts. ``published`` is the loss of the last batch, predicted from
+        those at checkpoints; ``exact`` is the final loss
         (see `toposcope.experiments.published_study.predictions.predictions`).
-        ``default`` has seen the log up to the fraction of the steps, and the other sizes in full. Empty if there is
-        nothing that the published rules can be asked.
+        ``default`` has seen the log up to the fraction of the steps, and the other sizes in full. Empty if the
+        published rules cannot predict any run.
     """
     log = study.log()
     found = predictions(trajectories(study.frame(), study.labels(), log), log, study.runs())
@@ -76,7 +76,7 @@ def _ours(study: Study, asked: pl.DataFrame, protocol: str) -> pl.DataFrame:
 
 
 def _default(run: LoggedRun, runs: tuple[LoggedRun, ...], fraction: float) -> float:
-    """Return the final loss that the default foretells; NaN if every forecaster refuses."""
+    """Return the default forecast of the final loss; NaN if every forecaster refuses."""
     seen = run.seen(fraction)
     if seen is None:
         return np.nan

@@ -1,4 +1,4 @@
-"""The published study's forecasters of the final loss, and the two that show what topology adds to them (METHODS 9)."""
+"""The published study's forecasters of the final loss, and the two that show what topology adds to them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ from toposcope.typing import Vector
 
 FRACTIONS = (0.2, 0.3, 0.5)
 PROTOCOLS = ("published", "exact")
-FEWEST = 3
+MIN_CHECKPOINTS = 3
 """Fewest checkpoints a forecast is made from; also the window of `last`."""
 SHARE = 0.6
 """Of the power law in a blend."""
 BOUNDS = (100, 2, 20)
 """Largest a, b and c of a x^-b + c; the least are 0."""
-MOST_EVALUATIONS = 10_000
+MAX_EVALUATIONS = 10_000
 FLOOR = 0.5
 """Nats; `tda_only` never goes below."""
 DAMPING = 0.1
@@ -44,14 +44,14 @@ SCHEMA = {
 }
 
 
-class LossForecast(NamedTuple):
+class Forecast(NamedTuple):
     """A predicted final loss in nats, and whether its fit failed and the last loss seen stands in for it."""
 
     loss: float
     fallback: bool = False
 
 
-def loss_only(steps: Vector, losses: Vector, last_step: float) -> LossForecast:
+def loss_only(steps: Vector, losses: Vector, last_step: float) -> Forecast:
     """Extrapolate the power law a x^-b + c with x = step + 1, as published (``paper_loss_only``).
 
     Least squares from (10, 0.1, last loss seen), bounds [0, 100], [0, 2], [0, 20], at most 10,000 evaluations. Where
@@ -81,13 +81,13 @@ def loss_only(steps: Vector, losses: Vector, last_step: float) -> LossForecast:
     low, high = np.zeros(3), np.array(BOUNDS)
     start = np.array([10, 0.1, seen])
     if not (low <= start).all() or not (start <= high).all():
-        return LossForecast(seen, fallback=True)
+        return Forecast(seen, fallback=True)
     # what SciPy's curve_fit does with bounds
-    fit = least_squares(lambda p: law(p, x) - losses, start, bounds=(low, high), max_nfev=MOST_EVALUATIONS)
-    return LossForecast(float(law(fit.x, last_step + 1.0))) if fit.success else LossForecast(seen, fallback=True)
+    fit = least_squares(lambda p: law(p, x) - losses, start, bounds=(low, high), max_nfev=MAX_EVALUATIONS)
+    return Forecast(float(law(fit.x, last_step + 1.0))) if fit.success else Forecast(seen, fallback=True)
 
 
-def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> LossForecast:
+def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> Forecast:
     """Lower the last loss seen by a tenth of the rate of mean neural persistence (``paper_tda_only``).
 
     ``max(0.5, losses[-1] - |rate (n_checkpoints - n) 0.1|)`` with ``rate = (NP[-1] - NP[0]) / (n - 1)``: it only ever
@@ -108,10 +108,10 @@ def tda_only(losses: Vector, persistence: Vector, n_checkpoints: int) -> LossFor
     _check(losses)
     n = len(losses)
     rate = (persistence[-1] - persistence[0]) / (n - 1)
-    return LossForecast(float(max(FLOOR, losses[-1] - abs(rate * (n_checkpoints - n) * DAMPING))))
+    return Forecast(float(max(FLOOR, losses[-1] - abs(rate * (n_checkpoints - n) * DAMPING))))
 
 
-def last(losses: Vector) -> LossForecast:
+def last(losses: Vector) -> Forecast:
     """Return the mean of the last window of 3 checkpoints (``last``).
 
     Raises
@@ -120,17 +120,17 @@ def last(losses: Vector) -> LossForecast:
         If fewer than 3 checkpoints are given, or a loss is not finite.
     """
     _check(losses)
-    return LossForecast(float(np.mean(losses[-FEWEST:])))
+    return Forecast(float(np.mean(losses[-MIN_CHECKPOINTS:])))
 
 
-def blend(power_law: LossForecast, other: float) -> LossForecast:
+def blend(power_law: Forecast, other: float) -> Forecast:
     """Return 0.6 power law + 0.4 other: ``paper_combined`` and ``paper_combined_without_topology``."""
-    return LossForecast(SHARE * power_law.loss + (1 - SHARE) * other, power_law.fallback)
+    return Forecast(SHARE * power_law.loss + (1 - SHARE) * other, power_law.fallback)
 
 
 def forecasts(
     steps: Vector, losses: Vector, persistence: Vector | None, last_step: float, n_checkpoints: int
-) -> dict[str, LossForecast]:
+) -> dict[str, Forecast]:
     """Make every forecast there is from the checkpoints seen.
 
     Parameters
@@ -166,7 +166,7 @@ def predictions(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.
 
     ``published``: from the batch losses at the first ``max(3, int(n f))`` checkpoints, to the batch loss of the last.
     ``exact``: from the target to trust (validation loss, else the smoothed one) at the checkpoints up to the fraction f
-    of the steps, at least 3, to the final loss of METHODS 7: the validation loss at the end, or the mean of the last 2%
+    of the steps, at least 3, to the final loss: the validation loss at the end, or the mean of the last 2%
     of logged steps.
 
     Parameters
@@ -185,16 +185,16 @@ def predictions(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.
     rows: list[tuple[str, str, float, str, float, float, float, bool]] = []
     for trajectory in trajectories:
         if trajectory.run in complete and complete[trajectory.run] in (None, int(trajectory.steps[-1])):
-            mine = log.filter(run=trajectory.run)
+            run_log = log.filter(run=trajectory.run)
             for protocol in PROTOCOLS:
-                for fraction, name, found, final in _of_run(trajectory, mine, protocol):
+                for fraction, name, found, final in _of_run(trajectory, run_log, protocol):
                     error = abs(found.loss - final)
                     rows.append((trajectory.run, protocol, fraction, name, found.loss, final, error, found.fallback))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
-    """Return the final loss of METHODS 7, in nats; NaN if none is known.
+    """Return the final loss in nats; NaN if none is known.
 
     Parameters
     ----------
@@ -209,9 +209,7 @@ def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
     return float(final_losses(losses).mean()) if len(losses) else np.nan
 
 
-def _of_run(
-    trajectory: Trajectory, log: pl.DataFrame, protocol: str
-) -> Iterator[tuple[float, str, LossForecast, float]]:
+def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterator[tuple[float, str, Forecast, float]]:
     """Forecast one run under one protocol: fraction, forecaster, forecast, final loss."""
     published = protocol == "published"
     if not trajectory.targets or (published and "batch_loss" not in trajectory.targets):
@@ -221,7 +219,7 @@ def _of_run(
     losses = trajectory.targets["batch_loss" if published else trusted]
     final = float(losses[-1]) if published else final_loss(trajectory, log)
     known = np.isfinite(losses)
-    if not np.isfinite(final) or int(known.sum()) <= FEWEST:
+    if not np.isfinite(final) or int(known.sum()) <= MIN_CHECKPOINTS:
         return
     steps, losses = trajectory.steps[known].astype(np.float64), losses[known]
     # as published where that was released; measured first where exact values are asked for
@@ -233,7 +231,7 @@ def _of_run(
             if published
             else int((steps <= fraction * trajectory.steps[-1] + ROUNDING).sum())
         )
-        n = max(FEWEST, n)
+        n = max(MIN_CHECKPOINTS, n)
         seen = None if persistence is None else persistence[:n]
         made = forecasts(steps[:n], losses[:n], seen, float(trajectory.steps[-1]), len(steps))
         for name, found in made.items():
@@ -241,7 +239,9 @@ def _of_run(
 
 
 def _check(losses: Vector) -> None:
-    if len(losses) < FEWEST:
-        raise ToposcopeError(f"a forecast needs at least {FEWEST} checkpoints with a loss; there are {len(losses)}")
+    if len(losses) < MIN_CHECKPOINTS:
+        raise ToposcopeError(
+            f"a forecast needs at least {MIN_CHECKPOINTS} checkpoints with a loss; there are {len(losses)}"
+        )
     if not np.isfinite(losses).all():
         raise ToposcopeError("a forecast needs finite losses; leave out the checkpoints that have none")

@@ -8,7 +8,7 @@ import polars as pl
 
 from toposcope.analysis.ranks import two_sided
 from toposcope.analysis.trajectories import STATES, Trajectory
-from toposcope.experiments.published_study.findings import BATCH_LOSS, Findings, feature_of
+from toposcope.experiments.published_study.findings import BATCH_LOSS, StudyTables, feature_of
 from toposcope.probes.feature import NETWORK
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.published import SPECTRAL_QUANTITIES, STEP, Published
@@ -72,7 +72,7 @@ def reproduction(
     """
     if published is None:
         return pl.DataFrame(schema=SCHEMA)
-    findings = Findings(association, scaling, {t.run: t for t in trajectories}, subject=published.subject)
+    findings = StudyTables(association, scaling, {t.run: t for t in trajectories}, subject=published.subject)
     trained = set(runs.filter(kind="family").get_column("run"))
     here = f"retrained here{f' on {corpus}' if corpus else ''}, not the published checkpoints"
     origin = dict.fromkeys(trained & set(findings.trajectories), here)
@@ -92,7 +92,7 @@ Row = tuple[str, str, str, float, float, float, str]
 
 
 def _final_losses(
-    published: Published, findings: Findings, predictions: pl.DataFrame, origin: dict[str, str]
+    published: Published, findings: StudyTables, predictions: pl.DataFrame, origin: dict[str, str]
 ) -> Iterator[Row]:
     for run, value in published.final_loss.items():
         final = {protocol: _final(predictions, run, protocol) for protocol in ("published", "exact")}
@@ -106,7 +106,7 @@ def _final(predictions: pl.DataFrame, run: str, protocol: str) -> float:
     return float(rows.item(0, "final")) if len(rows) else np.nan
 
 
-def _correlations(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+def _correlations(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
     for quantity, values in published.correlations.items():
         for run, value in values.items():
             ours = findings.associated(run, quantity, published=True)
@@ -121,7 +121,7 @@ def _correlations(published: Published, findings: Findings, origin: dict[str, st
                 yield _row("correlation", f"{quantity} {bound}", run, value_of_bound, *both, origin.get(run, ""), *why)
 
 
-def _given_step(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+def _given_step(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
     for quantity, values in published.given_step.items():
         for run, value in values.items():
             both = [findings.associated(run, quantity, published=flag) for flag in (True, False)]
@@ -130,8 +130,8 @@ def _given_step(published: Published, findings: Findings, origin: dict[str, str]
             yield _row("correlation", f"{quantity} given step", run, value, ours, exact, origin.get(run, ""), why)
 
 
-def _ways(findings: Findings, run: str, quantity: str) -> str:
-    """Tell what is done differently as published and exactly."""
+def _ways(findings: StudyTables, run: str, quantity: str) -> str:
+    """Describe how the published procedure and the exact one differ."""
     if findings.subject == STATES:
         return _ways_of_states(findings, run, quantity)
     target = _TARGETS.get(findings.target(run))
@@ -151,8 +151,8 @@ def _ways(findings: Findings, run: str, quantity: str) -> str:
     return f"published: {', '.join(published)}; exact: {', '.join(exact)}" if published else ""
 
 
-def _ways_of_states(findings: Findings, run: str, quantity: str) -> str:
-    """Tell which points and which loss are taken as published and exactly, where that differs."""
+def _ways_of_states(findings: StudyTables, run: str, quantity: str) -> str:
+    """Describe which points and which loss are taken as published and exactly, where that differs."""
     told = {}
     for way, published in (("published", True), ("exact", False)):
         target = findings.published_target(run) if published else findings.target(run)
@@ -171,7 +171,7 @@ def _ways_of_states(findings: Findings, run: str, quantity: str) -> str:
 
 
 def _points_of_states(options: Mapping[str, str], quantity: str) -> str:
-    """Tell what the points are that a quantity of hidden states is of."""
+    """Describe the points from which a quantity of hidden states is computed."""
     points = "texts" if options.get("points") == "texts" else "tokens"
     if quantity in SPECTRAL_QUANTITIES and quantity != "two_nn":
         return f"all {points}"
@@ -184,8 +184,8 @@ def _points_of_states(options: Mapping[str, str], quantity: str) -> str:
     return f"{drawn}, {projected} principal components" if projected != "0" else f"{drawn}, all components"
 
 
-def _again(findings: Findings, run: str, quantity: str) -> str:
-    """Tell what another random draw gives, where the released features are what is called published."""
+def _again(findings: StudyTables, run: str, quantity: str) -> str:
+    """Describe what another random draw gives, where the released features are what is called published."""
     if findings.subject == STATES:
         return ""  # where nothing was drawn, nothing can be drawn again
     released = findings.feature(run, quantity, published=True)
@@ -209,21 +209,21 @@ def n_rows(trajectory: Trajectory) -> int:
 
 def _prediction_errors(published: Published, predictions: pl.DataFrame, origin: dict[str, str]) -> Iterator[Row]:
     named = sorted(published.final_loss) or predictions.get_column("run").unique().to_list()
-    mine = predictions.filter(pl.col("run").is_in(named))
-    n = mine.get_column("run").n_unique()
+    of_study = predictions.filter(pl.col("run").is_in(named))
+    n = of_study.get_column("run").n_unique()
     counted = f"mean of {n} of {len(named)} runs" if n < len(named) else ""
     trained = next(iter(origin.values()), "")
     fractions: list[str] = []
     for forecaster, errors in published.prediction_errors.items():
         for fraction, value in errors.items():
             fractions = [*fractions, fraction] if fraction not in fractions else fractions
-            rows = mine.filter(pl.col("forecaster") == f"paper_{forecaster}", fraction=float(fraction))
+            rows = of_study.filter(pl.col("forecaster") == f"paper_{forecaster}", fraction=float(fraction))
             failed = int(rows.get_column("fallback").sum())
             fallback = f"{failed} fits failed; the last loss seen stands in, not the final one" if failed else ""
             both = _mean_error(rows, "published"), _mean_error(rows, "exact")
             yield _row("prediction error", f"{forecaster} {fraction}", "", value, *both, trained, counted, fallback)
     for fraction in fractions:
-        rows = mine.filter(pl.col("forecaster") == f"paper_{BLEND_OF_LOSSES}", fraction=float(fraction))
+        rows = of_study.filter(pl.col("forecaster") == f"paper_{BLEND_OF_LOSSES}", fraction=float(fraction))
         both = _mean_error(rows, "published"), _mean_error(rows, "exact")
         why = "not published: the blend with the last loss in place of topology"
         yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, *both, trained, counted, why)
@@ -234,7 +234,7 @@ def _mean_error(rows: pl.DataFrame, protocol: str) -> float:
     return float(errors.mean()) if len(errors) else np.nan
 
 
-def _phases(published: Published, phases: pl.DataFrame, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+def _phases(published: Published, phases: pl.DataFrame, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
     prefixes = {"largest_change": "largest_change", "diminishing_returns": "diminishing"}
     for quantity, prefix in prefixes.items():
         for run, value in getattr(published, quantity).items():
@@ -251,7 +251,7 @@ def _phases(published: Published, phases: pl.DataFrame, findings: Findings, orig
             yield _row("phases", quantity, run, float(value), both[0], both[1], origin.get(run, ""), why)
 
 
-def _scaling(published: Published, findings: Findings, origin: dict[str, str]) -> Iterator[Row]:
+def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
     trained = next(iter(origin.values()), "")
     for quantity, law in published.scaling.items():
         ours, exact = (findings.law(quantity, published=flag) for flag in (True, False))
@@ -283,7 +283,7 @@ def _student_p(law: dict[str, Any]) -> float:
     return float(two_sided(np.array([law["rho"]]), np.array([law["n"] - 2.0]))[0])
 
 
-def _traces(published: Published, findings: Findings) -> Iterator[Row]:
+def _traces(published: Published, findings: StudyTables) -> Iterator[Row]:
     for run, trace in published.traces.items():
         for quantity, values in trace.values.items():
             found = [_at(findings, run, quantity, trace.steps, published=flag) for flag in (True, False)]
@@ -294,7 +294,7 @@ def _traces(published: Published, findings: Findings) -> Iterator[Row]:
                 yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", why)
 
 
-def _at(findings: Findings, run: str, quantity: str, steps: Sequence[int], *, published: bool) -> list[float]:
+def _at(findings: StudyTables, run: str, quantity: str, steps: Sequence[int], *, published: bool) -> list[float]:
     """Return the values of a quantity at some steps of a run; NaN where it was not measured."""
     feature = findings.feature(run, quantity, published=published)
     if not feature:
@@ -321,7 +321,7 @@ def _row(
 
 
 def _same(published: float, ours: float) -> bool:
-    """Tell whether two numbers agree to the decimals that were published, at most 3."""
+    """Return whether two numbers agree to the decimals that were published, at most 3."""
     if not (np.isfinite(published) and np.isfinite(ours)):
         return False
     decimals = min(DECIMALS, len(f"{published!r}".partition(".")[2]))

@@ -11,13 +11,13 @@ from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.wording import joined
 from toposcope.experiments.published_study.case import (
     FALLS,
-    FEWEST_SIZES,
     LEVEL,
+    MIN_SIZES,
     SAME_AS_STEP,
     STANDS,
     UNKNOWN,
-    Case,
     Judgement,
+    StudyEvidence,
     signed,
     trend,
 )  # fmt: skip
@@ -25,13 +25,13 @@ from toposcope.experiments.published_study.findings import BATCH_LOSS
 from toposcope.study.published import Published
 from toposcope.typing import Vector
 
-FEWEST_RUNS = 15
-"""Runs a gain of prediction must hold over before topology is said to add to it (METHODS 9)."""
+MIN_RUNS = 15
+"""Runs a gain of prediction must hold over before topology is said to add to it."""
 GOOD_FIT = 0.95
 """R² from which a power law is said to describe final losses."""
 
 
-def improves(case: Case) -> Judgement:
+def improves(case: StudyEvidence) -> Judgement:
     """Judge whether topology improves the prediction of the final loss.
 
     Judged by the paired gain of the published blend over the same blend with the last loss in place of topology, on
@@ -62,7 +62,7 @@ def improves(case: Case) -> Judgement:
         why += f" Made as published, {'; '.join(f'at {f:.0%} {gain.text()}' for f, gain in pairs)}."
     if all(gain.topology.mean() <= 0 for gain in found) or _excluded(found):
         return Judgement(claim, FALLS, why)
-    if n < FEWEST_RUNS:
+    if n < MIN_RUNS:
         why += f" {n} runs are too few to tell; the least p they allow is {2 / 2**n:.2g}."
         return Judgement(claim, UNKNOWN, why)
     gained = all(gain.topology.mean() > 0 and gain.blend.mean() > 0 for gain in found)
@@ -76,17 +76,17 @@ def claimed_fractions(published: Published) -> list[float]:
 
 
 def _all_below(p: Sequence[float]) -> bool:
-    """Tell whether all of some p-values are below the level after Holm."""
+    """Return whether all of some p-values are below the level after Holm."""
     return all(q * (len(p) - i) < LEVEL for i, q in enumerate(sorted(p)))
 
 
 def _excluded(found: Sequence["Gain"]) -> bool:
-    """Tell whether a test finds a loss where a gain is claimed, .05 over all tests."""
+    """Return whether a test finds a loss where a gain is claimed, .05 over all tests."""
     tested = [gain for both in found for gain in (both.topology, both.blend)]
     return any(gain.mean() < 0 and sign_flip(gain) * len(tested) < LEVEL for gain in tested)
 
 
-def has_phases(case: Case) -> Judgement:
+def has_phases(case: StudyEvidence) -> Judgement:
     """Judge whether training has phases, which neural persistence shows.
 
     Does not stand unless the largest change falls within the published range in more than half of at least 3 sizes,
@@ -106,12 +106,12 @@ def has_phases(case: Case) -> Judgement:
         return Judgement(claim, UNKNOWN, "No published step of the largest change is declared to compare with.")
     if not limits:
         return Judgement(claim, UNKNOWN, "No run of which a largest change was published is in this study.")
-    if len(rows) < FEWEST_SIZES:
-        return Judgement(claim, UNKNOWN, f"The phases of {len(rows)} sizes are known; it takes {FEWEST_SIZES}.")
+    if len(rows) < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The phases of {len(rows)} sizes are known; it takes {MIN_SIZES}.")
     found = _share_of_training(case, {row["run"]: row["largest_change"] for row in rows})
     within = sum(min(limits) <= share <= max(limits) for share in found)
     late = {row["run"]: row["diminishing_returns"] for row in rows if row["diminishing_returns"] is not None}
-    if len(late) < FEWEST_SIZES:
+    if len(late) < MIN_SIZES:
         return Judgement(claim, UNKNOWN, f"Returns diminish by the published rule in {len(late)} sizes only.")
     rho, p = trend([case.sizes[run] for run in late], list(late.values()))
     runs = [row["run"] for row in rows]
@@ -130,7 +130,7 @@ def has_phases(case: Case) -> Judgement:
     return Judgement(claim, UNKNOWN if 2 * unsteady >= len(rows) or not p < LEVEL else STANDS, why)
 
 
-def scales(case: Case) -> Judgement:
+def scales(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total scales with the number of parameters.
 
     Does not stand if the exact H0 total does not rise with size; cannot be told if the exact permutation p is .05 or
@@ -139,8 +139,8 @@ def scales(case: Case) -> Judgement:
     stated = case.published.scaling.get("H0.total")
     claim = "H0 total scales with the number of parameters" + (f" (exponent {stated.exponent:+.3f})" if stated else "")
     law = case.law("H0.total", published=False)
-    if not law or law["n_sizes"] < FEWEST_SIZES:
-        return Judgement(claim, UNKNOWN, f"The exact H0 total of fewer than {FEWEST_SIZES} sizes is known.")
+    if not law or law["n_sizes"] < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The exact H0 total of fewer than {MIN_SIZES} sizes is known.")
     norm = case.scaling.filter(quantity=str(WEIGHT_NORM))
     norm_rho = float(norm.item(0, "rho")) if len(norm) else np.nan
     why = (
@@ -163,7 +163,7 @@ def scales(case: Case) -> Judgement:
     return Judgement(claim, SAME_AS_STEP if norm_rho >= law["rho"] else STANDS, why)
 
 
-def is_power_law(case: Case) -> Judgement:
+def is_power_law(case: StudyEvidence) -> Judgement:
     """Judge whether the final loss is a power law of the number of parameters.
 
     Does not stand if the exponent is not below 0 or R² is below .95; cannot be told if the exact permutation p is .05
@@ -171,8 +171,8 @@ def is_power_law(case: Case) -> Judgement:
     """
     claim = "The final loss is a power law of the number of parameters"
     law = case.law("loss", published=False)
-    if not law or law["n_sizes"] < FEWEST_SIZES:
-        return Judgement(claim, UNKNOWN, f"The final loss of fewer than {FEWEST_SIZES} sizes is known.")
+    if not law or law["n_sizes"] < MIN_SIZES:
+        return Judgement(claim, UNKNOWN, f"The final loss of fewer than {MIN_SIZES} sizes is known.")
     why = (
         f"The final {law['quantity'].replace('_', ' ')} goes as N^{signed(law['exponent'])} over {law['n_sizes']} "
         f"sizes, R² {law['r_squared']:.3f}, exact p {law['p_exact']:.2g}.{_steps_trained(case)}"
@@ -201,7 +201,7 @@ class Gain(NamedTuple):
         return ", ".join(f"{name} {self.errors[f'paper_{key}']:.4f}" for key, name in names.items())
 
 
-def _gains(case: Case, protocol: str, fraction: float) -> Gain:
+def _gains(case: StudyEvidence, protocol: str, fraction: float) -> Gain:
     names = ["paper_loss_only", "paper_combined", "paper_combined_without_topology"]
     rows = case.predictions.filter(
         pl.col("run").is_in(case.named), pl.col("forecaster").is_in(names), protocol=protocol, fraction=fraction
@@ -216,18 +216,18 @@ def _gains(case: Case, protocol: str, fraction: float) -> Gain:
     return Gain(table[:, 2] - table[:, 1], table[:, 0] - table[:, 1], errors)
 
 
-def _phase_row(case: Case, run: str) -> dict[str, Any]:
+def _phase_row(case: StudyEvidence, run: str) -> dict[str, Any]:
     feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
     rows = case.phases.filter(run=run, feature=str(feature or ""))
     return rows.row(0, named=True) if len(rows) else {}
 
 
-def _change_points(case: Case, run: str) -> pl.DataFrame:
+def _change_points(case: StudyEvidence, run: str) -> pl.DataFrame:
     feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
     return case.change_points.filter(run=run, feature=str(feature or ""))
 
 
-def _share_of_training(case: Case, steps: Mapping[str, int | None]) -> list[float]:
+def _share_of_training(case: StudyEvidence, steps: Mapping[str, int | None]) -> list[float]:
     """Return steps as a share of the last one of their run."""
     ends = {run: float(case.trajectories[run].steps[-1]) for run in steps if run in case.trajectories}
     return [step / ends[run] for run, step in steps.items() if step is not None and ends.get(run)]
@@ -242,8 +242,8 @@ def _improvement(published: Published, fraction: float) -> float:
     return 0.0 if not alone or blend is None else 1 - blend / alone
 
 
-def _steps_trained(case: Case) -> str:
-    """Tell for how many steps the runs with a loss were trained, where they differ or not."""
+def _steps_trained(case: StudyEvidence) -> str:
+    """Describe for how many steps the runs with a loss were trained, where they differ or not."""
     last = [int(t.steps[-1]) for t in case.trajectories.values() if t.targets and len(t.steps)]
     if not last:
         return ""

@@ -27,13 +27,13 @@ from toposcope.report.material import Material
 from toposcope.study.kinds import feature_named
 from toposcope.typing import Vector
 
-MOST_PANELS = 3
+MAX_PANELS = 3
 THREE = "warm-up, entropy-seeking, compression-seeking"
 DIAGRAMS = ((f"H0.total{PER_SCALE}", "H0.total"), (f"H1.total{PER_SCALE}", "H1.total"), ("H1.entropy",))
 """The first known of each is drawn: published features have no scale to be divided by."""
 CLOUD = r" [^ ]+( / scale)?$"
 """What follows the cloud in the name of a feature."""
-WIDE = 66
+MAX_TITLE_LETTERS = 66
 """Letters in a line of a title."""
 SHADES = (COLOURS[4], COLOURS[5], COLOURS[3])
 
@@ -48,7 +48,7 @@ def representation_phases(material: Material) -> Chart | None:
     found = [t for t in material.trajectories if t.run in runs]
     if not found:
         return None
-    shown, left_out = choose_runs(found, material.runs, MOST_PANELS)
+    shown, left_out = choose_runs(found, material.runs, MAX_PANELS)
     figure = new_figure(3.5 * len(shown) + 0.5)
     panels = figure.subplots(2 * len(shown), 1, sharex=True)
     training = TrainingAxis(shown, material.findings, logarithmic=True)
@@ -64,18 +64,19 @@ def representation_phases(material: Material) -> Chart | None:
     handles, labels = panels[1].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    told = told_of_phases(spectral, rows.filter(kind="diagram"))
+    summary = describe_phases(spectral, rows.filter(kind="diagram"))
     return Chart(
         "representation_phases",
-        f"{told} Upper panels: the rank, its turns (lines) and their 95% intervals (shaded); numbers name the phases. "
+        f"{summary} Upper panels: the rank, its turns (lines) and their 95% intervals (shaded), with numbered phases. "
         "Lower panels: statistics of the diagrams, each from its lowest to its highest value, with their own turns "
         f"(hollow marks); totals are divided by the cloud's radius where that is known.{left_out}",
-        f"A rank of hidden states and statistics of their diagrams against training step, two panels a run. {told}",
+        "A rank of hidden states and statistics of their diagrams against training step, two panels per run. "
+        f"{summary}",
         figure,
     )
 
 
-def told_of_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
+def describe_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
     """Say in how many runs the three phases are found, and whether diagrams turn there more often than by chance.
 
     Parameters
@@ -94,8 +95,8 @@ def told_of_phases(spectral: pl.DataFrame, diagrams: pl.DataFrame) -> str:
     others = spectral.filter(pl.col("phases") != THREE)
     if len(others):
         by_phases = others.group_by("phases", maintain_order=True).agg("run")
-        told = [f"{', '.join(runs)}: {phases or 'no turn'}" for phases, runs in by_phases.iter_rows()]
-        found += f" ({'; '.join(told)})" if len(told) <= MOST_PANELS else ""
+        summary = [f"{', '.join(runs)}: {phases or 'no turn'}" for phases, runs in by_phases.iter_rows()]
+        found += f" ({'; '.join(summary)})" if len(summary) <= MAX_PANELS else ""
     asked = diagrams.filter(pl.col("follows").is_not_null())
     if not len(asked):
         return f"{found}; whether the diagrams turn with the rank cannot be asked."
@@ -139,8 +140,8 @@ def _spectrum(axes: Axes, trajectory: Trajectory, row: dict[str, Any]) -> None:
         if names:
             middle = np.expm1((np.log1p(low) + np.log1p(high)) / 2)
             axes.text(middle, 0.97, str(i), transform=axes.get_xaxis_transform(), ha="center", va="top")
-    told = ", ".join(f"{i}\u00a0{name}" for i, name in enumerate(names, start=1)) or "no turn"
-    title = textwrap.fill(f"{trajectory.run}: {told}", WIDE, break_on_hyphens=False)
+    summary = ", ".join(f"{i}\u00a0{name}" for i, name in enumerate(names, start=1)) or "no turn"
+    title = textwrap.fill(f"{trajectory.run}: {summary}", MAX_TITLE_LETTERS, break_on_hyphens=False)
     axes.set_title(title, loc="left")
     axes.set_ylabel({"rankme": "RankMe", "effective_rank": "effective rank"}.get(feature.statistic, feature.statistic))
     axes.margins(y=0.2)

@@ -1,4 +1,4 @@
-"""Phases of what a model represents (Li et al. 2025): found in the spectra, looked for in the diagrams (METHODS 8)."""
+"""Phases of what a model represents (Li et al. 2025): found in the spectra, looked for in the diagrams."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toposcope.analysis.change_points import change_points
 from toposcope.analysis.trajectories import STATES, Trajectory
 from toposcope.analysis.wording import joined
-from toposcope.experiments.representation_phases.turns import MOST, Turn, Turns, find_turns
+from toposcope.experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, find_turns
 from toposcope.probes.feature import NETWORK
 from toposcope.seeds import derive_seed
 from toposcope.study.kinds import PUBLISHED
@@ -25,17 +25,17 @@ DECAYS = ("eigenspectrum_decay", "eigenspectrum_decay_alpha")
 DIAGRAMS = ("H0.total", "H0.mean", "H0.entropy", "H1.total", "H1.count", "H1.entropy", "H1.max")
 SCALE_FREE = ("H0.total", "H1.total")
 PER_SCALE = " / scale"
-"""Ending of a feature divided by the square root of the total variance (METHODS 6, item 7)."""
+"""Ending of a feature divided by the square root of the total variance."""
 PLACEMENTS = 1000
 
 _ORDINALS = ("first", "second", "third")
-_EACH = range(1, MOST + 1)
+_EACH = range(1, MAX_TURNS + 1)
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **{"run": pl.String, "feature": pl.String, "kind": pl.String, "n": pl.Int64, "n_turns": pl.Int64},
     "directions": pl.String,
     **{f"turn_{i}{bound}": pl.Int64 for i in _EACH for bound in ("", "_low", "_high")},
     **{f"p_{i}": pl.Float64 for i in _EACH},
-    **{f"change_{i}": pl.Float64 for i in range(1, MOST + 2)},
+    **{f"change_{i}": pl.Float64 for i in range(1, MAX_TURNS + 2)},
     "phases": pl.String,
     **{f"change_point_{i}": pl.Boolean for i in _EACH},
     **{"follows": pl.String, "chance": pl.Float64},
@@ -65,7 +65,7 @@ def representation_phases(found: Sequence[Trajectory]) -> pl.DataFrame:
           most one, at most two (`toposcope.experiments.representation_phases.turns.find_turns`);
         - ``change_1`` to ``change_4``: relative change of the fit over each stretch;
         - ``phases``: of spectral rows with a turn, the names in order; else empty;
-        - ``change_point_1`` to ``3``: whether the interval of a change point (METHODS 8), over the order of the
+        - ``change_point_1`` to ``3``: whether the interval of a change point, over the order of the
           checkpoints, holds the turn;
         - ``follows``: of diagram rows, which turns of the label's rank have a turn here whose interval overlaps theirs:
           ``both``, ``all`` (of three), ``first``, ``second``, ..., ``none``; null where the rank has no turn or the

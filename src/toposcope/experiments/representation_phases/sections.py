@@ -36,13 +36,13 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         number_of("by chance", "chance", p_value),
     ]
     found = table("representation-phases", "Turns of spectra and of diagrams", specs, rows)
-    told = say(
+    note = say(
         "A turn is where a trajectory stops falling and rises, or the reverse, told from noise about a trend with "
         "fewer turns; steps with 95% intervals. A rank that falls, rises and falls again goes through the three phases "
         "of Li et al. 2025. “By chance”: the share of turns placed at random that meet as many turns. All: ",
         csv("representation_phases"), ".",
     )  # fmt: skip
-    return (*pictures, told if found else None, folded(found, "Turns of spectra and of diagrams"))
+    return (*pictures, note if found else None, folded(found, "Turns of spectra and of diagrams"))
 
 
 def _named(feature: str) -> str:

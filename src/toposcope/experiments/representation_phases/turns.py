@@ -1,4 +1,4 @@
-"""Turns of a trajectory: where it stops falling and rises, or the reverse, told from noise about fewer turns."""
+"""Turning points of a trajectory: where it stops falling and rises, or the reverse, tested against noise."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,9 +11,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-MOST = 3
+MAX_TURNS = 3
 """Turns looked for: one beyond those of three phases, so that a further one is not passed over in silence."""
-FEWEST = 10
+MIN_CHECKPOINTS = 10
 """Checkpoints; fewer tell no turn from noise."""
 LEVEL = 0.05
 DRAWS = 399
@@ -25,8 +25,8 @@ SMOOTHEST = 0.5
 CORRELATIONS = np.arange(7) / 10
 """Of neighbouring checkpoints, equally likely before the residuals are looked at."""
 CORRELATION_DRAWS = 200
-ALIKE = 0.05
-"""Width within which two autocorrelations of residuals are alike."""
+CORRELATION_TOLERANCE = 0.05
+"""Autocorrelations of residuals that differ by less than this are treated as equal."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def find_turns(values: Vector, seed: int) -> Turns | None:
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())
         raise ToposcopeError(f"turns: {count} of {len(values)} values are not finite; leave them out")
-    if len(values) < FEWEST or not np.ptp(values) > 0:
+    if len(values) < MIN_CHECKPOINTS or not np.ptp(values) > 0:
         return None
     peak = np.abs(values).max()  # so that neither the range nor a square overflows
     middle, extent = (values / peak).mean(), np.ptp(values / peak)
@@ -118,13 +118,13 @@ def _cut(y: Vector, seed: int) -> Turns:
     """Find the turns of a trajectory of range 1."""
     from toposcope.kernels.alternating import alternating_errors  # Numba takes a moment to import
 
-    errors = alternating_errors(y[None], MOST + 1)[0]
+    errors = alternating_errors(y[None], MAX_TURNS + 1)[0]
     loudness = _loudness(y)
     noise = _noise(y, errors, seed) * loudness
     rough = _roughness(noise, loudness)
     size = max(_roughness(y[None], loudness)[0], FLOOR**2)
     p = _p(errors.min(axis=0) / size, noise, rough)
-    count = next((k for k in range(MOST) if p[k] >= LEVEL), MOST)
+    count = next((k for k in range(MAX_TURNS) if p[k] >= LEVEL), MAX_TURNS)
     fitted = _fit(y, count, errors)
     turns = _with_intervals(fitted, fitted.curve + np.sqrt(size / np.median(rough)) * noise[:RESAMPLED])
     levels = np.array([fitted.curve[0], *(fitted.curve[turn.place] for turn in turns), fitted.curve[-1]])
@@ -164,13 +164,13 @@ def _p(errors: Vector, noise: Matrix, rough: Vector) -> tuple[float, ...]:
     from toposcope.kernels.alternating import alternating_errors
 
     # a stretch that was given rises, whatever noise would rather have
-    null = alternating_errors(noise, MOST + 1)[:, 1] / rough[:, None]
+    null = alternating_errors(noise, MAX_TURNS + 1)[:, 1] / rough[:, None]
     gains = null[:, :1] - null[:, 1:]
     usual = np.median(gains, axis=0)
     shares = []
-    for k in range(MOST):
-        own = ((errors[k] - errors[k + 1 :]) / usual[: MOST - k]).max()
-        largest = (gains[:, : MOST - k] / usual[: MOST - k]).max(axis=1)
+    for k in range(MAX_TURNS):
+        own = ((errors[k] - errors[k + 1 :]) / usual[: MAX_TURNS - k]).max()
+        largest = (gains[:, : MAX_TURNS - k] / usual[: MAX_TURNS - k]).max(axis=1)
         shares.append(float((1 + (largest >= own).sum()) / (1 + len(largest))))
     return tuple(shares)
 
@@ -178,7 +178,9 @@ def _p(errors: Vector, noise: Matrix, rough: Vector) -> tuple[float, ...]:
 def _noise(y: Vector, errors: Matrix, seed: int) -> Matrix:
     """Return evenly loud noise correlated as that of a trajectory, of variance 1, shape (DRAWS, n)."""
     rng = np.random.default_rng(seed)
-    likely = np.exp(-0.5 * ((_autocorrelations(len(y)) - _autocorrelation(y, errors)) / ALIKE) ** 2).mean(axis=1)
+    likely = np.exp(
+        -0.5 * ((_autocorrelations(len(y)) - _autocorrelation(y, errors)) / CORRELATION_TOLERANCE) ** 2
+    ).mean(axis=1)
     likely += np.finfo(float).tiny  # all are equally unlike where the residuals are none
     correlations = rng.choice(CORRELATIONS, size=DRAWS, p=likely / likely.sum())
     return _drifting(rng, correlations, len(y))
@@ -199,12 +201,12 @@ def _autocorrelations(n: int) -> Matrix:
 
     rng = np.random.default_rng(derive_seed(n, "autocorrelations"))
     noise = _drifting(rng, np.repeat(CORRELATIONS, CORRELATION_DRAWS), n)
-    found = [_autocorrelation(y, e) for y, e in zip(noise, alternating_errors(noise, MOST + 1), strict=True)]
+    found = [_autocorrelation(y, e) for y, e in zip(noise, alternating_errors(noise, MAX_TURNS + 1), strict=True)]
     return np.array(found).reshape(len(CORRELATIONS), CORRELATION_DRAWS)
 
 
 def _autocorrelation(y: Vector, errors: Matrix) -> float:
-    left = y - _fit(y, MOST, errors).curve
+    left = y - _fit(y, MAX_TURNS, errors).curve
     square = float(left @ left)
     return float(left[1:] @ left[:-1]) / square if square > 0 else 0.0
 

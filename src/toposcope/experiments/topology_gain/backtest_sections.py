@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from toposcope.experiments.topology_gain.gain import TopologyChance, topology_chance
+from toposcope.experiments.topology_gain.gain import TopologyGain, topology_gain
 from toposcope.report.backtest import BacktestMaterial
 from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.section import ReportSection
@@ -31,51 +31,51 @@ PLACEBOS: tuple[Spec, ...] = (
 )
 
 
-def _chance(material: BacktestMaterial) -> TopologyChance | None:
+def _gain(material: BacktestMaterial) -> TopologyGain | None:
     """Return what topology adds, if the runs are those of a study with measured checkpoints."""
     study = material.study
     if study is None:
         return None
     return material.once(
-        "topology_gain", lambda: topology_chance(study, workers=material.workers, progress=material.progress)
+        "topology_gain", lambda: topology_gain(study, workers=material.workers, progress=material.progress)
     )
 
 
 def _errors(material: BacktestMaterial) -> pl.DataFrame:
-    chance = _chance(material)
-    return chance.errors if chance else pl.DataFrame()
+    gain = _gain(material)
+    return gain.errors if gain else pl.DataFrame()
 
 
 def _placebos(material: BacktestMaterial) -> pl.DataFrame:
-    chance = _chance(material)
-    return chance.placebos if chance else pl.DataFrame()
+    gain = _gain(material)
+    return gain.placebos if gain else pl.DataFrame()
 
 
 def _summary(material: BacktestMaterial) -> list[str]:
-    chance = _chance(material)
-    return [chance.verdict()] if chance else []
+    gain = _gain(material)
+    return [gain.verdict()] if gain else []
 
 
 def _notes(material: BacktestMaterial) -> Sequence[str]:
-    chance = _chance(material)
-    return chance.notes if chance else ()
+    gain = _gain(material)
+    return gain.notes if gain else ()
 
 
 def _blocks(material: BacktestMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
-    chance = _chance(material)
-    if chance is None:
+    gain = _gain(material)
+    if gain is None:
         return ()
     return (
-        say(f"{chance.verdict()} ", csv("topology"), ", ", csv("topology_placebos"), "."),
-        table("topology", "Errors with topology and without", ERRORS, chance.errors.to_dicts()),
-        table("topology_placebos", "Placebos in its place", PLACEBOS, chance.placebos.to_dicts()),
-        *(say(note, note=True) for note in chance.notes),
+        say(f"{gain.verdict()} ", csv("topology"), ", ", csv("topology_placebos"), "."),
+        table("topology", "Errors with topology and without", ERRORS, gain.errors.to_dicts()),
+        table("topology_placebos", "Placebos in place of topology", PLACEBOS, gain.placebos.to_dicts()),
+        *(say(note, note=True) for note in gain.notes),
     )
 
 
 SECTION = ReportSection[BacktestMaterial](
     anchor="topology",
-    title="Topology's chance",
+    title="What topology adds to forecasts",
     position=40,
     tables={"topology": _errors, "topology_placebos": _placebos},
     blocks=_blocks,

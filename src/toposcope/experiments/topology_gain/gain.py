@@ -1,8 +1,8 @@
-"""Whether topology foretells more of the final loss than the loss so far, the laws and the norms do (METHODS 7 and 9).
+"""Whether topology improves forecasts of the final loss beyond the loss so far, the laws and the norms.
 
-Every configuration (size, peak rate, schedule) is left out with all its seeds; a stack learns from the others and
-foretells it: from the laws alone, with norms, with topology. Topology has hundreds of columns, and is reduced by a rule
-fixed beforehand, within the runs that are learned from. Placebos go through the same.
+See docs/experiments/topology-gain.md. Every configuration (size, peak rate, schedule) is left out with all its seeds; a
+stack learns from the others and predicts it: from the laws alone, with norms, with topology. Topology has hundreds of
+columns, which are reduced by a rule fixed beforehand, within the training runs. Placebos are treated in the same way.
 """
 
 import os
@@ -30,16 +30,16 @@ from toposcope.typing import Indices, Matrix, Vector
 
 PLAIN, NORMS, TOPOLOGY, BOTH = "stack", "stack + norms", "stack + topology", "stack + norms + topology"
 TESTED = (TOPOLOGY, BOTH)
-"""Against `NORMS`; p is adjusted over these at all fractions."""
+"""Tested against `NORMS`; p is adjusted over these at all fractions."""
 RANDOM, OTHERS, OTHERS_OF_SIZE = "random numbers", "another run's", "another run's, of its size"
 PLACEBOS = (RANDOM, OTHERS, OTHERS_OF_SIZE)
-DRAWS = 9
-"""Of each placebo."""
-FEWEST_GROUPS = 15
-"""Left out in turn, for a verdict (METHODS 9)."""
-MOST_COMPONENTS = 5
-RUNS_A_COMPONENT = 5
-"""Runs learned from that a component needs."""
+N_DRAWS = 9
+"""Draws of each placebo."""
+MIN_GROUPS = 15
+"""A verdict needs at least this many groups to leave out."""
+MAX_COMPONENTS = 5
+MIN_RUNS_PER_COMPONENT = 5
+"""Each principal component needs at least this many training runs."""
 
 FORETOLD = {
     "run": pl.String,
@@ -62,8 +62,8 @@ GAINS = {
 
 
 @dataclass(frozen=True, eq=False)
-class TopologyChance:
-    """What was found.
+class TopologyGain:
+    """Errors of the forecasts with and without topology.
 
     Attributes
     ----------
@@ -74,14 +74,14 @@ class TopologyChance:
         stacks with topology at all fractions; null for the rest). Forecasters are the laws and the four stacks.
     placebos : polars.DataFrame
         ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
-        ``n_as_good`` (draws that gain at least what topology gains there). In place of topology beside the norms stand
-        as many random numbers, the topology of another run, or that of another run of the same size.
+        ``n_as_good`` (draws that gain at least as much as topology). A placebo replaces topology by as many random
+        numbers, the topology of another run, or that of another run of the same size.
     foretold : polars.DataFrame
         ``run, family, group, fraction, forecaster, foretold, final``.
     n_groups : int
-        Configurations that there are, whether or not they can be foretold.
+        Number of configurations, whether or not they can be predicted.
     notes : tuple of str
-        What was left out, a sentence each.
+        What was left out, one sentence each.
     """
 
     errors: pl.DataFrame
@@ -91,62 +91,63 @@ class TopologyChance:
     notes: tuple[str, ...]
 
     def verdict(self) -> str:
-        """Say whether topology adds.
+        """State whether topology improves the forecasts.
 
-        It adds if the stack with norms and topology errs less than that with norms alone over at least 15 groups, with
-        an adjusted p below .05, at any fraction; and that is topology's own if no placebo gains as much.
+        It does if the error of the stack with norms and topology is lower than that of the stack with norms alone over
+        at least 15 groups, with an adjusted p below .05, at any fraction, and no placebo gains as much.
         """
         rows = self.errors.filter(forecaster=BOTH).to_dicts()
         most = max((row["n_groups"] for row in rows), default=self.n_groups)
-        enough = [row for row in rows if row["n_groups"] >= FEWEST_GROUPS]
+        enough = [row for row in rows if row["n_groups"] >= MIN_GROUPS]
         if not enough:
-            few = f"{most} group{'s'[: most != 1]} to leave out; {FEWEST_GROUPS} are needed"
-            return f"Whether topology adds cannot be told: only {few}."
+            few = f"{most} group{'s'[: most != 1]} to leave out; {MIN_GROUPS} are needed"
+            return f"Cannot decide whether topology improves forecasts: only {few}."
         shown = [row for row in enough if row["p_adjusted"] < LEVEL]
         gains = [row for row in shown if row["skill"] > 0]
         if gains:
             return self._gain(gains, most)
         least, highest = (f"{100 * end(row['skill'] for row in enough):+.0f}%" for end in (min, max))
-        told = f"over {most} groups its skill beside the norms is {least} to {highest}, by fraction"
+        skill = f"over {most} groups the skill of topology beside the norms is {least} to {highest}, by fraction"
         if shown:
-            return f"No gain: {told}; topology makes the forecast worse at {_at(shown)}."
-        return f"No gain: {told}; the least p, adjusted, is {min(row['p_adjusted'] for row in enough):.2g}."
+            return f"No gain: {skill}; topology makes the forecast worse at {_at(shown)}."
+        return f"No gain: {skill}; the lowest adjusted p is {min(row['p_adjusted'] for row in enough):.2g}."
 
     def _gain(self, gains: Sequence[Mapping[str, float]], n_groups: int) -> str:
-        told = ", ".join(
-            f"at {row['fraction']:.0%} it errs {row['skill']:.0%} less (p {row['p_adjusted']:.2g})" for row in gains
+        by_fraction = ", ".join(
+            f"at {row['fraction']:.0%} the error is {row['skill']:.0%} lower (p {row['p_adjusted']:.2g})"
+            for row in gains
         )
-        words = f"beside the norms, over {n_groups} groups, {told}"
+        words = f"beside the norms, over {n_groups} groups, {by_fraction}"
         matched = set(self.placebos.filter(pl.col("n_as_good") > 0)["fraction"])
         own = [row for row in gains if row["fraction"] not in matched]
         if not own:
-            return f"A gain, but not topology's own: {words}; a placebo gains as much."
-        only = "" if len(own) == len(gains) else f"; elsewhere than at {_at(own)} a placebo gains as much"
+            return f"A gain, but not due to topology: {words}; a placebo gains as much."
+        only = "" if len(own) == len(gains) else f"; except at {_at(own)}, a placebo gains as much"
         without = self.errors.filter(~pl.col("forecaster").is_in(TESTED)).group_by("fraction").agg(pl.col("mae").min())
         best = dict(without.iter_rows())
         lost = (
             ""
             if any(row["mae"] < best[row["fraction"]] for row in own)
-            else ("; but a forecaster without topology errs less still")
+            else "; but a forecaster without topology has a lower error still"
         )
-        return f"Topology adds: {words}{only}{lost}."
+        return f"Topology improves the forecasts: {words}{only}{lost}."
 
 
 def _at(rows: Sequence[Mapping[str, float]]) -> str:
     return ", ".join(f"{row['fraction']:.0%}" for row in rows)
 
 
-def topology_chance(study: Study, *, workers: int | None = None, progress: Progress = silent) -> TopologyChance:
-    """Ask of a study what topology foretells.
+def topology_gain(study: Study, *, workers: int | None = None, progress: Progress = silent) -> TopologyGain:
+    """Measure how much topology improves the forecasts of a study.
 
     Parameters
     ----------
     study : Study
-        Its complete runs of the largest family are asked.
+        Its complete runs of the largest family are used.
     workers : int, optional
-        Processes; as many as there are processors, if left out. The result does not depend on it.
+        Number of processes (default: the number of processors). The result does not depend on it.
     progress : callable
-        Told of ``topology's chance``, in fractions.
+        Called with ``topology gain`` and the number of fractions done.
 
     Raises
     ------
@@ -156,47 +157,47 @@ def topology_chance(study: Study, *, workers: int | None = None, progress: Progr
     from toposcope.logs import read_logs
 
     runs, remarks = complete_runs(read_logs(study.directory).logs)
-    return chance(runs, study_features(study), remarks, workers=workers, progress=progress)
+    return measure_gain(runs, study_features(study), remarks, workers=workers, progress=progress)
 
 
-def chance(
+def measure_gain(
     runs: Sequence[LoggedRun],
     blocks: Sequence[FeatureBlocks],
     remarks: Sequence[str] = (),
     *,
-    draws: int = DRAWS,
+    draws: int = N_DRAWS,
     workers: int | None = None,
     progress: Progress = silent,
-) -> TopologyChance:
-    """Ask of complete runs what topology foretells; see `topology_chance`.
+) -> TopologyGain:
+    """Measure how much topology improves the forecasts of complete runs; see `topology_gain`.
 
     Parameters
     ----------
     runs : list of LoggedRun
     blocks : list of FeatureBlocks
-        One a fraction. Runs without features are left out there.
+        One per fraction. Runs without features at a fraction are left out there.
     remarks : list of str
         Notes on what was left out before.
     draws : int
-        Of each placebo.
+        Draws of each placebo.
     workers, progress
-        See `topology_chance`.
+        See `topology_gain`.
     """
-    progress("topology's chance", 0, len(blocks))
-    parts: dict[int, Part] = {}
+    progress("topology gain", 0, len(blocks))
+    parts: dict[int, FractionResult] = {}
     count = max(1, min(workers or os.cpu_count() or 1, len(blocks)))
     with Workers(count, shared=(tuple(runs), tuple(blocks), draws)) as engine:
         for i, part in engine.run(_of_block, range(len(blocks))):
             if isinstance(part, TaskFailure):
-                raise ToposcopeError(f"topology's chance at {blocks[i].fraction:.0%}: {part.message}")
+                raise ToposcopeError(f"topology gain at {blocks[i].fraction:.0%}: {part.message}")
             parts[i] = part
-            progress("topology's chance", len(parts), len(blocks))
-    return judged([parts[i] for i in range(len(blocks))], remarks)
+            progress("topology gain", len(parts), len(blocks))
+    return compare_with_norms([parts[i] for i in range(len(blocks))], remarks)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """What was found at one fraction."""
+class FractionResult:
+    """Forecasts and placebos at one fraction."""
 
     foretold: pl.DataFrame
     placebos: pl.DataFrame
@@ -204,13 +205,13 @@ class Part:
     notes: tuple[str, ...]
 
 
-def _of_block(i: int) -> Part:
+def _of_block(i: int) -> FractionResult:
     runs, blocks, draws = shared()
     return of_fraction(left_out(runs, blocks[i]), blocks[i], draws)
 
 
-def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:
-    """Foretell every group that is left out, with norms, topology, both, neither, and placebos.
+def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionResult:
+    """Predict every held-out group with norms, topology, both, neither, and placebos.
 
     Parameters
     ----------
@@ -231,9 +232,9 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:
     rows: list[tuple[object, ...]] = []
     errors: dict[str, list[float]] = {NORMS: [], BOTH: []}
     for fold in folds:
-        told = {name: np.array([laws[name] for laws in fold.laws]) for name in names if fold.laws and fold.laws[0]}
-        told |= {name: foretell(fold, *of_set) for name, of_set in tables.items()}
-        for name, values in told.items():
+        predicted = {name: np.array([laws[name] for laws in fold.laws]) for name in names if fold.laws and fold.laws[0]}
+        predicted |= {name: predict_fold(fold, *of_set) for name, of_set in tables.items()}
+        for name, values in predicted.items():
             if name in errors:
                 errors[name] += np.abs(values - fold.final).tolist()
             for place, value, final in zip(fold.left, values, fold.final, strict=True):
@@ -247,17 +248,17 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> Part:
             as_good = int((skill >= 1 - found / reference).sum())
             gains.append((block.fraction, placebo, draws, skill.mean(), skill.min(), skill.max(), as_good))
     notes = (*block.notes, *groups.notes)
-    return Part(foretold, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
+    return FractionResult(foretold, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
 
 
-def foretell(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
+def predict_fold(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
     """Return the final losses of the runs of a fold that are left out, shape (m,).
 
     Parameters
     ----------
     fold : Fold
     norms, topology : ndarray, shape (n_runs, p) and (n_runs, q)
-        Of all runs; of those left out nothing is learned. Topology is reduced.
+        Features of all runs; nothing is learned from the held-out ones. Topology is reduced.
     """
     further = np.hstack([norms, reduced(topology, fold.learned)])
     fit = fit_ridge(np.hstack([fold.rows, further[fold.learned]]), fold.target, fold.groups)
@@ -265,9 +266,9 @@ def foretell(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
 
 
 def reduced(table: Matrix, learned: Indices) -> Matrix:
-    """Return the first principal components of standardised columns, at most 5 and one for every 5 runs learned from.
+    """Return the first principal components of standardised columns, at most 5 and one for every 5 training runs.
 
-    Centres, scales and directions are of the runs learned from alone; no value counts as further out than 3 standard
+    Centres, scales and directions are computed from the training runs alone; values are clipped at 3 standard
     deviations.
 
     Parameters
@@ -280,7 +281,7 @@ def reduced(table: Matrix, learned: Indices) -> Matrix:
     centre, scale = known.mean(axis=0), known.std(axis=0)
     varies = scale > 1e-9 * (1 + np.abs(centre))
     z = np.clip((table[:, varies] - centre[varies]) / scale[varies], -MAX_DEVIATIONS, MAX_DEVIATIONS)
-    count = min(MOST_COMPONENTS, len(learned) // RUNS_A_COMPONENT, z.shape[1])
+    count = min(MAX_COMPONENTS, len(learned) // MIN_RUNS_PER_COMPONENT, z.shape[1])
     middle = z[learned].mean(axis=0)
     directions = np.linalg.svd(z[learned] - middle, full_matrices=False)[2][:count]
     components: Matrix = (z - middle) @ directions.T
@@ -298,19 +299,19 @@ def _placebo_error(folds: Sequence[Fold], block: FeatureBlocks, placebo: str, dr
         for members in _classes(sizes if placebo == OTHERS_OF_SIZE else dict.fromkeys(sizes, 0)):
             order = rng.permutation(members)
             table[order] = block.topology[np.roll(order, 1)]
-    return sum(float(np.abs(foretell(fold, block.norms, table) - fold.final).sum()) for fold in folds)
+    return sum(float(np.abs(predict_fold(fold, block.norms, table) - fold.final).sum()) for fold in folds)
 
 
 def _classes(kinds: Mapping[int, object]) -> list[list[int]]:
     """Return the places of each kind."""
-    found: dict[object, list[int]] = {}
+    places: dict[object, list[int]] = {}
     for place, kind in sorted(kinds.items()):
-        found.setdefault(kind, []).append(place)
-    return list(found.values())
+        places.setdefault(kind, []).append(place)
+    return list(places.values())
 
 
-def judged(parts: Sequence[Part], remarks: Sequence[str] = ()) -> TopologyChance:
-    """Set the forecasters of all fractions beside the stack with norms."""
+def compare_with_norms(parts: Sequence[FractionResult], remarks: Sequence[str] = ()) -> TopologyGain:
+    """Compare the forecasters of all fractions with the stack with norms."""
     foretold = pl.concat([pl.DataFrame(schema=FORETOLD), *(part.foretold for part in parts)])
     error = (pl.col("foretold") - pl.col("final")).abs()
     errors = foretold.group_by("fraction", "forecaster", maintain_order=True).agg(
@@ -329,7 +330,7 @@ def judged(parts: Sequence[Part], remarks: Sequence[str] = ()) -> TopologyChance
     notes = tuple(dict.fromkeys([*remarks, *(note for part in parts for note in part.notes)]))
     gains = pl.concat([pl.DataFrame(schema=GAINS), *(part.placebos for part in parts)])
     n_groups = max((part.n_groups for part in parts), default=0)
-    return TopologyChance(errors, gains, foretold, n_groups, notes)
+    return TopologyGain(errors, gains, foretold, n_groups, notes)
 
 
 def _wilcoxon(foretold: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Configurations left out in turn, and what the stack learns from the others."""
+"""Configurations held out in turn, and the data that the stack learns from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fold:
     learned : ndarray, shape (n,)
         Indices of the runs learned from, in the tables of features.
     rows : ndarray, shape (n, p)
-        What the stack sees of them by itself; each told without the runs of its own group.
+        The stack's own features of these runs, each computed without the runs of its group.
     target : ndarray, shape (n,)
         log(final / base).
     groups : tuple of str, length n
@@ -33,9 +33,9 @@ class Fold:
         Indices of the runs left out.
     left_rows : ndarray, shape (m, p)
     base, final : ndarray, shape (m,)
-        What `BASE` foretells of them, and how they ended.
+        The predictions of `BASE` for them, and their final losses.
     laws : tuple of dict, length m
-        What each law foretells.
+        The prediction of each law.
     """
 
     family: str
@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
     folds : tuple of Fold
         Empty if there are too few runs.
     n_groups : int
-        Configurations that there are, whether or not they can be foretold.
+        Number of configurations, whether or not they can be predicted.
     notes : tuple of str
         What was left out altogether, a sentence each.
     """

@@ -24,9 +24,9 @@ Reader = Callable[[str, int], Mapping[str, Layers]]
 FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7)
 ROUNDING = 1e-6
 """Steps; a fraction of a whole number of steps may fall just short of it."""
-FEWEST = 2
+MIN_CHECKPOINTS = 2
 """Checkpoints a slope needs."""
-SAME = 1e-12
+TOLERANCE = 1e-12
 """Relative spread over runs below which a column is constant."""
 DECIMALS = 6
 """Of images and landscapes; what is less is the tail of a Gaussian, and no feature."""
@@ -116,8 +116,10 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
         seen = t.steps <= fraction * t.steps[-1] + ROUNDING
         if t.run not in complete or last not in (None, int(t.steps[-1])):
             notes.append(f"{t.run} is left out: it did not end, or its last checkpoint was not measured.")
-        elif seen.sum() < FEWEST:
-            notes.append(f"{t.run} is left out: it has fewer than {FEWEST} checkpoints in its first {fraction:.0%}.")
+        elif seen.sum() < MIN_CHECKPOINTS:
+            notes.append(
+                f"{t.run} is left out: it has fewer than {MIN_CHECKPOINTS} checkpoints in its first {fraction:.0%}."
+            )
         else:
             topology = dict(_topology(t, seen)) | dict(_vectors(read(t.run, int(t.steps[seen][-1]))))
             topology = {name: value for name, value in topology.items() if np.isfinite(value)}
@@ -166,7 +168,7 @@ def _level_and_rate(
     """Yield the last value seen, and the slope of all against log(1 + step); NaN where there are too few."""
     known = seen & np.isfinite(values)
     yield f"{name} level", float(values[known][-1]) if known.any() else np.nan
-    enough = known.sum() >= FEWEST
+    enough = known.sum() >= MIN_CHECKPOINTS
     yield f"{name} rate", float(np.polyfit(np.log1p(steps[known]), values[known], 1)[0]) if enough else np.nan
 
 
@@ -222,7 +224,7 @@ def _table(block: str, rows: Sequence[Mapping[str, float]]) -> tuple[list[str], 
     whole = np.isfinite(values).all(axis=0)
     spread = np.zeros(len(names))
     if rows:
-        spread[whole] = np.ptp(values[:, whole], axis=0) > SAME * np.abs(values[:, whole]).max(axis=0)
+        spread[whole] = np.ptp(values[:, whole], axis=0) > TOLERANCE * np.abs(values[:, whole]).max(axis=0)
     told = [
         f"{block}: {n} of {len(names)} columns are left out, {why}: {_some(names, chosen)}."
         for chosen, why in ((~whole, "not known of every run"), (whole & (spread == 0), "the same in every run"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the figure to.")
 def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
-    """Tell what rules of early stopping would have saved and cost the runs of a study.
+    """Show what rules of early stopping would have saved and cost the runs of a study.
 
     The rules: patience on neural persistence (Rieck et al. 2019), patience on the loss, a forecast gain below a price.
     Each is set beside stopping every run at the one fraction of its steps that saves as much.

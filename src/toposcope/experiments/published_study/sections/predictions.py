@@ -51,13 +51,13 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     )
     found = table("predictions", "Mean absolute error of the predicted final loss", specs, lines.values())
     n = max(line["n"] for line in lines.values())
-    told = say(
+    note = say(
         f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
         f"the same one without it, over at least 15 groups of runs; a few runs of one schedule cannot show that. "
         f"Each forecast: ",
         csv("predictions"), ".",
     )  # fmt: skip
-    return (*pictures, told, found)
+    return (*pictures, note, found)
 
 
 def _error_at(fraction: float) -> Spec:

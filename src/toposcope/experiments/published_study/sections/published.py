@@ -36,10 +36,10 @@ DIFFERENCES = Table(
          "correlations strengthen with size"),
         ("final loss", "of the one last batch", "validation loss, or the mean of the last 2% of logged steps",
          "the same noise"),
-        ("intervals and p", "checkpoints taken for independent", "blocks of checkpoints, effective numbers, circular "
+        ("intervals and p", "checkpoints assumed independent", "blocks of checkpoints, effective numbers, circular "
          "shifts",
          "neighbouring checkpoints are nearly the same model"),
-        ("trend", "not asked for", "step, learning rate and norm held fixed; changes; other runs' features",
+        ("trend", "not examined", "step, learning rate and norm held fixed; changes; other runs' features",
          "the step number alone correlates with the loss as strongly"),
         ("prediction, failed fit", "the final loss itself", "the last loss seen", "a forecaster cannot know the final "
          "loss"),
@@ -51,7 +51,7 @@ DIFFERENCES = Table(
 
 
 def follows_publication(declaration: Declaration) -> bool:
-    """Tell whether a study sets itself beside a published one or follows its procedure."""
+    """Return whether a study compares itself with a published one or follows its procedure."""
     drawn = any(isinstance(p, RipsProbe) and p.sample == "random" for p in declaration.resolved_probes())
     return declaration.published is not None or declaration.protocol == "published" or drawn
 
@@ -68,7 +68,7 @@ REPRODUCED = {
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set what was published beside ours, claim by claim."""
+    """Compare the published numbers with ours, claim by claim."""
     declared = material.declaration.published
     claims, reproduction = material.tables["claims"], material.tables["reproduction"]
     blocks: list[Block | None] = []
