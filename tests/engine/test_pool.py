@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pool_tasks import deadly, held, shared_plus, square
+from pool_tasks import deadly, held, shared_plus, slow_square, square
 
 from toposcope.engine.pool import TaskFailure, Workers, shared
 
@@ -37,9 +37,8 @@ def test_a_task_that_kills_its_worker_stops_no_other(tmp_path: Path) -> None:
 def test_idle_is_called_while_no_result_is_ready(tmp_path: Path) -> None:
     idle_calls: list[int] = []
     with Workers(2) as pool:
-        # Workers take longer to start than the engine waits for a result.
-        found = list(pool.run(square, [1, 2], idle=lambda: idle_calls.append(1)))
-    assert sorted(found) == [(1, 1), (2, 4)]
+        results = list(pool.run(slow_square, [1, 2], idle=lambda: idle_calls.append(1)))
+    assert sorted(results) == [(1, 1), (2, 4)]
     assert idle_calls
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cpu_time import cpu_time_below
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -81,6 +81,8 @@ def test_a_drop_between_logged_steps_stays_between_them() -> None:
     fraction=st.floats(0.2, 0.9),
     every=st.sampled_from([1, 13, 50, 100]),
 )
+@example("linear", 0.0, 599, 0.5, 13)  # logged just before the peak
+@example("linear", 0.3, 452, 0.5, 50)
 def test_a_shape_is_recognised(kind: ScheduleName, final: float, warmup: int, fraction: float, every: int) -> None:
     rates = true_rates(kind, final, warmup)
     schedule = planned(seen(rates, fraction, every))

@@ -2,8 +2,8 @@
 
 Numba's own cache notices a change of the file a function stands in, but not of the files whose functions it calls. And
 it writes the index of a function before the code that the index names, so that of two processes that compile at once
-one may run what the other has not written yet, or what an older version left under that name. Here the names of files
-hold the digest of the sources, code is written before its index, and one process writes at a time.
+one may run what the other has not written yet, or what an older version left under that name. Here the names of the
+files hold the digest of the sources, code is written before its index, and one process writes at a time.
 """
 
 import hashlib
@@ -38,7 +38,8 @@ def _compiled(function: Function, fastmath: bool | set[str]) -> Function:
     kernel: Any = numba.njit(cache=True, nogil=True, fastmath=fastmath)(function)
     if kernel is not function:  # as it is under NUMBA_DISABLE_JIT
         file = kernel._cache._cache_file  # there is no public door to it
-        file._source_stamp = (file._source_stamp, SOURCES)
+        index = Path(file._index_path)
+        file._index_path = str(index.with_name(f"{index.stem}.{SOURCES[:16]}{index.suffix}"))
         file._data_name_pattern = file._data_name_pattern.replace("{number:d}", SOURCES[:16] + ".{number:d}")
         file.save = partial(_save, file)
     dispatcher: Function = kernel

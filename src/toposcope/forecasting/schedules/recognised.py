@@ -84,11 +84,20 @@ def warm_up_end(steps: Vector, rates: Vector) -> float:
     ----------
     steps, rates : ndarray, shape (n,)
     """
-    first = int(np.argmax(rates >= WARMED_UP * rates.max()))
+    first = _peak(rates)
     before = first - 1
     if first == 0 or not rates[before] > CONSTANT * rates.max():
         return float(steps[first])
     return float(np.clip(steps[before] * (rates.max() / rates[before]), steps[before], steps[first]))
+
+
+def _peak(rates: Vector) -> int:
+    """Return the place of the first rate that is warmed up and followed by no higher one."""
+    largest = rates.max()
+    place = int(np.argmax(rates >= WARMED_UP * largest))
+    while place + 1 < len(rates) and rates[place + 1] - rates[place] > CONSTANT * largest:
+        place += 1
+    return place
 
 
 def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognised | None:
@@ -104,7 +113,7 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     last_step : float or None
         Of the planned training.
     """
-    begin = int(np.argmax(rates >= WARMED_UP * rates.max()))
+    begin = _peak(rates)
     warm_up = warm_up_end(steps, rates)
     before = float(steps[max(begin - 1, 0)])
     steps, rates = steps[begin:], rates[begin:]
