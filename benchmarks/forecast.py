@@ -183,14 +183,14 @@ def without_siblings(runs: CompleteRuns, workers: int, fractions: tuple[float, .
 def alone(runs: CompleteRuns, workers: int) -> Iterator[Row]:
     """Return the scores of the default without siblings, each family's intervals made from the other families."""
     found = without_siblings(runs, workers, DEFAULT_FRACTIONS).filter(forecaster="default")
-    error = (pl.col("foretold") / pl.col("final")).log().abs()
-    known = found.filter(pl.col("foretold").is_not_null()).with_columns(error=error)
+    error = (pl.col("predicted") / pl.col("final")).log().abs()
+    known = found.filter(pl.col("predicted").is_not_null()).with_columns(error=error)
     for (family,), part in sorted(known.group_by("family")):
         others = known.filter(pl.col("family") != family)
         for (fraction,), mine in sorted(part.group_by("fraction")):
             theirs = others.filter(fraction=fraction)
             width = quantile_of(theirs) if len(theirs) else np.nan
-            low, high = pl.col("foretold") * np.exp(-width), pl.col("foretold") * np.exp(width)
+            low, high = pl.col("predicted") * np.exp(-width), pl.col("predicted") * np.exp(width)
             yield from errors(mine.with_columns(low=low, high=high), str(family))
 
 
@@ -204,8 +204,8 @@ def quantile_of(known: pl.DataFrame) -> float:
 def write_table(runs: CompleteRuns, workers: int) -> None:
     """Write the quantile of each forecaster's errors without any siblings."""
     found = without_siblings(runs, workers, SHIPPED_FRACTIONS)
-    known = found.filter(pl.col("foretold").is_not_null(), pl.col("forecaster") != "default").with_columns(
-        error=(pl.col("foretold") / pl.col("final")).log().abs()
+    known = found.filter(pl.col("predicted").is_not_null(), pl.col("forecaster") != "default").with_columns(
+        error=(pl.col("predicted") / pl.col("final")).log().abs()
     )
     path = Path(next(iter(toposcope.forecasting.__path__))) / TABLE
     with path.open("w", encoding="utf-8", newline="") as file:

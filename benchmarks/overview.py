@@ -65,9 +65,9 @@ def draw_correlations(axes: Axes, association: pl.DataFrame) -> None:
 
 def draw_forecasts(axes: Axes, forecasts: pl.DataFrame) -> None:
     """Draw the interval of every run beside its final loss."""
-    table = forecasts.filter(forecaster="default", fraction=0.3).drop_nulls("foretold")
+    table = forecasts.filter(forecaster="default", fraction=0.3).drop_nulls("predicted")
     low, middle, high = (
-        100 * (table.get_column(name) / table.get_column("final") - 1) for name in ("low", "foretold", "high")
+        100 * (table.get_column(name) / table.get_column("final") - 1) for name in ("low", "predicted", "high")
     )
     table = pl.DataFrame({"low": low, "middle": middle, "high": high}).sort("middle")
     holds = (table.get_column("low") <= 0) & (table.get_column("high") >= 0)

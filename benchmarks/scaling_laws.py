@@ -56,8 +56,8 @@ COVERED = (
 BEYOND = (
     Column("fitted below", "below"),
     Column("points", "fitted"),
-    Column("foretold from", "beyond"),
-    Column("of them", "foretold"),
+    Column("predicted from", "beyond"),
+    Column("of them", "predicted"),
     Column("median error", "error"),
     Column("median bias", "bias"),
 )
@@ -196,7 +196,7 @@ def _published(resamples: int) -> tuple[list[dict[str, object]], ...]:
 
 
 def _beyond(points: Points, cut: float) -> dict[str, object]:
-    """Fit points below some compute and foretell those beyond three times that."""
+    """Fit points below some compute and predict those beyond three times that."""
     compute = points.C
     near, far = points.where(compute < cut), points.where(compute >= 3 * cut)
     errors = scaling_law(near, resamples=0).law.loss(far.N, far.D) / far.loss - 1
@@ -204,7 +204,7 @@ def _beyond(points: Points, cut: float) -> dict[str, object]:
         "below": f"{cut:g} FLOP",
         "fitted": len(near),
         "beyond": f"{3 * cut:g} FLOP",
-        "foretold": len(far),
+        "predicted": len(far),
         "error": f"{np.median(np.abs(errors)):.2%}",
         "bias": f"{np.median(errors):+.2%}",
     }

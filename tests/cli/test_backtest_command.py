@@ -64,7 +64,7 @@ def test_files_and_programs_are_told_the_same(curves: Path, tmp_path: Path) -> N
     assert list(found) == sorted(found)
     assert {row["run"] for row in found["rows"]} == {f"r{i}" for i in range(12)}
     scored = {row["forecaster"]: row for row in found["scores"]}
-    errors = [abs(r["foretold"] - r["final"]) for r in found["rows"] if r["forecaster"] == "default"]
+    errors = [abs(r["predicted"] - r["final"]) for r in found["rows"] if r["forecaster"] == "default"]
     assert scored["default"]["mae"] == pytest.approx(np.mean(errors))
     for name, key in (("forecasts", "rows"), ("scores", "scores"), ("skills", "skills"), ("families", "families")):
         assert len(pl.read_csv(out / "tables" / f"{name}.csv", infer_schema_length=None)) == len(found[key])

@@ -208,10 +208,10 @@ def test_p_values_are_adjusted_over_settings_and_over_rules() -> None:
     assert found.matched.filter(pl.col("rule").is_in((FRACTION, LAST)))["p"].is_nan().all()
 
 
-class Foretold:
+class Predicted:
     """A forecaster that tells what it is given: a fall by 0.01 from 2, from 5 logged steps on."""
 
-    name = "foretold"
+    name = "predicted"
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -227,7 +227,7 @@ class Foretold:
 
 def test_forecasts_are_made_from_what_was_seen() -> None:
     loss = 2 + np.exp(-np.arange(51) / 10)
-    forecaster = Foretold()
+    forecaster = Predicted()
     no_schedule = Log("no schedule", STEPS, loss, np.full(51, -1.0))
     gain = gain_by(forecaster, [Log("a", STEPS, loss, np.full(51, 1e-3)), no_schedule])
     assert [gain("a", step) for step in (100, 300)] == [pytest.approx(np.nan, nan_ok=True)] * 2

@@ -121,9 +121,9 @@ def test_few_groups_tell_nothing() -> None:
 def test_skill_and_p_by_hand() -> None:
     folds, block = simulated(6, 3, 3, carried=0.5)
     found = compare_with_norms([part(folds, block, draws=0), part(folds, with_fraction(block, 0.5), draws=0)])
-    early = found.foretold.filter(fraction=0.3)
+    early = found.forecasts.filter(fraction=0.3)
     errors = {
-        name: np.abs(part["foretold"].to_numpy() - part["final"].to_numpy())
+        name: np.abs(part["predicted"].to_numpy() - part["final"].to_numpy())
         for (name,), part in early.group_by("forecaster", maintain_order=True)
     }
     rows = {row["forecaster"]: row for row in found.errors.filter(fraction=0.3).iter_rows(named=True)}
@@ -151,8 +151,8 @@ def test_nothing_is_learned_from_what_is_left_out() -> None:
     assert np.array_equal(reduced(block.topology, learned)[learned], reduced(changed, learned)[learned])
     assert np.abs(reduced(changed, learned)[0]).max() < 40  # 3 standard deviations in each of 40 columns, at most
     ends = [dataclasses.replace(folds[0], final=folds[0].final * 2), *folds[1:]]
-    first, second = (part(each, block, draws=0).foretold for each in (folds, ends))
-    assert first["foretold"].equals(second["foretold"])
+    first, second = (part(each, block, draws=0).forecasts for each in (folds, ends))
+    assert first["predicted"].equals(second["predicted"])
 
 
 def test_components_are_those_of_an_independent_analysis() -> None:
@@ -217,13 +217,15 @@ def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[LoggedRun, ...]) -> N
     alone = tuple(run for run in runs if run.schedule.peak < 2e-3)
     more = complete_runs([run(size, 1e-3, seed) for size in (2e4, 6e4) for seed in (1, 2)]).runs
     alone += more
-    foretold = of_fraction(left_out(alone, block_of(alone)), block_of(alone), draws=0).foretold.filter(forecaster=PLAIN)
-    for row in foretold.iter_rows(named=True):
+    predicted = of_fraction(left_out(alone, block_of(alone)), block_of(alone), draws=0).forecasts.filter(
+        forecaster=PLAIN
+    )
+    for row in predicted.iter_rows(named=True):
         one = next(r for r in alone if r.log.name == row["run"])
         seen = one.seen(0.3)
         assert seen is not None
         others = [r for r in alone if r.size != one.size]
-        assert Stack().fit(seen, one.schedule, others).loss == pytest.approx(row["foretold"], rel=1e-9)
+        assert Stack().fit(seen, one.schedule, others).loss == pytest.approx(row["predicted"], rel=1e-9)
 
 
 def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:

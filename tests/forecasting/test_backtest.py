@@ -59,10 +59,10 @@ def test_a_row_for_every_question(split: str) -> None:
         if (name, fraction) == ("late", 0.2):
             assert set(part["refused"]) == {"nothing was logged in the first 20%"}
         assert set(part["forecaster"]) == {DEFAULT, *NAMES}
-        told = part.filter(pl.col("foretold").is_not_null())
+        told = part.filter(pl.col("predicted").is_not_null())
         assert (told["refused"] == "").all()
-        assert ((told["low"] <= told["foretold"]) & (told["foretold"] <= told["high"])).all()
-        refused = part.filter(pl.col("foretold").is_null())
+        assert ((told["low"] <= told["predicted"]) & (told["predicted"] <= told["high"])).all()
+        refused = part.filter(pl.col("predicted").is_null())
         assert (refused["refused"] != "").all()
         assert refused["low"].is_null().all()
     finals = {run.log.name: run.log.loss[-max(1, round(len(run.log.loss) / 50)) :].mean() for run in runs()}
@@ -89,7 +89,7 @@ def test_progress_is_told() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
-    """Other ends of all runs that are left out with it change nothing of what is foretold, but what came true."""
+    """Other ends of all runs that are left out with it change nothing of what is predicted, but what came true."""
     base = list(runs())
     run = base[-4] if split == "family" else base[0]
     kept = siblings_in_split(run, base, split)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
         for several in (base, changed)
     )
     assert usual["final"][0] != other["final"][0]
-    names = ["forecaster", "foretold", "low", "high", "refused"]
+    names = ["forecaster", "predicted", "low", "high", "refused"]
     assert_frame_equal(usual.select(names), other.select(names), check_exact=True)
 
 
@@ -118,13 +118,13 @@ def test_what_a_twin_alone_knows_is_not_foretold() -> None:
             run = made_up_run(f"{i} {j}", size=1e7 * 2**i, noise=0.001)
             late = run.log.steps > 0.6 * run.schedule.last_step
             several.append(copied(run, loss=run.log.loss * np.where(late, 1 + surprise, 1.0)))
-    found = backtest(several, fractions=(0.3,), workers=1).filter(pl.col("foretold").is_not_null())
-    error = found.with_columns(error=(pl.col("foretold") / pl.col("final") - 1).abs())
+    found = backtest(several, fractions=(0.3,), workers=1).filter(pl.col("predicted").is_not_null())
+    error = found.with_columns(error=(pl.col("predicted") / pl.col("final") - 1).abs())
     best = error.group_by("forecaster").agg(pl.col("error").median())
     assert (best["error"] > 0.04).all()
     # and intervals know of the surprises, from the siblings' errors
     told = found.filter(forecaster=DEFAULT)
-    assert (told["high"] / told["foretold"] > 1.04).all()
+    assert (told["high"] / told["predicted"] > 1.04).all()
 
 
 def test_the_future_of_the_run_is_not_seen() -> None:
@@ -132,7 +132,7 @@ def test_the_future_of_the_run_is_not_seen() -> None:
     log = base[4].log
     changed = replace(log, loss=np.where(log.steps > 0.2 * base[4].schedule.last_step, 9.0, log.loss))
     other = [*base[:4], LoggedRun(changed, base[4].schedule), *base[5:]]
-    names = ["forecaster", "foretold", "low", "high"]
+    names = ["forecaster", "predicted", "low", "high"]
     one, two = (backtest(several, fractions=(0.2,), workers=1).filter(run=log.name) for several in (base, other))
     assert_frame_equal(one.select(names), two.select(names), check_exact=True)
 

@@ -36,7 +36,7 @@ ANNEALED = (S1_ANNEAL, ANNEALING, COOLDOWN)
 
 
 def error(forecaster: LawForecaster, run: LoggedRun, fraction: float, siblings: tuple[LoggedRun, ...] = ()) -> float:
-    """|foretold / final - 1|, the final loss being that of the law without noise."""
+    """|predicted / final - 1|, the final loss being that of the law without noise."""
     return abs(forecaster.fit(seen(run, fraction), run.schedule, siblings).loss / run.final() - 1)
 
 
@@ -66,8 +66,8 @@ def test_the_coefficient_is_found_once_enough_was_seen(law: str) -> None:
 def test_what_a_log_lacks_does_not_matter(law: str, changes: dict[str, float]) -> None:
     run = made_up_run(kind="linear", truth=Truth(law=law), **changes)  # type: ignore[arg-type]
     end = made_up_run(kind="linear", truth=Truth(law=law)).final()
-    foretold = FORECASTER[law].fit(seen(run, 0.6), run.schedule, ()).loss
-    assert foretold == pytest.approx(end, rel=5e-3)
+    predicted = FORECASTER[law].fit(seen(run, 0.6), run.schedule, ()).loss
+    assert predicted == pytest.approx(end, rel=5e-3)
 
 
 @settings(deadline=None, max_examples=30)

@@ -66,7 +66,7 @@ def test_a_backtest_reads_a_folder(tmp_path: Path) -> None:
     for i in range(2):
         write_log(tmp_path / f"run-{i}.csv", 2 + 0.1 * i)
     rows = forecasting.backtest(tmp_path, fractions=[0.5], workers=1)
-    assert rows.filter(forecaster="power_law")["foretold"].to_list() == pytest.approx(
+    assert rows.filter(forecaster="power_law")["predicted"].to_list() == pytest.approx(
         rows.filter(forecaster="power_law")["final"].to_list(), rel=1e-3
     )
 

@@ -21,9 +21,9 @@ def made(
         final = float(rng.uniform(2, 4))
         for fraction in fractions:
             for name, spread in (errors or {"last": 0.3, "annealing": 0.05, "power_law": 0.2, "stack": 0.04}).items():
-                foretold = final + spread * rng.normal()
+                predicted = final + spread * rng.normal()
                 known = (f"run {i}", "family", f"{i % groups}", "cosine", fraction, name)
-                rows.append((*known, foretold, foretold - 0.1, foretold + 0.1, final, 0.0, ""))
+                rows.append((*known, predicted, predicted - 0.1, predicted + 0.1, final, 0.0, ""))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -34,12 +34,12 @@ def test_scores_by_hand() -> None:
     assert len(found) == 8
     for row in found.iter_rows(named=True):
         part = frame.filter(fraction=row["fraction"], forecaster=row["forecaster"])
-        foretold, final = part["foretold"].to_list(), part["final"].to_list()
+        predicted, final = part["predicted"].to_list(), part["final"].to_list()
         ends = list(zip(part["low"], part["high"], strict=True))
-        relative = sorted(abs(a / b - 1) for a, b in zip(foretold, final, strict=True))
+        relative = sorted(abs(a / b - 1) for a, b in zip(predicted, final, strict=True))
         assert (row["n"], row["refused"]) == (24, 0)
-        assert row["mae"] == pytest.approx(sum(abs(a - b) for a, b in zip(foretold, final, strict=True)) / 24)
-        assert row["bias"] == pytest.approx(sum(a - b for a, b in zip(foretold, final, strict=True)) / 24)
+        assert row["mae"] == pytest.approx(sum(abs(a - b) for a, b in zip(predicted, final, strict=True)) / 24)
+        assert row["bias"] == pytest.approx(sum(a - b for a, b in zip(predicted, final, strict=True)) / 24)
         assert row["relative_median"] == pytest.approx((relative[11] + relative[12]) / 2)
         assert row["relative_p90"] == pytest.approx(np.percentile(relative, 90))
         assert row["worst"] == pytest.approx(relative[-1])
@@ -50,7 +50,7 @@ def test_scores_by_hand() -> None:
         for (low, high), end in zip(ends, final, strict=True):
             score += ((high - low) + 20 * max(low - end, 0) + 20 * max(end - high, 0)) / end
         assert row["interval_score"] == pytest.approx(score / 24)
-        assert row["rank_correlation"] == pytest.approx(spearmanr(foretold, final).statistic)
+        assert row["rank_correlation"] == pytest.approx(spearmanr(predicted, final).statistic)
 
 
 def test_best_first_at_each_fraction() -> None:
@@ -62,9 +62,9 @@ def test_best_first_at_each_fraction() -> None:
 
 def test_refusals_are_counted_and_not_scored() -> None:
     frame = made().with_columns(
-        foretold=pl.when(pl.col("run").is_in(["run 3", "run 4"]) & (pl.col("forecaster") == "stack"))
+        predicted=pl.when(pl.col("run").is_in(["run 3", "run 4"]) & (pl.col("forecaster") == "stack"))
         .then(None)
-        .otherwise("foretold")
+        .otherwise("predicted")
     )
     row = scores(frame).row(by_predicate=(pl.col("forecaster") == "stack") & (pl.col("fraction") == 0.2), named=True)
     assert (row["n"], row["refused"]) == (22, 2)
@@ -73,7 +73,7 @@ def test_refusals_are_counted_and_not_scored() -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_few_or_equal_runs(n: int) -> None:
-    frame = made(n).with_columns(foretold=pl.lit(3.0), final=pl.lit(3.0))
+    frame = made(n).with_columns(predicted=pl.lit(3.0), final=pl.lit(3.0))
     row = scores(frame).row(0, named=True)
     assert row["mae"] == 0
     assert np.isnan(row["rank_correlation"])
@@ -89,7 +89,7 @@ def test_skill_is_over_runs_that_both_forecast() -> None:
     )
     part = frame.filter((pl.col("run") != "run 5") & (pl.col("fraction") == 0.5))
     mae = {
-        name: (each["foretold"] - each["final"]).abs().mean()
+        name: (each["predicted"] - each["final"]).abs().mean()
         for (name,), each in part.group_by("forecaster")
         if name in ("stack", "last")
     }
@@ -103,7 +103,7 @@ def test_skill_is_over_runs_that_both_forecast() -> None:
 def test_p_is_that_of_flipped_signs_of_group_means(groups: int) -> None:
     frame = made(24, {"last": 0.1, "stack": 0.08}, (0.2,), groups)
     row = skills(frame, ["last"]).row(0, named=True)
-    wide = frame.with_columns(error=(pl.col("foretold") - pl.col("final")).abs()).pivot(
+    wide = frame.with_columns(error=(pl.col("predicted") - pl.col("final")).abs()).pivot(
         on="forecaster", index=["run", "size"], values="error"
     )
     means = wide.group_by("size").agg((pl.col("stack") - pl.col("last")).mean().alias("difference"))["difference"]

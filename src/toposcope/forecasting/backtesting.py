@@ -1,4 +1,4 @@
-"""Forecasts of runs whose end is known, from their beginnings alone (METHODS 9)."""
+"""Forecasts of runs whose end is known, from their beginnings alone."""
 
 import os
 from collections.abc import Hashable, Sequence
@@ -26,7 +26,7 @@ SCHEMA = {
     "group": pl.String,
     "fraction": pl.Float64,
     "forecaster": pl.String,
-    "foretold": pl.Float64,
+    "predicted": pl.Float64,
     "low": pl.Float64,
     "high": pl.Float64,
     "final": pl.Float64,
@@ -67,8 +67,8 @@ def backtest(
     Returns
     -------
     polars.DataFrame
-        ``run, family, size, group, fraction, forecaster, foretold, low, high, final, final_error, refused``, a row for
-        each run, fraction and forecaster. Where a forecaster refused, ``foretold`` is null and ``refused`` says why.
+        ``run, family, size, group, fraction, forecaster, predicted, low, high, final, final_error, refused``, a row for
+        each run, fraction and forecaster. Where a forecaster refused, ``predicted`` is null and ``refused`` says why.
         ``size`` and ``group`` name what is left out together with the run, by size and by kind of schedule.
 
     Raises
@@ -84,7 +84,7 @@ def backtest(
     >>> steps = np.arange(20, 2001, 20)
     >>> logs = [Log(f"run {k}", steps, k + 3 * steps**-0.3, np.full(100, 1e-3), 2000, k * 1e8) for k in (1, 2)]
     >>> rows = backtest(complete_runs(logs).runs, fractions=[0.5], workers=1)
-    >>> rows.filter(forecaster="power_law").select("run", pl.col("foretold", "final").round(2)).rows()
+    >>> rows.filter(forecaster="power_law").select("run", pl.col("predicted", "final").round(2)).rows()
     [('run 1', 1.31, 1.31), ('run 2', 2.31, 2.31)]
     """
     if isinstance(runs, str | Path):

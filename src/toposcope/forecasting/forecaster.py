@@ -119,7 +119,7 @@ def fraction_seen(log: Log, schedule: Schedule) -> float:
 
 
 def end_steps(schedule: Schedule) -> Steps:
-    """Return steps over the last 2% of the plan; the final loss is the mean over them (METHODS 7)."""
+    """Return steps over the last 2% of the plan; the final loss is the mean over them."""
     last = schedule.last_step
     return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, N_END_STEPS).round().astype(np.int64))
 

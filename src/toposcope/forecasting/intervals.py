@@ -1,4 +1,4 @@
-"""Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors (METHODS 9)."""
+"""Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Scores of a backtest: errors, intervals, and skill against simpler forecasters (METHODS 9)."""
+"""Scores of a backtest: errors, intervals, and skill against simpler forecasters."""
 
 from collections.abc import Sequence
 
@@ -63,7 +63,7 @@ def scores(backtested: pl.DataFrame) -> pl.DataFrame:
     """
     rows = []
     for (fraction, forecaster), part in backtested.group_by("fraction", "forecaster", maintain_order=True):
-        known = part.filter(pl.col("foretold").is_not_null())
+        known = part.filter(pl.col("predicted").is_not_null())
         if len(known):
             rows.append((fraction, forecaster, len(known), len(part) - len(known), *_errors(known)))
     return pl.DataFrame(rows, schema=SCORES, orient="row").sort("fraction", "relative_median", "forecaster")
@@ -80,8 +80,8 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
         mean differences) and ``p_adjusted`` (Holm, over the forecasters at a fraction and baseline). Groups are the
         runs of one family and size. NaN with fewer than two groups.
     """
-    error = (pl.col("foretold") - pl.col("final")).abs()
-    known = backtested.filter(pl.col("foretold").is_not_null()).with_columns(error=error)
+    error = (pl.col("predicted") - pl.col("final")).abs()
+    known = backtested.filter(pl.col("predicted").is_not_null()).with_columns(error=error)
     rows: list[tuple[object, ...]] = []
     for (fraction,), part in known.group_by("fraction", maintain_order=True):
         for baseline in baselines:
@@ -99,11 +99,11 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = BASELINES) -> pl
 
 def _errors(known: pl.DataFrame) -> tuple[float, ...]:
     """Return mae to rank_correlation."""
-    foretold, final, low, high = (known[name].to_numpy() for name in ("foretold", "final", "low", "high"))
-    error, relative = foretold - final, np.abs(foretold / final - 1)
+    predicted, final, low, high = (known[name].to_numpy() for name in ("predicted", "final", "low", "high"))
+    error, relative = predicted - final, np.abs(predicted / final - 1)
     outside = np.maximum(low - final, 0) + np.maximum(final - high, 0)
     score = (high - low + 2 / (1 - LEVEL) * outside) / final
-    rho = float(correlate(ranks(foretold)[None], ranks(final))[0])  # NaN where all are equal
+    rho = float(correlate(ranks(predicted)[None], ranks(final))[0])  # NaN where all are equal
     return (
         float(np.abs(error).mean()),
         float(np.median(relative)),

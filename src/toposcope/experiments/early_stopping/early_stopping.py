@@ -34,7 +34,7 @@ from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
 Gain = Callable[[str, int], float]
-"""Of a run and a step: the further fall of its loss until its end, in nats, as foretold from what was seen until that
+"""Of a run and a step: the further fall of its loss until its end, in nats, as predicted from what was seen until that
 step; NaN where nothing can be said."""
 
 MIN_CHECKPOINTS = 3
@@ -274,7 +274,7 @@ def _flops(trajectory: Trajectory, steps: Vector, log: pl.DataFrame, n_parameter
 
 def _lacking(rule: str, lacking: list[str], total: int) -> str:
     """Say of which runs a rule cannot be tried."""
-    why = {NEURAL_PERSISTENCE: "neural persistence was not measured", GAIN: "nothing could be foretold"}[rule]
+    why = {NEURAL_PERSISTENCE: "neural persistence was not measured", GAIN: "nothing could be predicted"}[rule]
     return f"{NAMES[rule]} is left out of {'all runs' if len(lacking) == total else joined(lacking)}: {why}."
 
 

@@ -41,13 +41,13 @@ MAX_COMPONENTS = 5
 MIN_RUNS_PER_COMPONENT = 5
 """Each principal component needs at least this many training runs."""
 
-FORETOLD = {
+FORECASTS = {
     "run": pl.String,
     "family": pl.String,
     "group": pl.String,
     "fraction": pl.Float64,
     "forecaster": pl.String,
-    "foretold": pl.Float64,
+    "predicted": pl.Float64,
     "final": pl.Float64,
 }
 GAINS = {
@@ -76,8 +76,8 @@ class TopologyGain:
         ``fraction, placebo, n_draws, skill, skill_least, skill_most`` (mean and range over draws, as above) and
         ``n_as_good`` (draws that gain at least as much as topology). A placebo replaces topology by as many random
         numbers, the topology of another run, or that of another run of the same size.
-    foretold : polars.DataFrame
-        ``run, family, group, fraction, forecaster, foretold, final``.
+    forecasts : polars.DataFrame
+        ``run, family, group, fraction, forecaster, predicted, final``.
     n_groups : int
         Number of configurations, whether or not they can be predicted.
     notes : tuple of str
@@ -86,7 +86,7 @@ class TopologyGain:
 
     errors: pl.DataFrame
     placebos: pl.DataFrame
-    foretold: pl.DataFrame
+    forecasts: pl.DataFrame
     n_groups: int
     notes: tuple[str, ...]
 
@@ -199,7 +199,7 @@ def measure_gain(
 class FractionResult:
     """Forecasts and placebos at one fraction."""
 
-    foretold: pl.DataFrame
+    forecasts: pl.DataFrame
     placebos: pl.DataFrame
     n_groups: int
     notes: tuple[str, ...]
@@ -239,7 +239,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
                 errors[name] += np.abs(values - fold.final).tolist()
             for place, value, final in zip(fold.left, values, fold.final, strict=True):
                 rows.append((block.runs[place], fold.family, fold.group, block.fraction, name, float(value), final))
-    foretold = pl.DataFrame(rows, schema=FORETOLD, orient="row")
+    forecasts = pl.DataFrame(rows, schema=FORECASTS, orient="row")
     reference, found = (sum(errors[name]) for name in (NORMS, BOTH))
     gains = []
     for placebo in PLACEBOS if folds and reference > 0 else ():
@@ -248,7 +248,7 @@ def of_fraction(groups: LeftOut, block: FeatureBlocks, draws: int) -> FractionRe
             as_good = int((skill >= 1 - found / reference).sum())
             gains.append((block.fraction, placebo, draws, skill.mean(), skill.min(), skill.max(), as_good))
     notes = (*block.notes, *groups.notes)
-    return FractionResult(foretold, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
+    return FractionResult(forecasts, pl.DataFrame(gains, schema=GAINS, orient="row"), groups.n_groups, notes)
 
 
 def predict_fold(fold: Fold, norms: Matrix, topology: Matrix) -> Vector:
@@ -312,32 +312,32 @@ def _classes(kinds: Mapping[int, object]) -> list[list[int]]:
 
 def compare_with_norms(parts: Sequence[FractionResult], remarks: Sequence[str] = ()) -> TopologyGain:
     """Compare the forecasters of all fractions with the stack with norms."""
-    foretold = pl.concat([pl.DataFrame(schema=FORETOLD), *(part.foretold for part in parts)])
-    error = (pl.col("foretold") - pl.col("final")).abs()
-    errors = foretold.group_by("fraction", "forecaster", maintain_order=True).agg(
+    forecasts = pl.concat([pl.DataFrame(schema=FORECASTS), *(part.forecasts for part in parts)])
+    error = (pl.col("predicted") - pl.col("final")).abs()
+    errors = forecasts.group_by("fraction", "forecaster", maintain_order=True).agg(
         n=pl.len().cast(pl.Int64),
         n_groups=pl.col("group").n_unique().cast(pl.Int64),
         mae=error.mean(),
         relative_median=(error / pl.col("final")).median(),
     )
-    compared = skills(foretold.rename({"group": "size"}), (NORMS,)) if len(foretold) else pl.DataFrame(schema=SKILLS)
+    compared = skills(forecasts.rename({"group": "size"}), (NORMS,)) if len(forecasts) else pl.DataFrame(schema=SKILLS)
     of_skill = compared.select("fraction", "forecaster", "skill", "skill_low", "skill_high", "p")
     errors = errors.join(of_skill, on=["fraction", "forecaster"], how="left", maintain_order="left")
-    errors = errors.join(_wilcoxon(foretold), on=["fraction", "forecaster"], how="left", maintain_order="left")
+    errors = errors.join(_wilcoxon(forecasts), on=["fraction", "forecaster"], how="left", maintain_order="left")
     tested = errors["forecaster"].is_in(TESTED)
     p = adjusted(np.where(tested, errors["p"].fill_null(np.nan).to_numpy(), np.nan))
     errors = errors.with_columns(p_adjusted=pl.Series(p, dtype=pl.Float64).fill_nan(None))
     notes = tuple(dict.fromkeys([*remarks, *(note for part in parts for note in part.notes)]))
     gains = pl.concat([pl.DataFrame(schema=GAINS), *(part.placebos for part in parts)])
     n_groups = max((part.n_groups for part in parts), default=0)
-    return TopologyGain(errors, gains, foretold, n_groups, notes)
+    return TopologyGain(errors, gains, forecasts, n_groups, notes)
 
 
-def _wilcoxon(foretold: pl.DataFrame) -> pl.DataFrame:
+def _wilcoxon(forecasts: pl.DataFrame) -> pl.DataFrame:
     """Return p of Wilcoxon's signed ranks of groups' mean differences from the stack with norms."""
     from scipy.stats import wilcoxon
 
-    error = foretold.with_columns(error=(pl.col("foretold") - pl.col("final")).abs())
+    error = forecasts.with_columns(error=(pl.col("predicted") - pl.col("final")).abs())
     base = error.filter(forecaster=NORMS).select("run", "fraction", base="error")
     both = error.filter(pl.col("forecaster") != NORMS).join(base, on=["run", "fraction"])
     groups = both.group_by("fraction", "forecaster", "group", maintain_order=True).agg(

@@ -1,4 +1,4 @@
-"""What to do with a budget: what to train, or whether a run in progress should have it (METHODS 10)."""
+"""What to do with a budget: what to train, or whether a run in progress should have it."""
 
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -82,7 +82,7 @@ def decide(
     """Decide what to train with a budget, or whether to continue a run in progress or to train a larger model.
 
     The scaling law L = E + A / N^alpha + B / D^beta is fitted to the points, and its uncertainty calibrated on pairs of
-    their runs (METHODS 10).
+    their runs.
 
     Parameters
     ----------

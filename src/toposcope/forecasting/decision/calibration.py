@@ -1,4 +1,4 @@
-"""From a bootstrap to a probability that holds: recalibration on decisions whose outcome is known (METHODS 10).
+"""From a bootstrap to a probability that holds: recalibration on decisions whose outcome is known.
 
 The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. So each of them
 is blurred by a normal error of `blur` nats, which is learned from pairs of runs that the law had not seen. With no blur

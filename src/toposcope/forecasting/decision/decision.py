@@ -1,4 +1,4 @@
-"""Continue or scale: where the next FLOP of a run in progress should go (METHODS 10)."""
+"""Continue or scale: where the next FLOP of a run in progress should go."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class RunInProgress:
         dC, floating-point operations still to be spent.
     cool_down : float
         Share of the steps of either arm in which the learning rate falls linearly to zero, where the law is of losses
-        at constant rate. Such steps count half, as in the sum of learning rates S1 (METHODS 9); the drop of the loss
+        at constant rate. Such steps count half, as in the sum of learning rates S1; the drop of the loss
         at the end of a cool-down is taken to be equal on both arms. 0 where the law is of annealed losses already.
     unique_tokens : float
         Of the data; either arm repeats them if it needs more.
@@ -169,7 +169,7 @@ def continue_or_scale(
     """Decide whether a run should go on or a fresh one of another size should begin.
 
     The compute spent so far is sunk: the run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the
-    minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta (METHODS 10). How sure that is comes from the laws of the
+    minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta. How sure that is comes from the laws of the
     bootstrap, recalibrated on pairs of runs that the law had not seen.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Pairs of runs that show which was better at equal compute, to continue or to scale (METHODS 10)."""
+"""Pairs of runs that show which was better at equal compute, to continue or to scale."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
 """``s1_anneal``, ``annealing``, ``cooldown`` and their ``median``: laws with a gain from a falling learning rate.
 
-L0 + A S1^-a - c G(t), where G is what the falling rate has gained by step t (METHODS 9). The coefficient c hardly shows
+L0 + A S1^-a - c G(t), where G is what the falling rate has gained by step t. The coefficient c hardly shows
 until the learning rate has fallen, and is then confused with the exponent. So it is that of sibling runs, or a prior,
 until half of the run and half of the decay were seen; from then on it is fitted, shrunk towards the prior.
 """
@@ -26,7 +26,7 @@ from toposcope.logs import Log
 from toposcope.typing import Steps, Vector
 
 PRIOR, PRIOR_SPREAD = 0.19, 0.06
-"""Of c, in nats (METHODS 9)."""
+"""Of c, in nats."""
 PRIOR_SHARE = PRIOR / 3.1
 """Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
 MAX_PRIOR_SHARE = 0.1

@@ -1,4 +1,4 @@
-"""``multi_power``: the multi-power law; its decay terms are the siblings', its power law is the run's own (METHODS 9).
+"""``multi_power``: the multi-power law; its decay terms are the siblings', its power law is the run's own.
 
 B, C, b and g are fitted to the siblings together, with L0, A and a of each size its own: each size is tried once on a
 grid of C, b, g and B, and for every cell and exponent a, L0 and A are solved for. Sizes are combined by adding their

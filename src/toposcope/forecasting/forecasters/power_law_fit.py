@@ -1,4 +1,4 @@
-"""Robust fits of L0 + A x^-a, and of L0 + A x^-a - c G: a is searched, the rest is solved for (METHODS 9).
+"""Robust fits of L0 + A x^-a, and of L0 + A x^-a - c G: a is searched, the rest is solved for.
 
 Golub & Pereyra 2003, "Separable nonlinear least squares: the variable projection method and its applications".
 """

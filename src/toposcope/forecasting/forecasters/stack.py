@@ -1,7 +1,7 @@
 """``stack`` and ``stack_norms``: what siblings of other sizes teach about the errors of the laws.
 
 A ridge on log(final / cooldown), fitted to sibling runs at the same fraction. Its features are the forecasts of the
-other laws relative to ``cooldown``, log N, log T, log of the peak rate, the loss level and its slope (METHODS 9), and
+other laws relative to ``cooldown``, log N, log T, log of the peak rate, the loss level and its slope, and
 further features of each run, if they are given. The features of a sibling are computed without the runs of its size.
 """
 

@@ -12,7 +12,7 @@ from toposcope.logs import Log
 from toposcope.typing import Vector
 
 LATE_SHARE = 0.7
-"""Late share of what was seen that a law is fitted to, if it does not say otherwise (METHODS 9)."""
+"""Late share of what was seen that a law is fitted to, if it does not say otherwise."""
 MAX_SPIKE = 5.0
 """Times the median of the window; a larger loss counts as this."""
 MIN_POINTS = 5

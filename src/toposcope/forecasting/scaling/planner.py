@@ -1,4 +1,4 @@
-"""What to train with a given compute: parameters, tokens and the loss to expect (METHODS 10).
+"""What to train with a given compute: parameters, tokens and the loss to expect.
 
 Training compute is taken to be C = 6 N D floating-point operations (Kaplan et al. 2020, section 2.1).
 """

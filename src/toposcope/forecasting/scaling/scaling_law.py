@@ -1,4 +1,4 @@
-"""The law of loss in parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta (METHODS 10)."""
+"""The law of loss in parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

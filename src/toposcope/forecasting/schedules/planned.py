@@ -261,7 +261,7 @@ def _final(
 
 
 def _apart(logged: _Logged, plan: Plan) -> list[str]:
-    """Tell a plan that differs from what was logged last."""
+    """Remark on a plan that differs from what was logged last."""
     step, rate = int(logged.steps[-1]), float(logged.rates[-1])
     there = float(plan(np.array([step]))[0])
     if abs(there - rate) <= MAX_DIFFERENCE * logged.peak:

@@ -1,4 +1,4 @@
-"""The learning rate at every step of a run, and what it adds up to (METHODS 9)."""
+"""The learning rate at every step of a run, and what it adds up to."""
 
 from collections.abc import Sequence
 from functools import cached_property

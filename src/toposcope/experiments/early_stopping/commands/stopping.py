@@ -51,7 +51,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
 
 
 def _gain(directory: Path) -> Gain | None:
-    """Foretell with a law that knows the schedule; None where nothing was logged."""
+    """Forecast with a law that knows the schedule; None where nothing was logged."""
     from toposcope.errors import ToposcopeError
     from toposcope.experiments.early_stopping.early_stopping import gain_by
     from toposcope.forecasting.forecasters.cooldown_laws import Median
