@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             has_fixture[item.path] = item.path.suffix == ".py" and 'scope="module"' in item.path.read_text("utf-8")
         if has_fixture[item.path]:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    # A group that is begun last keeps one process busy while the others wait.
+    items.sort(key=lambda item: not has_fixture[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from range_cache_work import cached_reads_and_writes
 from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
@@ -227,20 +228,6 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def _reads(folder: Path, limit: int, seed: int) -> int:
-    rng = np.random.default_rng(seed)
-    kept = RangeCache(folder, limit)
-    wrong = 0
-    for _ in range(150):
-        k = int(rng.integers(12))
-        content = np.full(1000 + k, k, np.uint8)
-        found = kept.load("file", k, k + len(content))
-        wrong += found is not None and not np.array_equal(found, content)
-        if found is None:
-            kept.save("file", k, content)
-    return wrong
-
-
 def test_small_reads_near_each_other_are_one_request(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_reads, "PAGE_BYTES", 1 << 15)
     monkeypatch.setattr(cached_reads, "MAX_SMALL_BYTES", 1 << 20)
@@ -254,7 +241,7 @@ def test_small_reads_near_each_other_are_one_request(server: RangeServer, monkey
 def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     limit = 8000
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        results = [pool.apply_async(_reads, (tmp_path, limit, seed)) for seed in range(2)]
+        results = [pool.apply_async(cached_reads_and_writes, (tmp_path, limit, seed)) for seed in range(2)]
         while not all(result.ready() for result in results):
             assert sum(_size(path) for path in stored(tmp_path)) <= limit
         assert [result.get() for result in results] == [0, 0]
