@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration
 from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
 from toposcope.forecasting.wording import short
-from toposcope.report.composing import Page
+from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
 from toposcope.report.figures.chart import Chart
 from toposcope.report.figures.decision import decision_chart
 from toposcope.report.figures.isoflop import isoflop_chart
 from toposcope.report.figures.reliability import reliability_chart
+from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
 from toposcope.report.writing import PAGE, write_page
@@ -41,10 +43,10 @@ class DecisionMaterial:
 
     advice: Advice
 
-    @property
+    @cached_property
     def tables(self) -> Mapping[str, pl.DataFrame]:
-        """The points of the law, and the law's coefficients over resampled runs."""
-        return {"points": _points(self.advice), "bootstrap": _bootstrap(self.advice)}
+        """What the sections compute, by name."""
+        return Tables(self, makers_of(SECTIONS))
 
 
 def lead(advice: Advice) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from toposcope.plugins import collect
 from toposcope.report.document import Block, Picture
 from toposcope.report.figures.chart import Chart
 
@@ -77,3 +79,13 @@ class ReportSection(Generic[MaterialType]):
     def title_of(self, material: MaterialType) -> str:
         """Return the title on a page of this material."""
         return self.title if isinstance(self.title, str) else self.title(material)
+
+
+def collect_sections(package: str, group: str) -> tuple[ReportSection[Any], ...]:
+    """Return the `SECTION` of every module of a package and of its entry points, in the order of the page."""
+
+    def section_of(module: ModuleType) -> dict[str, ReportSection[Any]]:
+        section = getattr(module, "SECTION", None)
+        return {section.anchor: section} if isinstance(section, ReportSection) else {}
+
+    return tuple(sorted(collect(package, group, section_of).values(), key=lambda section: section.position))

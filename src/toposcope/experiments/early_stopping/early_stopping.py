@@ -148,7 +148,7 @@ def early_stopping(
     nothing else. A measurement is a checkpoint at which it is known. Neural persistence is the mean normalised one
     (Rieck et al. 2019, Def. 4), or where that was not measured ``np_mean``, ours or published.
 
-    What a stop costs is told without a cool-down: a run that was planned to end there would have ended lower. This is
+    What a stop costs is given without a cool-down: a run that was planned to end there would have ended lower. This is
     the same for all rules.
 
     Parameters
@@ -355,7 +355,7 @@ NAMES = {
 
 
 def _sentence(row: Mapping[str, float | str]) -> str:
-    """Say of a rule what it saves and pays, and whether it is told apart from a fixed fraction."""
+    """Say of a rule what it saves and pays, and whether it differs from a fixed fraction."""
     verdict = {
         BETTER: "it is better than a fixed fraction",
         WORSE: "it is worse than a fixed fraction",

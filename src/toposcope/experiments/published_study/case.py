@@ -50,7 +50,7 @@ class StudyEvidence(StudyTables):
     change_points: pl.DataFrame
     predictions: pl.DataFrame
 
-    def told(self, quantity: str, runs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def associations(self, quantity: str, runs: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the exact association of a quantity in runs where it was measured and varies."""
         found = {run: self.associated(run, quantity, published=False) for run in runs}
         return {run: row for run, row in found.items() if row and np.isfinite(row["rho"])}

@@ -37,7 +37,7 @@ def progress(case: StudyEvidence) -> Judgement:
     """
     stated = list(case.published.correlations.get("H0.total", {}).values())
     claim = "H0 total is a robust indicator of progress" + ranging(", rho ", stated)
-    rows = list(case.told("H0.total", case.named).values())
+    rows = list(case.associations("H0.total", case.named).values())
     if not rows or not stated:
         return Judgement(claim, UNKNOWN, "The exact H0 total was not measured, or no correlation of it is declared.")
     beyond = sum(row["verdict"] == "beyond trend" for row in rows)
@@ -66,7 +66,7 @@ def reverses(case: StudyEvidence) -> Judgement:
     """
     claim = "The correlation of neural persistence with the loss reverses its sign with size"
     stated = case.published.correlations.get("np_mean", {})
-    rows = list(case.told("np_mean", [run for run in case.sizes if run in stated]).values())
+    rows = list(case.associations("np_mean", [run for run in case.sizes if run in stated]).values())
     if len(rows) < MIN_SIZES:
         return Judgement(claim, UNKNOWN, _too_few(rows))
     ends = rows[0], rows[-1]
@@ -94,12 +94,12 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
     It does if each quantity of its trace rises or falls over training, by an exact permutation test, as it does in
     most of the small runs: by the sign of its rank correlation with the step here (not by its first and last value,
     between which it may turn), or else by the published one with the loss. Does not stand if one goes the other way;
-    cannot be told if one cannot be told from no trend; stands if that run was measured here and every quantity is
+    cannot be told if one does not differ from no trend; stands if that run was measured here and every quantity is
     beyond the trend; else the step says the same.
     """
     names = ", ".join(case.published.traces)
     claim = f"{names or 'A real model'} shows the same trends"
-    told, opposite, unclear, beyond = [], False, False, True
+    courses, opposite, unclear, beyond = [], False, False, True
     for run, trace in case.published.traces.items():
         for quantity, values in trace.values.items():
             usual, by = _usual_direction(case, quantity)
@@ -109,13 +109,13 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
             opposite, unclear = opposite or (p < LEVEL and np.sign(rho) != usual), unclear or not p < LEVEL
             row = case.associated(run, quantity, published=False)
             beyond = beyond and bool(row) and row["verdict"] == "beyond trend"
-            told.append(
+            courses.append(
                 f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}, exact p "
                 f"{p:.2g}); {by}{_measured(case, run, row)}"
             )
-    if not told:
+    if not courses:
         return Judgement(claim, UNKNOWN, "No trace, or no correlation of the same quantity, is declared.")
-    why = f"{'. '.join(told)}."
+    why = f"{'. '.join(courses)}."
     if opposite or unclear:
         return Judgement(claim, FALLS if opposite else UNKNOWN, why)
     return Judgement(claim, STANDS if beyond else SAME_AS_STEP, why)
@@ -127,9 +127,9 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
     Does not stand if it does not, or by less than half as much as with one batch's loss: then that loss's noise makes
     the rest. The step says the same if its own |rho| changes by at least half as much, and in most runs is as large to
     within .05. Cannot be told with fewer than 3 sizes, or if Fisher's z with the effective numbers of checkpoints does
-    not tell the ends apart.
+    not separate the ends.
     """
-    rows = list(case.told(quantity, list(case.sizes)).values())
+    rows = list(case.associations(quantity, list(case.sizes)).values())
     if len(rows) < MIN_SIZES:
         return UNKNOWN, _too_few(rows)
     batch = [case.associated(row["run"], quantity, published=False, target=BATCH_LOSS) for row in rows]
@@ -168,7 +168,7 @@ def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> st
 def _usual_direction(case: StudyEvidence, quantity: str) -> tuple[int, str]:
     """Return +1 if a quantity goes up with the step in most of the small runs, -1 if down, else 0; and by what."""
     stated = {r: rho for r, rho in case.published.correlations.get(quantity, {}).items() if np.isfinite(rho)}
-    here = case.told(quantity, [run for run in stated if run in case.named])
+    here = case.associations(quantity, [run for run in stated if run in case.named])
     signs = [np.sign(here[run]["rho_with_step"]) if run in here else -np.sign(rho) for run, rho in stated.items()]
     usual = int(np.sign(sum(signs)))
     measures = [
@@ -177,8 +177,8 @@ def _usual_direction(case: StudyEvidence, quantity: str) -> tuple[int, str]:
         if len(here) < len(stated)
         else "",
     ]
-    told = f"in the small runs it goes mostly {'up' if usual > 0 else 'down'} with the step, by "
-    return usual, told + " and ".join(filter(None, measures))
+    usually = f"in the small runs it goes mostly {'up' if usual > 0 else 'down'} with the step, by "
+    return usual, usually + " and ".join(filter(None, measures))
 
 
 def _course(steps: Sequence[int], values: Sequence[float]) -> str:
@@ -199,5 +199,5 @@ def _measured(case: StudyEvidence, run: str, row: dict[str, Any]) -> str:
 
 
 def _too_few(rows: Sequence[dict[str, Any]]) -> str:
-    told = f" rho is {listed(rows, 'rho')}, the step's {listed(rows, 'rho_step')}." if rows else ""
-    return f"It takes {MIN_SIZES} sizes; {len(rows)} have an exact correlation.{told}"
+    known = f" rho is {listed(rows, 'rho')}, the step's {listed(rows, 'rho_step')}." if rows else ""
+    return f"It takes {MIN_SIZES} sizes; {len(rows)} have an exact correlation.{known}"

@@ -51,10 +51,10 @@ def published_rules(study: Study) -> pl.DataFrame:
     errors = pl.concat([found.select(ERRORS), *ours])
     answers = pl.len().over("protocol", "fraction", "run")
     errors = errors.filter(answers == answers.max().over("protocol", "fraction"))
-    told = errors.group_by("protocol", "fraction", "forecaster", maintain_order=True).agg(
+    mean_errors = errors.group_by("protocol", "fraction", "forecaster", maintain_order=True).agg(
         n=pl.len().cast(pl.Int64), mae=pl.col("error").mean(), worst=pl.col("error").max()
     )
-    return told.sort("protocol", "fraction", descending=[True, False], maintain_order=True).select(list(TABLE))
+    return mean_errors.sort("protocol", "fraction", descending=[True, False], maintain_order=True).select(list(TABLE))
 
 
 def _ours(study: Study, asked: pl.DataFrame, protocol: str) -> pl.DataFrame:

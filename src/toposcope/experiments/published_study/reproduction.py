@@ -153,21 +153,21 @@ def _ways(findings: StudyTables, run: str, quantity: str) -> str:
 
 def _ways_of_states(findings: StudyTables, run: str, quantity: str) -> str:
     """Describe which points and which loss are taken as published and exactly, where that differs."""
-    told = {}
+    by_way = {}
     for way, published in (("published", True), ("exact", False)):
         target = findings.published_target(run) if published else findings.target(run)
         if quantity == STEP:
-            told[way] = _TARGETS.get(target, "")
+            by_way[way] = _TARGETS.get(target, "")
         elif feature := findings.feature(run, quantity, published=published):
             released = feature.probe == PUBLISHED
             cloud = "as released" if released else _points_of_states(feature.option_values(), quantity)
             noise = _value(findings.associated(run, quantity, published=published), "noise")
             if noise > 0:  # NaN where there is none
                 cloud += f" (spread over draws {noise:.1f} times the change between checkpoints)"
-            told[way] = ", ".join(filter(None, (cloud, _TARGETS.get(target, ""))))
-    if len(set(told.values())) < len(told) or not any(told.values()):
+            by_way[way] = ", ".join(filter(None, (cloud, _TARGETS.get(target, ""))))
+    if len(set(by_way.values())) < len(by_way) or not any(by_way.values()):
         return ""
-    return "; ".join(f"{way}: {what}" for way, what in told.items())
+    return "; ".join(f"{way}: {what}" for way, what in by_way.items())
 
 
 def _points_of_states(options: Mapping[str, str], quantity: str) -> str:

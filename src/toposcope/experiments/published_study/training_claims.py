@@ -53,9 +53,9 @@ def improves(case: StudyEvidence) -> Judgement:
     if any(len(gain.topology) < 2 for gain in found):
         return Judgement(claim, UNKNOWN, "Fewer than 2 runs have a forecast with topology.")
     p = [sign_flip(gain.topology) for gain in found]
-    told = [f"at {f:.0%} {gain.text()}, p {q:.2g}" for f, gain, q in zip(fractions, found, p, strict=True)]
+    gains = [f"at {f:.0%} {gain.text()}, p {q:.2g}" for f, gain, q in zip(fractions, found, p, strict=True)]
     n = min(len(gain.topology) for gain in found)
-    why = f"Mean error in nats over {n} runs, {'; '.join(told)}."
+    why = f"Mean error in nats over {n} runs, {'; '.join(gains)}."
     as_published = [_gains(case, "published", fraction) for fraction in fractions]
     if all(len(gain.topology) for gain in as_published):
         pairs = zip(fractions, as_published, strict=True)
@@ -63,16 +63,16 @@ def improves(case: StudyEvidence) -> Judgement:
     if all(gain.topology.mean() <= 0 for gain in found) or _excluded(found):
         return Judgement(claim, FALLS, why)
     if n < MIN_RUNS:
-        why += f" {n} runs are too few to tell; the least p they allow is {2 / 2**n:.2g}."
+        why += f" {n} runs are too few for a test; the least p they allow is {2 / 2**n:.2g}."
         return Judgement(claim, UNKNOWN, why)
     gained = all(gain.topology.mean() > 0 and gain.blend.mean() > 0 for gain in found)
     return Judgement(claim, STANDS if gained and _all_below(p) else UNKNOWN, why)
 
 
 def claimed_fractions(published: Published) -> list[float]:
-    """Return the fractions of training at which a publication's blend beat its power law; all it tells if none did."""
-    told = sorted(float(fraction) for fraction in published.prediction_errors.get("combined", {}))
-    return [fraction for fraction in told if _improvement(published, fraction) > 0] or told
+    """Return the fractions of training at which a publication's blend beat its power law; all of them if none did."""
+    fractions = sorted(float(fraction) for fraction in published.prediction_errors.get("combined", {}))
+    return [fraction for fraction in fractions if _improvement(published, fraction) > 0] or fractions
 
 
 def _all_below(p: Sequence[float]) -> bool:
@@ -236,7 +236,7 @@ def _share_of_training(case: StudyEvidence, steps: Mapping[str, int | None]) -> 
 def _improvement(published: Published, fraction: float) -> float:
     """Return by which share the published blend beat the published power law; 0 if it is not known."""
     alone, blend = (
-        {float(told): error for told, error in published.prediction_errors.get(name, {}).items()}.get(fraction)
+        {float(seen): error for seen, error in published.prediction_errors.get(name, {}).items()}.get(fraction)
         for name in ("loss_only", "combined")
     )
     return 0.0 if not alone or blend is None else 1 - blend / alone

@@ -73,9 +73,9 @@ class LeftOut(NamedTuple):
 def configuration(run: LoggedRun) -> str:
     """Name what runs share that differ in their seed alone: size, kind of schedule, peak rate, steps."""
     size = run.size[1]
-    told = f"{size:.4g}" if isinstance(size, float) else size
+    written = f"{size:.4g}" if isinstance(size, float) else size
     # the peak to two digits: what was logged may have just missed it
-    return f"{told} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
+    return f"{written} {run.log.schedule} {run.schedule.peak:.2g} {run.schedule.last_step}"
 
 
 def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
@@ -91,12 +91,12 @@ def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
     place = {name: i for i, name in enumerate(block.runs)}
     known = [run for run in runs if run.log.name in place]
     kinds = [(run.log.family, run.log.unit) for run in known]
-    most = max(kinds, key=kinds.count, default=("", ""))
-    members = tuple(run for run, kind in zip(known, kinds, strict=True) if kind == most)
+    largest = max(kinds, key=kinds.count, default=("", ""))
+    members = tuple(run for run, kind in zip(known, kinds, strict=True) if kind == largest)
     notes = [
-        f"{run.log.name} is left out: it is not of the family {most[0]!r} in {most[1]}."
+        f"{run.log.name} is left out: it is not of the family {largest[0]!r} in {largest[1]}."
         for run, kind in zip(known, kinds, strict=True)
-        if kind != most
+        if kind != largest
     ]
     sized = all(np.isfinite(run.log.parameters) for run in members)
     folds = []
@@ -104,13 +104,13 @@ def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
     for group in names:
         others = tuple(run for run in members if configuration(run) != group)
         apart = {key: tuple(o for o in others if configuration(o) != key) for key in set(map(configuration, others))}
-        learned = [_told(run, block.fraction, apart[configuration(run)], sized) for run in others]
-        left = [_told(run, block.fraction, others, sized) for run in members if configuration(run) == group]
+        learned = [_stack_row(run, block.fraction, apart[configuration(run)], sized) for run in others]
+        left = [_stack_row(run, block.fraction, others, sized) for run in members if configuration(run) == group]
         fold = _fold(group, place, [t for t in learned if t is not None], [t for t in left if t is not None])
         if fold is not None:
             folds.append(fold)
-    told = {block.runs[i] for fold in folds for i in fold.left}
-    refused = [run.log.name for run in members if run.log.name not in told]
+    predicted = {block.runs[i] for fold in folds for i in fold.left}
+    refused = [run.log.name for run in members if run.log.name not in predicted]
     if refused:
         few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
         notes.append(
@@ -120,26 +120,28 @@ def left_out(runs: Sequence[LoggedRun], block: FeatureBlocks) -> LeftOut:
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
+class _StackRow:
+    """What the stack learns from one run."""
+
     run: LoggedRun
     base: float
-    row: Vector
+    features: Vector
 
 
-def _told(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], sized: bool) -> _Told | None:
-    """Return what the stack sees of a run; None if a law refuses it."""
+def _stack_row(run: LoggedRun, fraction: float, siblings: Sequence[LoggedRun], sized: bool) -> _StackRow | None:
+    """Return a run's row of the stack; None if a law refuses it."""
     seen = run.seen(fraction)
     if seen is None:
         return None
     try:
         base = BASE.law(seen, run.schedule, siblings).final()
-        return _Told(run, base, features(seen, run.schedule, siblings, base, sized))
+        return _StackRow(run, base, features(seen, run.schedule, siblings, base, sized))
     except RefusedError:
         return None
 
 
-def _fold(group: str, place: Mapping[str, int], learned: Sequence[_Told], left: Sequence[_Told]) -> Fold | None:
-    groups = tuple(configuration(told.run) for told in learned)
+def _fold(group: str, place: Mapping[str, int], learned: Sequence[_StackRow], left: Sequence[_StackRow]) -> Fold | None:
+    groups = tuple(configuration(row.run) for row in learned)
     if not left or len(learned) < MIN_RUNS or len(set(groups)) < MIN_SIZES:
         return None
     names = [law.name for law in OTHER_LAWS]
@@ -147,17 +149,17 @@ def _fold(group: str, place: Mapping[str, int], learned: Sequence[_Told], left: 
         family=left[0].run.log.family,
         group=group,
         size=left[0].run.size,
-        learned=np.array([place[told.run.log.name] for told in learned]),
-        rows=np.array([told.row for told in learned]),
-        target=np.array([np.log(told.run.final() / told.base) for told in learned]),
+        learned=np.array([place[row.run.log.name] for row in learned]),
+        rows=np.array([row.features for row in learned]),
+        target=np.array([np.log(row.run.final() / row.base) for row in learned]),
         groups=groups,
-        left=np.array([place[told.run.log.name] for told in left]),
-        left_rows=np.array([told.row for told in left]),
-        base=np.array([told.base for told in left]),
-        final=np.array([told.run.final() for told in left]),
+        left=np.array([place[row.run.log.name] for row in left]),
+        left_rows=np.array([row.features for row in left]),
+        base=np.array([row.base for row in left]),
+        final=np.array([row.run.final() for row in left]),
         laws=tuple(
-            {BASE.name: told.base}
-            | dict(zip(names, (told.base * np.exp(told.row[: len(names)])).tolist(), strict=True))
-            for told in left
+            {BASE.name: row.base}
+            | dict(zip(names, (row.base * np.exp(row.features[: len(names)])).tolist(), strict=True))
+            for row in left
         ),
     )

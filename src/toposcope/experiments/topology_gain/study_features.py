@@ -127,10 +127,15 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
                 kept[t.run] = dict(_norms(t, seen)), topology
             else:
                 notes.append(f"{t.run} is left out: nothing topological was measured of it.")
-    norm_names, norms, told = _table("norms", [norms for norms, _ in kept.values()])
-    topology_names, topology_table, also_told = _table("topology", [topology for _, topology in kept.values()])
+    norm_names, norms, norm_notes = _table("norms", [norms for norms, _ in kept.values()])
+    topology_names, topology_table, topology_notes = _table("topology", [topology for _, topology in kept.values()])
     return FeatureBlocks(
-        tuple(kept), fraction, (*norm_names, *topology_names), norms, topology_table, (*notes, *told, *also_told)
+        tuple(kept),
+        fraction,
+        (*norm_names, *topology_names),
+        norms,
+        topology_table,
+        (*notes, *norm_notes, *topology_notes),
     )
 
 
@@ -225,13 +230,13 @@ def _table(block: str, rows: Sequence[Mapping[str, float]]) -> tuple[list[str], 
     spread = np.zeros(len(names))
     if rows:
         spread[whole] = np.ptp(values[:, whole], axis=0) > TOLERANCE * np.abs(values[:, whole]).max(axis=0)
-    told = [
+    notes = [
         f"{block}: {n} of {len(names)} columns are left out, {why}: {_some(names, chosen)}."
         for chosen, why in ((~whole, "not known of every run"), (whole & (spread == 0), "the same in every run"))
         if (n := int(chosen.sum()))
     ]
     used = np.flatnonzero(spread).tolist()
-    return [names[i] for i in used], values[:, used], told
+    return [names[i] for i in used], values[:, used], notes
 
 
 def _some(names: Sequence[str], chosen: NDArray[np.bool_], most: int = 3) -> str:

@@ -10,7 +10,6 @@ SIGNALS = {
     "tokens per parameter": f"D/N = {TOKENS_PER_PARAMETER:g}",
     "marginal price": "its last FLOP brought less than that of the best run of all the compute",
 }
-ANSWERS = {"continue": "Continue", "scale": "Scale", "undecided": "Undecided"}
 
 
 def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:
