@@ -15,7 +15,6 @@ from toposcope.report.figures.chart import STYLE
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 RUN = "tiny-3k"
-TOPOLOGY = r"^(rips|neural_persistence|gradient_rips|distances)"
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8c959f"
 
 
@@ -35,32 +34,31 @@ def main(study: Path, backtest: Path) -> None:
 
 
 def draw_correlations(axes: Axes, association: pl.DataFrame) -> None:
-    """Draw a line a feature, from its correlation with the loss to what is left of it given the step."""
+    """Draw a line a feature, from its correlation with the loss to what is left of it given the step.
+
+    A feature that orders the checkpoints exactly as the step does has no correlation given the step: it has no line.
+    """
     table = association.filter(
         pl.col("run") == RUN,
         pl.col("group") == "network",
         pl.col("target") == "validation_loss",
-        pl.col("feature").str.contains(TOPOLOGY) & ~pl.col("feature").str.contains("gradient_norm"),
+        pl.col("kind") == "topology",
         pl.col("rho").is_not_nan() & (pl.col("rho").abs() > 0.5),
     )
-    plain, given = (table.get_column(name).abs().fill_nan(0.0) for name in ("rho", "rho_given_step"))
-    undefined = table.get_column("rho_given_step").is_nan()
-    for before, after, clock in zip(plain, given, undefined, strict=True):
-        axes.plot([0, 1], [before, after], color=GREY if clock else BLUE, alpha=0.55, linewidth=1.2)
-        axes.plot(0, before, "o", color=GREY if clock else BLUE, markersize=4)
-        axes.plot(
-            1, after, "o", color=GREY if clock else BLUE, markersize=4, markerfacecolor="white" if clock else None
-        )
+    tested = table.filter(pl.col("rho_given_step").is_not_nan())
+    for before, after in tested.select(pl.col("rho", "rho_given_step").abs()).iter_rows():
+        axes.plot([0, 1], [before, after], "o-", color=BLUE, alpha=0.55, linewidth=1.2, markersize=4)
+    untested = table.filter(pl.col("rho_given_step").is_nan()).get_column("rho").abs()
+    axes.plot([0] * len(untested), untested, "o", color=GREY, markersize=4)
     step = float(table.get_column("rho_step").abs().max())  # type: ignore[arg-type]
     axes.plot([-0.12, 0.12], [step, step], color=ORANGE, linewidth=2)
     axes.annotate("the step number alone", (0.15, step), va="center", color=ORANGE, fontsize=10)
-    note = "grey: the feature\norders checkpoints\nexactly as the step,\nso nothing is left"
+    note = f"not tested: {len(untested)} features\nthat order the checkpoints\nexactly as the step does"
     axes.annotate(note, (1.07, 0.02), va="bottom", color=GREY, fontsize=9)
     axes.set(xlim=(-0.25, 1.75), ylim=(-0.03, 1.03), xticks=(0, 1), ylabel="strength of the correlation with the loss")
-    axes.set_xticklabels(["as it is", "once the step\nis known"])
-    axes.set_title(
-        f"Correlations vanish: {len(table)} topological features", loc="left", fontsize=11, fontweight="bold"
-    )
+    axes.set_xticklabels(["alone", "once the step\nis known"])
+    title = f"Correlations fade: {len(tested)} topological features"
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
 
 
 def draw_forecasts(axes: Axes, forecasts: pl.DataFrame) -> None:
