@@ -6,6 +6,7 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from toposcope.integrity.histories import (
     tensor_histories,
 )
 from toposcope.integrity.nearly_final import nearly_final
+from toposcope.integrity.replaced import replaced
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
 from toposcope.typing import Vector
@@ -95,7 +97,8 @@ def discontinuities(
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
-    for rule in (find_swaps, _single_detours, _off_path, _stretched, _broken, _leapt):
+    alone = partial(replaced, summaries=summaries)
+    for rule in (find_swaps, _single_detours, _off_path, _stretched, _broken, alone, _leapt):
         for suspect in rule(histories):
             if suspect.check == "break" and suspect.steps in reported:
                 continue

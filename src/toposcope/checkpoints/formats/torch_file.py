@@ -177,7 +177,7 @@ class Archive:
         for name in names:
             info, crc = self._records[name], 0
             for start in range(0, info.file_size, CHECKED_BYTES):
-                crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)), crc)
+                crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)).data, crc)
             if crc != info.CRC:
                 raise CheckpointError(
                     f"{self._file.location}: damaged: the bytes of its record {name[:80]!r} do not match their CRC-32; "
