@@ -1,43 +1,53 @@
 """Largest magnitudes of a tensor and where they are, from blocks of its values."""
 
+from typing import Any
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
+from toposcope.typing import Indices, Vector
 
 N_LARGEST = 8
 """Values of a tensor that are kept."""
 CHUNK = 4096
-"""Values whose largest magnitude is found together, without a copy; only the chunks of the largest are sorted."""
+"""Values of which first only the largest is found; those of the chunks with the largest are then sorted."""
 
 
 class LargestValues:
     """The `N_LARGEST` values of largest magnitude among all that were added."""
 
     def __init__(self) -> None:
-        self._values = torch.empty(0, dtype=torch.float64)
-        self._positions = torch.empty(0, dtype=torch.int64)
+        self._values, self._positions = np.empty(0), np.empty(0, np.int64)
 
-    def add(self, values: Tensor, begin: int) -> None:
-        """Add finite values, shape (n,); the first of them is at position `begin` of the tensor."""
-        whole = len(values) // CHUNK * CHUNK
-        chunks = values[:whole].view(-1, CHUNK)
-        if len(chunks) > N_LARGEST:
-            # Two passes are thirty times faster than torch.aminmax, which is not vectorised along an axis.
-            best = torch.maximum(chunks.amax(1), -chunks.amin(1)).topk(N_LARGEST).indices
-            self._merge(chunks[best].flatten(), (begin + best[:, None] * CHUNK + torch.arange(CHUNK)).flatten())
+    def add(self, values: NDArray[Any], begin: int) -> None:
+        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,)
+        begin : int
+            Position of the first of them in the flattened tensor.
+        """
+        signed = SIGNED[values.dtype.itemsize]
+        keys = values.view(signed) & MASKS[signed]
+        whole = len(keys) // CHUNK * CHUNK
+        if whole > N_LARGEST * CHUNK:
+            chunks = _largest(keys[:whole].reshape(-1, CHUNK).max(axis=1))
+            inside = (chunks[:, None] * CHUNK + np.arange(CHUNK)).ravel()
+            positions = np.concatenate([inside, np.arange(whole, len(keys))])
+            positions = positions[_largest(keys[positions])]
         else:
-            whole = 0
-        rest = values[whole:]
-        self._merge(rest, torch.arange(begin + whole, begin + len(values)))
+            positions = _largest(keys)
+        both = np.concatenate([self._values, widened(values[positions]).astype(np.float64)])
+        order = np.argsort(-np.abs(both), kind="stable")[:N_LARGEST]
+        self._values, self._positions = both[order], np.concatenate([self._positions, begin + positions])[order]
 
-    def _merge(self, values: Tensor, positions: Tensor) -> None:
-        best = values.abs().topk(min(N_LARGEST, len(values))).indices
-        both = torch.cat([self._values, values[best].to(torch.float64)])
-        where = torch.cat([self._positions, positions[best]])
-        order = both.abs().argsort(descending=True, stable=True)[:N_LARGEST]
-        self._values, self._positions = both[order], where[order]
-
-    def result(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def result(self) -> tuple[Vector, Indices]:
         """Return values, largest magnitude first, and their positions, each of at most `N_LARGEST`."""
-        return self._values.numpy(), self._positions.numpy()
+        return self._values, self._positions
+
+
+def _largest(keys: NDArray[np.signedinteger[Any]]) -> Indices:
+    """Return the indices of the `N_LARGEST` largest."""
+    return np.argpartition(keys, -N_LARGEST)[-N_LARGEST:] if len(keys) > N_LARGEST else np.arange(len(keys))

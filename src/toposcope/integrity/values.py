@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
 
 from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
@@ -14,6 +13,8 @@ NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|ga
 """Names of the weights of norms."""
 MIN_NOT_ZERO = 1024
 """Largest magnitude of a tensor that was not rounded to zero, in units of the smallest number of its dtype."""
+SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16}
+"""Smallest positive numbers of the dtypes that round weights to zero."""
 MIN_CONSTANT = 4
 """Values of a vector of which it can be said that they are one number."""
 MAX_CONSTANT_SPREAD = 0.5
@@ -130,8 +131,7 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
 def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
     """Return whether a tensor was read and is further from zero than where its dtype rounds to zero."""
     largest = float(np.abs(tensor.largest_values()).max(initial=0))
-    limits = torch.finfo(getattr(torch, tensor.dtype))
-    return largest > MIN_NOT_ZERO * limits.tiny * limits.eps
+    return largest > MIN_NOT_ZERO * SMALLEST.get(tensor.dtype, 0.0)
 
 
 def _is_nearly_constant(tensor: TensorSummary) -> bool:
