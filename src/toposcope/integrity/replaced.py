@@ -24,6 +24,8 @@ MIN_SPEED_UP_OF_ALL = 2.0
 """How many times more than in any interval nearby."""
 MIN_ALONE = 4.0
 """How many times more than the median matrix loses in the same interval."""
+MAX_SHARED_MOVE = 2.0
+"""How far the median matrix may move in that interval, in units of its largest movement nearby: a kick moves all."""
 MIN_CORRELATION = 0.05
 """Below it, correlations are all alike: 256 independent values give 0.06."""
 MIN_IN_PLACE = 4
@@ -36,10 +38,11 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
     """Find single matrices that lose their past while the others keep theirs."""
     matrices = [history for history in histories if history.is_matrix]
     losses = {history.name: _losses(history) for history in matrices}
-    of_step: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    of_interval: dict[tuple[int, int], dict[str, tuple[float, float]]] = defaultdict(dict)
     for history in matrices:
-        for k, loss in enumerate(losses[history.name]):
-            of_step[int(history.steps[k]), int(history.steps[k + 1])][history.name] = float(loss)
+        moves = _relative_moves(history)
+        for k, (loss, move) in enumerate(zip(losses[history.name], moves, strict=True)):
+            of_interval[int(history.steps[k]), int(history.steps[k + 1])][history.name] = float(loss), float(move)
     by_step = {item.step: item for item in summaries}
     found: dict[int, dict[str, str]] = defaultdict(dict)
     last = max((int(history.steps[-1]) for history in matrices), default=0)
@@ -47,12 +50,9 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
         loss = losses[history.name]
         for k in np.flatnonzero(loss > MIN_LOSS).tolist():
             before, step = int(history.steps[k]), int(history.steps[k + 1])
-            others = [v for name, v in of_step[before, step].items() if name != history.name]
-            if (
-                k > 0
-                and _stands_out(history, loss, k)
-                and (not others or loss[k] > MIN_ALONE * max(0.0, float(np.median(others))))
-            ):
+            own_move = of_interval[before, step][history.name][1]
+            others = [v for name, v in of_interval[before, step].items() if name != history.name]
+            if k > 0 and own_move > 1 and _stands_out(history, loss, k) and _is_alone(float(loss[k]), others):
                 how = _how(by_step[before].tensors[history.name], by_step[step].tensors[history.name], history, k)
                 found[step][history.name] = how
     suspects = []
@@ -70,9 +70,27 @@ def _losses(history: History) -> Vector:
     return np.asarray(-np.log(np.clip(history.correlations(), MIN_CORRELATION, 1)) - growth)
 
 
+def _relative_moves(history: History) -> Vector:
+    """Return the distance that each interval covers, in units of the largest nearby."""
+    distances = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + history.rounding_floor()[1:])
+    return np.array([distances[k] / distances[_nearby(k, len(distances))].max() for k in range(len(distances))])
+
+
+def _nearby(k: int, n: int) -> list[int]:
+    return [j for j in range(max(0, k - NEARBY), min(n, k + NEARBY + 1)) if j != k]
+
+
+def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
+    """Return whether the other matrices go on as before in an interval in which one loses its past."""
+    if not others:
+        return True
+    their_loss, their_move = np.median(others, axis=0)
+    return bool(loss > MIN_ALONE * max(0.0, float(their_loss)) and their_move < MAX_SHARED_MOVE)
+
+
 def _stands_out(history: History, losses: Vector, k: int) -> bool:
     """Return whether the loss in one interval is out of proportion to those nearby."""
-    near = [j for j in range(max(0, k - NEARBY), min(len(losses), k + NEARBY + 1)) if j != k]
+    near = _nearby(k, len(losses))
     elapsed = np.diff(history.steps)
     usual = float(np.median(losses[near] / elapsed[near])) * float(elapsed[k])
     return bool(losses[k] > max(MIN_SPEED_UP * usual, MIN_SPEED_UP_OF_ALL * float(losses[near].max())))
