@@ -98,7 +98,9 @@ def zero_vectors(runs: Runs, rng: np.random.Generator) -> Damaged | None:
     """Set all biases and norms to zero at one step."""
     step = int(rng.choice(list(runs.main)))
     vectors = {n: torch.zeros_like(t) for n, t in runs.main[step].items() if t.dim() == 1 and bool(t.any())}
-    return _at(runs, [step], lambda _: vectors) if vectors else None
+    # Biases may begin at zero.
+    visible = step > 0 or any("norm" in name or "ln" in name for name in vectors)
+    return _at(runs, [step], lambda _: vectors) if vectors and visible else None
 
 
 def zero_norm_for_good(runs: Runs, rng: np.random.Generator) -> Damaged | None:

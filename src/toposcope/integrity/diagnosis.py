@@ -9,7 +9,7 @@ import msgspec
 from toposcope import checkpoints
 from toposcope.checkpoints import Series
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, step_grid, values
+from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
@@ -127,6 +127,8 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     unchanged = duplicates.unchanged_tensors(summaries, excluded)
     outliers = outlying.outlying_values(summaries)
     left_out = {name: set(steps) for name, steps in unchanged.final.items()}
+    for name, steps_of in unchanged.stale.items():
+        left_out.setdefault(name, set()).update(steps_of)
     for outlier in outliers:
         left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
@@ -141,6 +143,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *values.not_finite(summaries),
         *values.dead(summaries),
         *outlying.findings(outliers, summaries),
+        *rounding.rounded(summaries),
         *whole,
         *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
         *misplaced,
