@@ -6,7 +6,7 @@ A matrix that is replaced loses the correlation and keeps its norm.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,8 +30,9 @@ MIN_CORRELATION = 0.05
 """Below it, correlations are all alike: 256 independent values give 0.06."""
 MIN_IN_PLACE = 4
 """Of the largest values, so many must be in the places that a permutation or a transposition puts them."""
-MAX_CHANGE = 0.05
-"""Relative change of the norm and of the largest values of a matrix whose values are the same in other places."""
+MAX_CHANGE = 0.1
+"""Relative change of the norm and of the largest values of a matrix whose values are the same in other places; twice as
+much where the places show how they were permuted."""
 
 
 def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary]) -> list[Suspect]:
@@ -102,21 +103,21 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
     cosine = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     if cosine < -0.5:
         return "it has the opposite sign"
-    norms = abs(before.norm - after.norm) <= MAX_CHANGE * before.norm
-    largest, now = np.abs(before.largest_values()), np.abs(after.largest_values())
-    if not norms or len(largest) != len(now) or np.any(np.abs(largest - now) > MAX_CHANGE * largest):
-        return "it has other values, which have nothing to do with those before"
     places, places_now = (
-        [np.unravel_index(int(p), before.shape) for p in t.largest_positions()] for t in (before, after)
+        [tuple(map(int, np.unravel_index(int(p), t.shape))) for p in t.largest_positions()] for t in (before, after)
     )
-    if before.shape == before.shape[::-1] and len({p[::-1] for p in places} & set(places_now)) >= MIN_IN_PLACE:
+    if len(set(before.shape)) == 1 and len({p[::-1] for p in places} & set(places_now)) >= MIN_IN_PLACE:
         return "it is transposed"
-    for axis, what in ((0, "columns"), (1, "rows")):
-        kept = _in_common([p[axis] for p in places], [p[axis] for p in places_now])
-        if kept >= MIN_IN_PLACE:
-            return f"its {what} are in another order"
-    return "it has the same values in other places"
+    rows, columns = (_in_common([p[axis] for p in places], [p[axis] for p in places_now]) for axis in (0, 1))
+    largest, now = np.abs(before.largest_values()), np.abs(after.largest_values())
+    change = float(np.abs(now / largest - 1).max()) if len(now) == len(largest) else math.inf
+    change = max(change, abs(after.norm / before.norm - 1))
+    if max(rows, columns) > MIN_IN_PLACE and rows != columns and change < 2 * MAX_CHANGE:
+        return f"its {'rows' if columns > rows else 'columns'} are in another order"
+    if change < MAX_CHANGE:
+        return "it has the same values in other places"
+    return "it has other values, which have nothing to do with those before"
 
 
-def _in_common(before: Sequence[object], after: Sequence[object]) -> int:
-    return sum(x == y for x, y in zip(before, after, strict=True))
+def _in_common(before: Sequence[int], after: Sequence[int]) -> int:
+    return (Counter(before) & Counter(after)).total()
