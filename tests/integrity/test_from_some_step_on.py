@@ -16,7 +16,10 @@ BEGIN = STEPS // 2
 
 CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "sign": (lambda w: -w, "opposite sign"),
-    "rows": (lambda w: w[torch.randperm(len(w), generator=torch.Generator().manual_seed(0))], "rows are in another order"),
+    "rows": (
+        lambda w: w[torch.randperm(len(w), generator=torch.Generator().manual_seed(0))],
+        "rows are in another order",
+    ),
     "columns": (
         lambda w: w[:, torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(0))],
         "columns are in another order",

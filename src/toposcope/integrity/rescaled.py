@@ -14,14 +14,14 @@ from toposcope.integrity.histories import NEARBY, History
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.typing import Vector
 
-MIN_EXCESS = 4.0
+MIN_EXCESS = 4.5
 """How many times further than any nearby the growth of one interval has to be from their median, by the norms and by
 the sketches; real trainings reach 3."""
 MAX_SHARED = 1.5
 """The same of the median matrix in that interval."""
 MAX_REST = 1.8
 """What the matrix moves besides, in units of the median nearby."""
-MIN_GROWTH = 0.01
+MIN_GROWTH = 0.025
 """Of the logarithm of the norm, beyond the median nearby."""
 
 
