@@ -199,6 +199,8 @@ def branch(*, other_seed: bool, for_good: bool) -> Damage:
     def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
         steps = list(runs.main)
         late = [s for s in steps if s > 0.5 * steps[-1]][:-2]
+        if not late:
+            return None
         begin = int(rng.choice(late))
         source = runs.other if other_seed else runs.fork
         wrong = [s for s in steps if s >= begin] if for_good else [begin]
