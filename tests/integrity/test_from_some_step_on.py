@@ -64,7 +64,7 @@ def test_a_matrix_replaced_at_the_last_step(kind: str) -> None:
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_matrix_scaled_a_little_for_good(factor: float) -> None:
-    begin = STEPS - 5 * EVERY
+    begin = STEPS - 3 * EVERY
     (finding,) = faults(seen(changed(decaying(), MATRIX, lambda w: factor * w, range(begin, STEPS + 1))))
     assert (finding.check, finding.steps, finding.layer) == ("break", (begin,), MATRIX)
     assert f"{factor:.2g}" in finding.message or f"{factor - 0.001:.3g}" in finding.message
