@@ -368,7 +368,7 @@ def test_phases_that_stand_have_a_p_that_says_so(late: tuple[int, ...], explaine
 
 @pytest.mark.parametrize(("n_eff", "expected"), [(5.0, UNKNOWN), (200.0, EXPLAINED)])
 def test_a_change_with_size_that_the_step_shares_takes_a_test_too(n_eff: float, expected: str) -> None:
-    """|rho| of the feature and of the step rise alike, from .6 to .9; few effective checkpoints cannot separate them."""
+    """|rho| of feature and step rise alike, from .6 to .9; few effective checkpoints cannot separate them."""
     sizes = dict(list(SIZES.items())[:3])
     row = {
         "group": "network", "feature": H0, "target": "validation_loss", "n_eff": n_eff, "verdict": "trend only",

@@ -124,8 +124,8 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
             row = case.associated(run, quantity, published=False)
             beyond = beyond and bool(row) and row["verdict"] == "beyond trend"
             courses.append(
-                f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}; p {p:.2g}, of its "
-                f"changes); {by}{_measured(case, run, row)}"
+                f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}; p {p:.2g}, of "
+                f"its changes); {by}{_measured(case, run, row)}"
             )
     if not courses:
         return Judgement(claim, UNKNOWN, "No trace, or no correlation of the same quantity, is declared.")
