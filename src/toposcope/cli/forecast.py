@@ -53,7 +53,7 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
     "--schedule",
     default="",
     metavar="TEXT",
-    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: of the siblings or log.",
+    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: by siblings or log.",
 )
 @click.option(
     "--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if log and siblings lack it."

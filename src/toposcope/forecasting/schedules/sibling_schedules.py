@@ -175,9 +175,19 @@ def _sibling(run: LoggedRun) -> _Sibling | None:
         logged = logged_rates(run.log)
         if logged is None:
             return None
-        return _Sibling(run, run.schedule.rates / run.schedule.peak, _warm_up(logged))
+        return _Sibling(run, _to_the_end(run, logged) / run.schedule.peak, _warm_up(logged))
 
     return cached(run.log, run.schedule, "sibling schedule", made)
+
+
+def _to_the_end(run: LoggedRun, logged: LoggedRates) -> Vector:
+    """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
+    rates = run.schedule.rates
+    missing = (run.log.last_step or 0) - run.schedule.last_step
+    if missing <= 0 or len(logged.rates) < 2:
+        return rates
+    slope = (logged.rates[-1] - logged.rates[-2]) / (logged.steps[-1] - logged.steps[-2])
+    return np.concatenate([rates, np.clip(rates[-1] + slope * np.arange(1, missing + 1), 0, run.schedule.peak)])
 
 
 def _warm_up(logged: LoggedRates) -> float:
@@ -332,6 +342,6 @@ def _apart(rates: Vector) -> Vector:
 
 def _distances(run: LoggedRun, log: Log, end: int) -> tuple[float, float, str]:
     """Return how far a sibling is from the run: in length, in size, then by name."""
-    length = abs(float(np.log(run.schedule.last_step / end)))
+    length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
     size = abs(float(np.log(run.log.parameters / log.parameters)))
     return length, size if np.isfinite(size) else np.inf, run.log.name
