@@ -7,6 +7,7 @@ import pytest
 from made_studies import FEATURES, RUNS, no_findings, runs_frame, study
 from section_tools import summary, with_tables
 
+from toposcope.analysis.verdict import RUNS as RUNS_GAP
 from toposcope.report.association_tables import primary
 from toposcope.report.material import Material
 
@@ -25,7 +26,10 @@ def with_columns(of: Material, **columns: object) -> Material:
 def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
     first, *others = said("clock", runs)
     assert first.startswith("Topology adds no detectable information about the loss beyond the training step")
-    assert first.endswith("in any of 4 runs." if len(runs) > 1 else "in the run.")
+    within, count = ("any of 4 runs", "4 of 12 pairs of run and feature") if len(runs) > 1 else ("the run", "1 feature")
+    assert f"none of the 2 that can be tested is detectably associated with it given the step and the weight norm, in {within}" in first
+    assert f"; for {count} it cannot be told, because the feature orders the checkpoints exactly as the step does" in first
+    assert first.endswith("(finer checkpoints would make it possible).")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert "is a clock: it orders the checkpoints exactly as the step does" in h0
     assert ("in all 4 runs" in h0) == (len(runs) > 1)
@@ -42,19 +46,21 @@ def test_information_is_said_as_plainly() -> None:
 
 def test_noise_does_not_correlate() -> None:
     first, *others = said("nothing")
-    assert "none correlates with the loss in any of 4 runs" in first
+    assert "none drifts with the loss, and none is detectably associated with it given the step" in first
+    assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
     assert any(s.startswith("H0 total does not correlate detectably with the loss in any of 4 runs") for s in others)
 
 
 @pytest.mark.parametrize(("verdict", "start"), [
-    ("undecided", "It is undecided whether topology carries information about the loss beyond the trend: 1 of 3"),
+    ("cannot be told", "It cannot be told whether topology carries information about the loss beyond the trend: 1 of 3"),
     ("beyond trend", "Topology carries information about the loss beyond the trend: 1 of 3"),
     ("none", "Topology adds no detectable information"),
 ])  # fmt: skip
 def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
     found = study("nothing")
     changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
-    assert summary(with_columns(found, verdict=changed))[0].startswith(start)
+    missing = RUNS_GAP.untested if verdict == "cannot be told" else ""
+    assert summary(with_columns(found, verdict=changed, untested=missing))[0].startswith(start)
 
 
 def test_controls_are_told_apart_from_topology() -> None:
@@ -65,10 +71,8 @@ def test_controls_are_told_apart_from_topology() -> None:
     assert any("1 is beyond the trend in at least one run (Weight norm (control))" in s for s in told)
 
 
-@pytest.mark.parametrize("verdict", ["constant", "too few"])
-def test_nothing_to_say(verdict: str) -> None:
-    found = study("nothing")
-    (first,) = summary(with_columns(found, verdict=verdict))
+def test_nothing_to_say() -> None:
+    (first,) = summary(with_columns(study("nothing"), verdict="constant", rho=float("nan")))
     assert first.startswith("Nothing can be said about what topology adds: no feature varies")
 
 
