@@ -56,7 +56,8 @@ def dependent_p(rho: Vector, n: Vector) -> Vector:
     n : ndarray, shape (f,)
         Effective number of checkpoints (`effective_size`), less the number of controls. NaN at 2 and below.
     """
-    return np.maximum(two_sided(rho, n - 2), np.minimum(1.0, 2 / gamma(np.maximum(n, 1) + 1)))
+    lowest = np.minimum(1.0, 2 / gamma(np.maximum(n, 1) + 1))
+    return np.asarray(np.maximum(two_sided(rho, n - 2), lowest))
 
 
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:

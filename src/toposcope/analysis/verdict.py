@@ -1,7 +1,6 @@
 """The verdict on an association, by one rule that is printed with the table (docs/methods/association.md, item 10)."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -25,12 +24,7 @@ ADJUSTED = {
 }
 """The columns of adjusted p-values, and those that they adjust; all of them allow for dependent checkpoints."""
 
-Verdict = Literal["beyond trend", "cannot be told", "trend only", "none", "constant"]
-BEYOND: Verdict = "beyond trend"
-UNTOLD: Verdict = "cannot be told"
-TREND: Verdict = "trend only"
-NONE: Verdict = "none"
-CONSTANT: Verdict = "constant"
+BEYOND, UNTOLD, TREND, NONE, CONSTANT = "beyond trend", "cannot be told", "trend only", "none", "constant"
 VERDICTS = (BEYOND, UNTOLD, TREND, NONE)
 """The verdicts on features and losses that vary, from the strongest to the weakest."""
 
@@ -59,9 +53,7 @@ CLOCK = Gap(
     "partial correlation given all clocks: the loss orders the checkpoints exactly as a clock does",
     f"finer checkpoints{OR_VALIDATION}",
 )
-DEPENDENT = Gap(
-    "partial correlations: the checkpoints are worth too few independent ones for a p", "more checkpoints"
-)
+DEPENDENT = Gap("partial correlations: the checkpoints are worth too few independent ones for a p", "more checkpoints")
 SCALE = Gap(
     f"partial correlation given the step and the top eigenvalue: undefined, or known at fewer than {MIN_CHECKPOINTS} "
     "checkpoints",
@@ -160,7 +152,7 @@ class _Rows:
 
     def ordered_as(self, *names: str) -> Flags:
         """Return where one of the rank correlations is perfect."""
-        return np.any([np.abs(self.columns[name]) > MIN_PERFECT_CORRELATION for name in names], axis=0)
+        return np.asarray(np.any([np.abs(self.columns[name]) > MIN_PERFECT_CORRELATION for name in names], axis=0))
 
     def verdicts(self) -> tuple[list[str], list[Gap | None]]:
         """Return the verdict of each row; where it cannot be told, also the first test that is not defined."""

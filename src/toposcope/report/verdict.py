@@ -152,7 +152,7 @@ def _needs(rows: pl.DataFrame) -> str:
 def _correlation_sentence(topology: pl.DataFrame) -> str:
     """Count the correlations that hold although checkpoints depend on each other and many features were tested."""
     correlated = _features_of(topology.filter(pl.col("p_adjusted").fill_nan(1.0) < LEVEL))
-    n, n_eff = (topology.get_column(name).median() for name in ("n", "n_eff"))
+    n, n_eff = (np.median(topology.get_column(name).to_numpy()) for name in ("n", "n_eff"))
     return (
         f"{len(correlated) or 'None'} of {counted(topology.get_column('feature').n_unique(), 'topological feature')} "
         f"{'correlates' if len(correlated) < 2 else 'correlate'} with the loss significantly, once the p-value allows "
