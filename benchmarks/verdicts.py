@@ -27,6 +27,7 @@ from toposcope.analysis.verdict import BEYOND
 N_RUNS, N_FEATURES = 5, 10
 NOISES = (0.002, 0.005, 0.01, 0.02)
 ALL = (*UNINFORMED, *INFORMED)
+FALSE = f"highest of {len(UNINFORMED)} without information"
 STEP_TRUTHS = ("clock", "nothing", "random walk", "shared cause", "clock and information", "information")
 ADVERSARIES: dict[str, dict[str, float]] = {
     "feature noise 0.003": {"feature_noise": 0.003},
@@ -47,6 +48,17 @@ def share(settings: Row, n_studies: int) -> float:
     ]
     verdicts = [verdict for table in tables for verdict in table.get_column("verdict")]
     return 100 * verdicts.count(BEYOND) / len(verdicts)
+
+
+def shown(shares: dict[str, float]) -> Row:
+    """Return the cells of a row: of more truths without information than a page has room for, the highest share."""
+    false = {truth: value for truth, value in shares.items() if truth in UNINFORMED}
+    highest = max(false, key=lambda truth: false[truth])
+    alone = len(false) < len(UNINFORMED)
+    cells: Row = {t: f"{v:.1f}%" for t, v in false.items()} if alone else {FALSE: f"{false[highest]:.1f}%"}
+    if not alone:
+        cells["of"] = highest if false[highest] else "all"
+    return cells | {truth: f"{value:.1f}%" for truth, value in shares.items() if truth in INFORMED}
 
 
 def settings_of(table: str) -> Iterator[tuple[Row, Row]]:
@@ -86,10 +98,10 @@ def main(series: int, tables: tuple[str, ...], workers: int) -> None:
             cells = [cell for _, by_truth in rows for cell in by_truth.values()]
             values = iter(pool.map(partial(share, n_studies=n_studies), cells))
             for i, (names, by_truth) in enumerate(rows):
+                row = names | shown({truth: next(values) for truth in by_truth})
                 if not i:
-                    print(f"| {' | '.join([*names, *by_truth])} |\n|{'---|' * (len(names) + len(by_truth))}")
-                numbers = (f"{next(values):.1f}%" for _ in by_truth)
-                print(f"| {' | '.join(map(str, names.values()))} | {' | '.join(numbers)} |", flush=True)
+                    print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
+                print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
             print()
 
 
