@@ -11,7 +11,7 @@ import tomli_w
 
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
-from toposcope.checkpoints.sources import is_remote, local_path
+from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
 from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
@@ -226,6 +226,7 @@ def load_declaration(path: str | Path) -> Declaration:
     except tomllib.TOMLDecodeError as error:
         raise ToposcopeError(f"{path}: not valid TOML: {error}") from error
     try:
+        _refuse_credentials(content)
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
         check(declaration)
@@ -237,7 +238,8 @@ def load_declaration(path: str | Path) -> Declaration:
 
 
 def check(declaration: Declaration) -> None:
-    """Refuse a declaration that cannot be run: wrong options, equal or unsafe names, nothing to do."""
+    """Refuse a declaration that cannot be run: credentials, wrong options, equal or unsafe names, nothing to do."""
+    _refuse_credentials(msgspec.to_builtins(declaration))
     declaration.resolved_probes()
     names = [run.name for run in declaration.resolved_runs()] + [s.resolved_name() for s in declaration.series]
     if not names:
@@ -264,6 +266,11 @@ def check(declaration: Declaration) -> None:
     for name in declaration.named_series():  # taken from folders that exist
         if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
             raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
+
+
+def _refuse_credentials(content: Any) -> None:
+    """Refuse credentials in any text of a declaration, before it is stored or shown."""
+    refuse_credentials_anywhere(content, without_query=("published.source",))
 
 
 def _without_none(content: Any) -> Any:

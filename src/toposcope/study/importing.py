@@ -13,6 +13,7 @@ import numpy as np
 
 from toposcope.checkpoints import series
 from toposcope.checkpoints.formats import is_checkpoint
+from toposcope.checkpoints.sources import without_credentials
 from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, Declaration, DeclaredSeries, check
 from toposcope.study.feature_file import MAX_NAME_LENGTH, PublishedRun, canonical_name, parse_features, read_json
@@ -137,7 +138,7 @@ class _Contents:
             else:
                 self.features[path] = parse_features(content, path)
                 self.notes += [
-                    f"{path}: run {run.written!r} is called {name!r} here"
+                    f"{path}: run {without_credentials(run.written)!r} is called {name!r} here"
                     for name, run in _renamed(self.features[path])
                 ]
         except ToposcopeError as error:
