@@ -126,5 +126,7 @@ def test_a_note_of_an_import_shows_no_secret(home: Path) -> None:
 )
 def test_other_addresses_are_no_secrets(address: str, tmp_path: Path) -> None:
     path = tmp_path / "declared.toml"
-    path.write_text(f'name = "s"\n[published]\nsource = "https://host/forum?id=1"\n[[series]]\nname = "a"\npath = "{address}"\n')
+    path.write_text(
+        f'name = "s"\n[published]\nsource = "https://host/forum?id=1"\n[[series]]\nname = "a"\npath = "{address}"\n'
+    )
     load_declaration(path)
