@@ -146,7 +146,9 @@ class _Contents:
 
     def _add_features(self, path: Path, runs: dict[str, PublishedRun]) -> None:
         """Add the runs of a file that no other file holds already, with the same features."""
-        self.notes += [f"{path}: run {without_credentials(run.written)!r} is called {name!r} here" for name, run in _renamed(runs)]
+        self.notes += [
+            f"{path}: run {without_credentials(run.written)!r} is called {name!r} here" for name, run in _renamed(runs)
+        ]
         self.features[path] = {}
         repeated: dict[Path, list[str]] = {}
         for name, run in runs.items():

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import model_folder
-from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.formats.dtypes import itemsize
+from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.torch_file import (
     MAX_EXPANDED_BYTES,
