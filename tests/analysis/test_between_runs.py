@@ -70,7 +70,7 @@ def test_few_runs_have_the_exact_p() -> None:
     result = correlate_across_runs(features, final, np.empty((0, 2, 7)), np.zeros(7, dtype=np.int64))
     everyone = np.array([abs(spearmanr(features[1, 0], final[list(o)]).statistic) for o in permutations(range(7))])
     assert result.p[0] == pytest.approx(2 / 5040)
-    assert result.p[1] == pytest.approx((everyone >= everyone[0] - 1e-9).mean(), abs=0.04)  # by 2,000 draws
+    assert result.p[1] == pytest.approx((everyone >= everyone[0] - 1e-9).mean(), abs=0.06)  # by 1,000 draws
 
 
 @settings(max_examples=50, deadline=None)
@@ -82,12 +82,12 @@ def test_two_statistics_are_combined_by_the_smaller_p(pairs: list[tuple[int, int
 
 
 def test_drawn_permutations_are_as_good_as_all() -> None:
-    """Twelve runs, p by 20,000 draws against Student's for a feature that is the same at all steps."""
+    """Twelve runs, p by at least 1,000 draws against Student's for a feature that is the same at all steps."""
     rng = np.random.default_rng(5)
     final = rng.standard_normal(12)
     features = np.repeat(final + rng.standard_normal((20, 1, 12)), 3, axis=1)
     found = correlate_across_runs(features, final, NO_CONTROLS, ONE_SIZE)
-    np.testing.assert_allclose(found.p, [spearmanr(x[0], final).pvalue for x in features], atol=0.02)
+    np.testing.assert_allclose(found.p, [spearmanr(x[0], final).pvalue for x in features], atol=0.04)
 
 
 def test_permutations_stay_within_strata() -> None:
