@@ -127,10 +127,14 @@ def run_and_report(
 
     `folders` are looked through for what `toposcope measure` has measured.
     """
+    from toposcope.checkpoints import Access
     from toposcope.cli.report import is_up_to_date, report_of, write_and_print
     from toposcope.study import Study, run_study
+    from toposcope.study.opening import open_series
     from toposcope.study.takeover import take_over
 
+    access = access or Access()
+    opened = open_series(declaration, directory, access)
     taken = take_over(declaration, directory, folders)
     if taken is not None:
         click.echo(f"taken over: what is measured in {taken}")
@@ -141,6 +145,7 @@ def run_and_report(
             workers=workers,
             engine=engine,
             access=access,
+            opened=opened,
             measured=measured,
             progress=progress,
         )

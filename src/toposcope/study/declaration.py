@@ -197,7 +197,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         try:
             training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, TrainingOptions)
         except msgspec.ValidationError as error:
-            raise ToposcopeError(f"runs: {name}: {readable(error, TrainingOptions, 'training')}") from error
+            raise ToposcopeError(f"runs: {name}: {readable(error, TrainingOptions, '[training]')}") from error
         if isinstance(declared.size, ModelSize) and declared.size.vocabulary not in (
             CHARACTERS,
             self.corpus.vocabulary,

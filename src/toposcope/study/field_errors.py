@@ -16,7 +16,7 @@ _NAMES = {
 }
 
 
-def readable(error: msgspec.ValidationError, kind: type[msgspec.Struct], whole: str = "the top level") -> str:
+def readable(error: msgspec.ValidationError, kind: type[msgspec.Struct], whole: str = "top level") -> str:
     """Return what is wrong and the mend, from the message of a conversion into `kind`, called `whole`."""
     message, _, place = str(error).partition(" - at `$")
     path = re.sub(r"\[(?:\d*|\.\.\.)\]", "", place).strip("`.")
@@ -25,7 +25,7 @@ def readable(error: msgspec.ValidationError, kind: type[msgspec.Struct], whole: 
     if unknown := re.search(r"unknown field `(.+?)`", message):
         fields = [name for struct in _structs(hint) for name in struct.__struct_fields__]
         where = f"[{path}]" if path else whole
-        return f"{unknown[1]!r} is no field of {where}; {choices(unknown[1], fields)}"
+        return f"unknown field {unknown[1]!r} at {where}; {choices(unknown[1], fields)}"
     if wrong := re.search(r"Invalid enum value '?(.*?)'?$", message):
         allowed = [str(value) for part in _parts(hint) if get_origin(part) is Literal for value in get_args(part)]
         return f"{path} is {wrong[1]!r}; {choices(wrong[1], allowed)}"

@@ -82,8 +82,6 @@ def run_study(
     """
     check(declaration)
     directory = Path(directory)
-    if not (directory / "study.db").exists():
-        opened = _opened_first(declaration, access or Access(), opened or {})
     with locked(directory):
         refuse_another(directory, declaration)
         write_text(directory / "study.toml", declaration.to_toml())
@@ -103,21 +101,6 @@ def run_study(
                 ).go()
         finally:
             store.close()
-
-
-def _opened_first(declaration: Declaration, access: Access, opened: Mapping[str, Series]) -> dict[str, Series]:
-    """Open the series of a new study, before anything is written; it is refused where nothing can be opened."""
-    found, errors = dict(opened), []
-    for name, declared in declaration.named_series().items():
-        if declared.path and name not in found:
-            try:
-                found[name] = declared.open(access)
-            except (ToposcopeError, OSError) as error:  # tried again, and stored, where other series can be opened
-                errors.append(error)
-    if errors and not found and not declaration.runs and not any(s.features for s in declaration.series):
-        more = f" (and {len(errors) - 1} more series)" if len(errors) > 1 else ""
-        raise ToposcopeError(f"{errors[0]}{more}") from errors[0]
-    return found
 
 
 @contextmanager
