@@ -16,7 +16,7 @@ _NAMES = {
 }
 
 
-def readable(error: msgspec.ValidationError, kind: type[msgspec.Struct], whole: str = "top level") -> str:
+def readable(error: Exception, kind: type[msgspec.Struct], whole: str = "top level") -> str:
     """Return what is wrong and the mend, from the message of a conversion into `kind`, called `whole`."""
     message, _, place = str(error).partition(" - at `$")
     path = re.sub(r"\[(?:\d*|\.\.\.)\]", "", place).strip("`.")
