@@ -57,23 +57,28 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
-    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least."""
-    medians = _medians(log)
-    return min(medians), medians[-1]
+    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least.
+
+    The last is that of the last part or of the last quarter of its rows, whichever is lower: after a spike that the run
+    has recovered from, few rows are low again.
+    """
+    medians, now = _levels(log)
+    return min(*medians, now), now
 
 
 def is_learning(log: Log) -> bool:
     """Return whether the loss changes at all, and has not risen half of the way back from its lowest."""
-    medians = _medians(log)
-    first, lowest, last = medians[0], min(medians), medians[-1]
+    first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
     diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
     return not diverges and not constant
 
 
-def _medians(log: Log) -> list[float]:
+def _levels(log: Log) -> tuple[list[float], float]:
+    """Return the median of each part of the log, and the level that the last part ends at."""
     parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
-    return [float(np.median(part)) for part in parts]
+    medians = [float(np.median(part)) for part in parts]
+    return medians, min(medians[-1], float(np.median(parts[-1][-max(1, len(parts[-1]) // 4) :])))
 
 
 def quantile(errors: Vector, level: float = LEVEL) -> float:

@@ -56,4 +56,19 @@ class ProgressPowerLaw(StepPowerLaw):
         return schedule.progress(steps)
 
 
-FORECASTERS = (Last(), StepPowerLaw(), ProgressPowerLaw())
+_S1 = ProgressPowerLaw()
+
+
+def present_slope(log: Log, schedule: Schedule) -> float:
+    """Return -dL/d ln S1 at the last step seen, by the law of ``s1``, in the unit of the loss; at least 0.
+
+    Raises
+    ------
+    RefusedError
+        If fewer than 5 points were seen.
+    """
+    fitted = _S1.law(log, schedule, ()).diagnostics
+    return fitted["A"] * fitted["a"]
+
+
+FORECASTERS = (Last(), StepPowerLaw(), _S1)
