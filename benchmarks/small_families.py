@@ -1,12 +1,12 @@
 """Training curves that are no language models': small networks trained here, and made-up power laws.
 
-Needs scikit-learn for its digits. ``train`` writes the curves, a few minutes on two cores; every other benchmark of forecasts reads them.
+Needs scikit-learn for its digits, and a few minutes on two cores. ``benchmarks/forecast.py --small`` reads the curves.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import click
@@ -83,7 +83,7 @@ def mlp(n_in: int, n_out: int, depth: int = 2) -> Callable[[int], nn.Module]:
 
     def make(width: int) -> nn.Module:
         sizes = [n_in, *[width] * depth]
-        layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.GELU())]
+        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.GELU())]
         return nn.Sequential(*layers, nn.Linear(width, n_out))
 
     return make
@@ -222,7 +222,7 @@ def train(job: tuple[str, int, int, str]) -> pl.DataFrame:
         x, y = its.batch(generator)
         loss = its.loss(model(x), y)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         losses.append(loss.item())
@@ -245,12 +245,13 @@ def curve(
 
 
 POWER_LAWS = {
-    # L0, A, a, c over the slope, of steps or of progress, noise
-    "power law of steps, no gain": (1.8, 0.6, 0.4, 0.0, "steps", 0.002),
-    "power law of progress, no gain": (0.5, 1.5, 0.3, 0.0, "progress", 0.004),
-    "power law, half a slope": (2.8, 0.5, 0.5, 0.5, "progress", 0.003),
-    "power law, a slope": (0.0, 0.03, 0.6, 1.0, "progress", 0.01),
-    "power law, two slopes": (1.2, 0.8, 0.45, 2.0, "progress", 0.005),
+    # L0, A, a, c over the slope at the end, of steps or of progress, noise
+    "power law, shallow, no gain": (2.2, 0.02, 0.4, 0.0, "steps", 0.0005),
+    "power law, shallow, a slope": (3.0, 0.02, 0.5, 1.0, "progress", 0.0005),
+    "power law to zero, a slope": (0.0, 0.03, 0.6, 1.0, "progress", 0.01),
+    "power law, steep, no gain": (1.8, 0.6, 0.4, 0.0, "steps", 0.002),
+    "power law, steep, half a slope": (2.8, 0.5, 0.5, 0.5, "progress", 0.003),
+    "power law, steep, two slopes": (1.2, 0.8, 0.45, 2.0, "progress", 0.005),
 }
 
 
@@ -260,15 +261,18 @@ def power_laws(family: str) -> Iterator[pl.DataFrame]:
     from toposcope.forecasting.schedules.schedule import Schedule
 
     L0, A, a, ratio, clock, noise = POWER_LAWS[family]
-    for size, (length, kind) in product((1e6, 4e6, 16e6), zip((2000, 3000, 4000, 5000, 6000, 8000, 10000), SCHEDULES, strict=True)):
+    for size, (length, kind) in product(
+        (1e6, 4e6, 16e6), zip((2000, 3000, 4000, 5000, 6000, 8000, 10000), SCHEDULES, strict=True)
+    ):
         rng = np.random.default_rng(derive_seed(42, family, f"{size:g}", kind))
         schedule = Schedule(learning_rates(kind, length))
         steps = np.arange(length // N_LOGGED, length + 1, length // N_LOGGED)
         x = steps.astype(np.float64) if clock == "steps" else schedule.progress(steps)
         exponent = a * np.exp(0.1 * rng.normal())
         amplitude = A * (size / 1e6) ** -0.1
-        slope = exponent * amplitude * (x / x[-1]) ** -exponent
-        loss = L0 * (size / 1e6) ** -0.05 + slope / exponent - ratio * slope * delayed_decay(schedule, steps)
+        fall = amplitude * (x / x[-1]) ** -exponent
+        gain = ratio * exponent * amplitude * delayed_decay(schedule, steps)
+        loss = np.maximum(L0 * (size / 1e6) ** -0.05 + fall - gain, 0.05 * fall)
         loss = loss * np.exp(noise * rng.normal(size=len(loss)))
         rate = learning_rates(kind, length)[steps] * 1e-3
         yield curve(family, f"{size:g} {kind}", steps, loss, rate, size, length, kind)

@@ -71,4 +71,9 @@ def present_slope(log: Log, schedule: Schedule) -> float:
     return fitted["A"] * fitted["a"]
 
 
+def residual(log: Log, schedule: Schedule) -> float:
+    """Return the scale of the residuals of the law of ``s1``, in the unit of the loss; errors as of `present_slope`."""
+    return _S1.law(log, schedule, ()).diagnostics["residual"]
+
+
 FORECASTERS = (Last(), StepPowerLaw(), _S1)

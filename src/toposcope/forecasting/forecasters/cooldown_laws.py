@@ -33,11 +33,11 @@ PRIOR, PRIOR_SPREAD = 0.19, 0.06
 """Of c, in nats."""
 PRIOR_SHARE = PRIOR / 3.1
 """Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
-MAX_PRIOR_SHARE = 0.1
-"""Of the loss: a larger prior is not of a language model's loss in nats."""
+MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1
+"""Of the loss: where it is less or more, the loss in nats is above or below those of language models."""
 MAX_PRIOR_SLOPES = 4.0
 """Slopes of the run: a larger prior is not of a run that falls as language models do."""
-SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.6, 0.3
+SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25
 """Of the slope: c where the prior for language models does not hold."""
 MIN_SPREAD_SHARE = 1e-6
 """Of the loss: a smaller spread of c counts as this."""
@@ -145,7 +145,7 @@ class AnnealedLaw(LawForecaster):
         slope = present_slope(log, schedule)
         nats = log.unit == "nats"
         centre = PRIOR if nats else PRIOR_SHARE * level
-        if centre <= MAX_PRIOR_SLOPES * slope and centre <= MAX_PRIOR_SHARE * level:
+        if centre <= MAX_PRIOR_SLOPES * slope and MIN_PRIOR_SHARE * level <= centre <= MAX_PRIOR_SHARE * level:
             source = f"a prior, {PRIOR} nats" if nats else f"a prior, {PRIOR_SHARE:.0%} of the loss"
             return Prior(_rounded(centre), _rounded(PRIOR_SPREAD / PRIOR * centre), source)
         centre, spread = SLOPE_SHARE * slope, max(SLOPE_SHARE_SPREAD * slope, MIN_SPREAD_SHARE * level)
