@@ -17,6 +17,7 @@ from scipy.optimize import curve_fit
 
 import toposcope.forecasting
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
+from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest
 from toposcope.forecasting.forecaster import LoggedRun
@@ -37,15 +38,12 @@ from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
-SMALL = Path("small-families.parquet")
 SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)
 SHIPPED_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SHIPPED_LEVEL = 0.9
 NEAR, MIN_ROWS = 1.5, 20
 """Shares within this factor of one of the table count for it, if there are so many forecasts."""
 NAIVE = ("last", "power_law")
-MADE_UP = "power law"
-"""Families whose names begin so are judged and not learned from: they follow the laws exactly."""
 LONG, SEEN = 100_000, 0.4
 """Steps of the long log, and which share of its run they are."""
 ALONE = "Without siblings, under the schedule that the beginning shows; intervals from the errors on other families"
@@ -276,17 +274,24 @@ def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
 
 
 def quantiles(found: pl.DataFrame) -> ErrorTable:
-    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up."""
-    known = found.filter(~pl.col("family").str.starts_with(MADE_UP), pl.col("forecaster") != "default")
+    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up.
+
+    Errors of language models are of published runs alone: early, small networks may fall like one.
+    """
+    published, language = ~pl.col("family").is_in([*TRAINED, *POWER_LAWS]), pl.col("part").str.starts_with(LANGUAGE)
+    known = found.filter(
+        published | ~language, ~pl.col("family").is_in(list(POWER_LAWS)), pl.col("forecaster") != "default"
+    )
     within = {name: errors for (name,), errors in known.filter(share=0).group_by("forecaster")}
     table: ErrorTable = {}
     for (part, forecaster), errors in sorted(known.group_by("part", "forecaster")):
         cells = table.setdefault((str(part), str(forecaster)), {})
-        # less that is seen never makes an error smaller
         widest = 0.0
         for share in reversed(SHIPPED_SHARES):
             there = errors.filter(pl.col("share").is_between(share / NEAR, share * NEAR))
-            widest = max(widest, quantile_of(there) if len(there) >= MIN_ROWS else 0.0)
+            if len(there) >= MIN_ROWS:
+                # less that is seen never makes an error smaller; over its unit it may
+                widest = max(widest if str(part).startswith(LANGUAGE) else 0.0, quantile_of(there))
             if widest:
                 cells[share] = widest
         there = errors.filter(share=0)
