@@ -69,6 +69,7 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/forecast.py
 	$(BIN)/python benchmarks/scaling_laws.py
 	$(BIN)/python benchmarks/decision.py
+	$(BIN)/python benchmarks/decision_few_points.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/gpu.py
 	$(BIN)/python benchmarks/plot.py

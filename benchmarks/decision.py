@@ -20,6 +20,7 @@ from toposcope.forecasting.decision.calibration import (
     Calibration,
     brier_score,
     calibration_error,
+    calibration_of,
     log_score,
     reliability,
 )
@@ -28,12 +29,10 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
     MAX_POINTS_OF_RUN,
     N_FOLDS,
     Judged,
-    calibration_of,
+    calibrated_out_of_fold,
     equal_flop_pairs,
     folds_of,
     judge,
-    judged_out_of_fold,
-    recalibrated_out_of_fold,
     thinned,
     together,
 )
@@ -70,33 +69,27 @@ def main(quick: bool, points: Path, out: Path) -> None:
     collections = {"Gemstones": gemstones(found), "Chinchilla": chinchilla(found)}
     deals, resamples = (1, 30) if quick else (5, RESAMPLES)
     fit = partial(scaling_law, resamples=resamples)
-    # What is learnt of one collection from itself alone: the blur that the other is shrunk to.
-    blurs = {name: own_blur(each, fit, deals) for name, each in collections.items()}
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
     bins: dict[str, list[Bin]] = {}
     for name, each in collections.items():
-        (other,) = (blur for which, blur in blurs.items() if which != name)
-        judged, probability, slopes, offset = judged_by_run(each, fit, deals, other)
+        judged, probability, slopes, offset = judged_by_run(each, fit, deals)
         tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, slopes, offset))
         bins |= {
             f"{name}, {when}": reliability(p, judged.won, judged.pairs.weight)
-            for when, p in (("bootstrap", share_of(judged)), ("recalibrated", probability))
+            for when, p in (("bootstrap", share_of(judged)), ("with the scatter of runs", probability))
         }
-        sizes = judged_by_size(each, fit)
-        if sizes is not None:
-            probability = other.probability(sizes.margins)
+        if (by_size := judged_by_size(each, fit)) is not None:
+            sizes, probability = by_size
             tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None, None))
-    shipped = np.exp(np.mean([np.log(blur.blur) for blur in blurs.values()]))
+    scatters = {name: calibration_of(fit(each)).scatter for name, each in collections.items()}
     facts = {
         "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {MAX_POINTS_OF_RUN} a run from {FIRST:.0e} "
         "tokens on; at constant learning rate, no cool-down on either arm",
         "Chinchilla": f"{len(collections['Chinchilla'])} runs of one point, the five of highest loss left out",
         "held out": f"by runs: {N_FOLDS} folds, {deals} deals; law, calibration and the slope's threshold know other "
-        "folds only; by sizes: the law knows neither size of the pair, the calibration is that of the other collection",
-        "shrunk": "each calibration towards that of the other collection, as a user's is towards the shipped one",
+        "folds only; by sizes: law and calibration know neither size of the pair",
         "weights": "every two runs count as one; intervals: 90% of 1000 resamples of runs",
-        "blur learnt, nats": ", ".join(f"{name} {blur.blur:.4f}" for name, blur in blurs.items()),
-        "blur shipped, nats": f"{shipped:.4f}, their geometric mean",
+        "scatter of runs, nats": ", ".join(f"{name} {scatter:.4f}" for name, scatter in scatters.items()),
     }
     for title, (rows, columns) in tables.items():
         show(rows, columns, title)
@@ -116,14 +109,8 @@ def chinchilla(points: Points) -> Points:
     return of_it.where(of_it.loss < np.sort(of_it.loss)[-5])
 
 
-def own_blur(points: Points, fit: Callable[..., Any], deals: int) -> Calibration:
-    """Learn the blur of a collection from itself."""
-    judged = together([judged_out_of_fold(points, folds_of(points, N_FOLDS, s), fit, s) for s in range(deals)])
-    return calibration_of(judged, None)
-
-
 def judged_by_run(
-    points: Points, fit: Callable[..., Any], deals: int, prior: Calibration
+    points: Points, fit: Callable[..., Any], deals: int
 ) -> tuple[Judged, Vector, Flags | None, Vector | None]:
     """Judge pairs by laws without their runs, over several deals of the folds.
 
@@ -133,7 +120,7 @@ def judged_by_run(
     along = len(np.unique(points.run)) < len(points)
     for seed in range(deals):
         folds = folds_of(points, N_FOLDS, seed)
-        judged, probability = recalibrated_out_of_fold(points, folds, fit, seed, prior)
+        judged, probability = calibrated_out_of_fold(points, folds, fit, seed)
         sets.append(judged)
         probabilities.append(probability)
         if along:
@@ -147,13 +134,13 @@ def judged_by_run(
     )
 
 
-def judged_by_size(points: Points, fit: Callable[..., Any]) -> Judged | None:
+def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vector] | None:
     """Judge pairs by laws that know neither of their sizes; sizes are told apart at gaps of a factor of 1.4."""
     logs = np.sort(np.unique(points.N))
     group = np.searchsorted(logs[1:][np.diff(np.log(logs)) > np.log(1.4)], points.N, side="right")
     if len(np.unique(group)) < 5:
         group = np.digitize(np.log(points.N), np.quantile(np.log(points.N), np.linspace(0, 1, 9)[1:-1]))
-    found = []
+    found, probabilities = [], []
     for a, b in combinations(np.unique(group), 2):
         inside = (group == a) | (group == b)
         pairs = equal_flop_pairs(points.where(inside))
@@ -164,10 +151,12 @@ def judged_by_size(points: Points, fit: Callable[..., Any]) -> Judged | None:
         if not len(pairs):
             continue
         try:
-            found.append(judge(pairs, fit(points.where(~inside))))
+            fitted = fit(points.where(~inside))
+            found.append(judge(pairs, fitted))
+            probabilities.append(calibration_of(fitted).probability(found[-1].margins))
         except RefusedError as error:
             print(f"sizes {a} and {b} held out: {error}")
-    return together(found) if found else None
+    return (together(found), np.concatenate(probabilities)) if found else None
 
 
 def at(points: Points, run: str, tokens: float) -> float:
@@ -268,7 +257,7 @@ def tables_of(
         Column("scales", "scales"),
     ]  # fmt: skip
     sure = []
-    for name, p in (("share of the bootstrap", share_of(judged)), ("recalibrated", probability)):
+    for name, p in (("share of the bootstrap", share_of(judged)), ("with the scatter of runs", probability)):
         decided = (p < CONTINUE_BELOW) | (p > SCALE_ABOVE)
         right = (p > 0.5) == won
         sure.append(

@@ -203,9 +203,7 @@ def loops(runs: Sequence[Path], repeats: int) -> list[Row]:
 
 def clouds(runs: Sequence[Path], every: int) -> list[NDArray[np.float32]]:
     """Read the layers of one checkpoint in so many."""
-    return [
-        c.read().numpy() for run in runs for checkpoint in list(ts.series(run))[::every] for c in checkpoint.analysed()
-    ]
+    return [c.read() for run in runs for checkpoint in list(ts.series(run))[::every] for c in checkpoint.analysed()]
 
 
 def our_bars(points: NDArray[np.float32], dimension: int) -> list[Vector]:

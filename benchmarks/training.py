@@ -20,7 +20,8 @@ from bench import RESULTS, Column, Spread, interleaved, show, write
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences
-from toposcope.family.training import Outcome, Trainer
+from toposcope.family.run_folder import Outcome
+from toposcope.family.training import Trainer
 from toposcope.progress import silent
 
 CORPUS = Corpus(source="python-docs")

@@ -24,6 +24,7 @@ from small_checkpoints import (
     random_weights,
     refused,
 )
+from stored_tensors import tensor_of
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, series
@@ -87,11 +88,11 @@ def test_any_safetensors_file(
     found = {entry.name: entry for entry in Checkpoint(path, 1).entries}
     assert found.keys() == state.keys()
     for name, tensor in state.items():
-        assert bits(found[name].whole()) == bits(tensor)
+        assert bits(tensor_of(found[name])) == bits(tensor)
         if tensor.dim():
             start = data.draw(st.integers(0, len(tensor)))
             stop = data.draw(st.integers(start, len(tensor)))
-            assert bits(found[name].read(start, stop)) == bits(tensor[start:stop])
+            assert bits(tensor_of(found[name], start, stop)) == bits(tensor[start:stop])
 
 
 @settings(deadline=None, max_examples=400)
@@ -110,7 +111,7 @@ def test_any_damage_is_refused_or_read_as_the_library_reads_it(
             content[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
     path.write_bytes(content)
     try:
-        found = {entry.name: bits(entry.whole()) for entry in Checkpoint(path, 1).entries}
+        found = {entry.name: bits(tensor_of(entry)) for entry in Checkpoint(path, 1).entries}
     except CheckpointError as problem:
         assert_refused(problem, path)
         return
@@ -164,9 +165,9 @@ def test_headers_that_lie(header: Any, tmp_path: Path) -> None:
 def test_tensors_of_nothing(tmp_path: Path) -> None:
     for shape in ((0, 1 << 62), (1 << 62, 0)):
         path = raw(tmp_path / "step_1.safetensors", {"a": told(shape=shape, offsets=(0, 0))})
-        (entry,) = Checkpoint(path, 1).entries
-        assert entry.whole().shape == shape
-        assert len(entry.content_hash()) == 64
+        found = Checkpoint(path, 1)
+        assert found.layers() == []
+        assert len(found.entries[0].content_hash()) == 64
 
 
 def test_a_name_declared_twice(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_numbers_that_torch_does_not_have(tmp_path: Path) -> None:
     path = raw(
         tmp_path / "1.safetensors", {"a": told(dtype="F6_E2M3", offsets=(0, 3)), "b": told(offsets=(3, 19))}, bytes(19)
     )
-    assert problem_of(path, "'a'", "F6_E2M3", "version of torch") == "damaged"
+    assert problem_of(path, "'a'", "F6_E2M3", "not known") == "damaged"
 
 
 def test_packed_numbers_have_the_shape_torch_gives_them(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_packed_numbers_have_the_shape_torch_gives_them(tmp_path: Path) -> None:
             assert tuple(file.get_tensor("a").shape) == entry.shape
     except (SafetensorError, AttributeError):
         assert entry.shape == (2, 2)
-    assert entry.whole().dtype == torch.float4_e2m1fn_x2
+    assert tensor_of(entry).dtype == torch.float4_e2m1fn_x2
     assert Checkpoint(path, 1).layers() == []
 
 

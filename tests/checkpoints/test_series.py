@@ -12,6 +12,7 @@ from cpu_time import cpu_time_below
 from safetensors.torch import save_file
 from small_checkpoints import ANALYSED, WRITERS, Writer, every_format, family_weights, model_folder, refused, torch_file
 from small_checkpoints import safetensors_file as write_safetensors
+from stored_tensors import tensor_of
 
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.checkpoints.sources import LocalSource
@@ -42,7 +43,7 @@ def assert_is_the_run(found: Series) -> None:
     assert found.steps == STEPS
     for checkpoint in found:
         head = checkpoint.analysed()[0]
-        assert torch.equal(head.read(), family_weights(seed=checkpoint.step)["head.weight"])
+        assert torch.equal(tensor_of(head), family_weights(seed=checkpoint.step)["head.weight"])
 
 
 # Folders
@@ -139,7 +140,7 @@ def test_one_checkpoint_alone(write: Writer, tmp_path: Path) -> None:
     found = series(path)
     assert found.steps == [300]
     assert (found.name, found.spec, found[0].location) == (path.name, str(path), str(path))
-    assert torch.equal(found[0].analysed()[0].read(), family_weights(seed=300)["head.weight"])
+    assert torch.equal(tensor_of(found[0].analysed()[0]), family_weights(seed=300)["head.weight"])
 
 
 @every_format
@@ -475,7 +476,7 @@ def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: P
 def test_a_layer_goes_to_another_process(write: Writer, tmp_path: Path) -> None:
     layer = Checkpoint(write(tmp_path, 1, family_weights()), 1).layers()[0]
     copied = pickle.loads(pickle.dumps(layer))  # noqa: S301 - our own bytes
-    assert torch.equal(copied.read(), layer.read())
+    assert torch.equal(tensor_of(copied), tensor_of(layer))
 
 
 def test_a_head_of_another_dtype_is_not_tied(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_checkpoints import OPTIMIZER, assert_refused, family_weights, random_weights, refused
+from stored_tensors import tensor_of
 from torch import Tensor, nn
 
 from toposcope.checkpoints import Checkpoint
@@ -85,11 +87,11 @@ def test_any_state_dict(
     for name, entry in found.items():
         tensor = expected[name]
         assert (entry.dtype, entry.shape) == (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        assert same(entry.whole(), tensor)
+        assert same(tensor_of(entry), tensor)
         if tensor.dim():
             start = data.draw(st.integers(0, len(tensor)))
             stop = data.draw(st.integers(start, len(tensor)))
-            assert same(entry.read(start, stop), tensor[start:stop])
+            assert same(tensor_of(entry, start, stop), tensor[start:stop])
         assert entry.content_hash() == hash_of(tensor)
 
 
@@ -117,10 +119,10 @@ def test_tied_weights_parameters_and_attributes(tmp_path: Path) -> None:
     path = tmp_path / "step_1.pt"
     torch.save(state, path)
     found = by_name(path)
-    assert same(found["wte.weight"].whole(), W.detach())
+    assert same(tensor_of(found["wte.weight"]), W.detach())
     assert found["wte.weight"].content_hash() == found["lm_head.weight"].content_hash()
-    assert same(found["marked"].whole(), torch.Tensor(marked))
-    assert same(found["buffer"].whole(), torch.ones(3))
+    assert same(tensor_of(found["marked"]), torch.Tensor(marked))
+    assert same(tensor_of(found["buffer"]), torch.ones(3))
     assert sum(len(f.read_bytes()) for f in [path]) < 4000
 
 
@@ -153,7 +155,7 @@ def test_a_checkpoint_of_a_model_on_a_gpu(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in records.items():
             archive.writestr(name, content)
-    assert same(by_name(path)["w"].whole(), torch.arange(6.0).view(2, 3))
+    assert same(tensor_of(by_name(path)["w"]), torch.arange(6.0).view(2, 3))
 
 
 def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_older_and_newer_protocols(tmp_path: Path) -> None:
             weights = family_weights()
             path = tmp_path / f"{protocol}_{zipped}.pt"
             torch.save({"model": weights}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-            assert all(same(entry.whole(), weights[name]) for name, entry in by_name(path).items())
+            assert all(same(tensor_of(entry), weights[name]) for name, entry in by_name(path).items())
 
 
 def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> None:
@@ -192,10 +194,10 @@ def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> Non
         path = tmp_path / "step_1.pt"
         torch.save({"head.weight": every.view(dtype), "packed.weight": every.clone().view(torch.int8)}, path)
         (layer,) = Checkpoint(path, 1).layers()
-        assert same(layer.entry.whole(), every.view(dtype))
-        assert layer.read().dtype == torch.float32
-        assert same(layer.read(), every.view(dtype).float())
-        assert same(layer.read(2, 5), every.view(dtype).float()[2:5])
+        assert same(tensor_of(layer), every.view(dtype))
+        assert layer.read().dtype == np.float32
+        assert same(torch.from_numpy(layer.read()), every.view(dtype).float())
+        assert same(torch.from_numpy(layer.read(2, 5)), every.view(dtype).float()[2:5])
         assert "8-bit" in layer.note
         assert layer.n_bytes == 256
         assert layer.content_hash() != by_name(path)["packed.weight"].content_hash()
@@ -292,9 +294,9 @@ def test_rows_are_read_alone_with_their_header_or_behind_it(width: int, tmp_path
     torch.save({"model": {"first": torch.ones(3), "w": W, "last": torch.ones(3)}}, path)
     (layer,) = Checkpoint(path, 1).layers()
     for start, stop in [(0, 100), (0, 1), (99, 100), (40, 95), (7, 7)]:
-        assert torch.equal(layer.read(start, stop), W[start:stop])
+        assert torch.equal(tensor_of(layer, start, stop), W[start:stop])
     layer.read(98)[:] = -1  # it is the caller's
-    assert torch.equal(layer.read(), W)
+    assert torch.equal(tensor_of(layer), W)
 
 
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -310,7 +312,7 @@ def test_any_damage_is_refused_or_does_not_matter(
     path = tmp_path_factory.getbasetemp() / "damaged.pt"
     path.write_bytes(content)
     try:
-        found = {entry.name: entry.whole() for entry in Checkpoint(path, 1).entries}
+        found = {entry.name: tensor_of(entry) for entry in Checkpoint(path, 1).entries}
     except CheckpointError as problem:
         assert_refused(problem, path)
         return

@@ -1,6 +1,8 @@
 """Claims are judged by what is true of a study: information, a clock, or nothing at all."""
 
+import re
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from scipy.stats import permutation_test, spearmanr
 from toposcope.analysis.permutations import p_of_rho, sign_flip
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
-from toposcope.experiments.published_study.case import FALLS, SAME_AS_STEP, STANDS, UNKNOWN
+from toposcope.experiments.published_study.case import EXPLAINED, FALLS, STANDS, UNKNOWN
 from toposcope.experiments.published_study.claims import RULES, SCHEMA, claims
 from toposcope.experiments.published_study.correlation_claims import _course
 from toposcope.study.kinds import feature_named
@@ -170,9 +172,9 @@ def test_where_topology_adds_everything_stands() -> None:
 
 def test_a_clock_says_what_the_step_says() -> None:
     found = judge(a_study("clock"))
-    assert found[1][0] == SAME_AS_STEP
-    assert found[3][0] == SAME_AS_STEP
-    assert found[9][0] == SAME_AS_STEP
+    assert found[1][0] == EXPLAINED
+    assert found[3][0] == EXPLAINED
+    assert found[9][0] == EXPLAINED
 
 
 def test_what_strengthens_by_the_noise_of_one_batch_does_not_stand() -> None:
@@ -341,7 +343,7 @@ def test_the_course_of_a_trace_is_a_sentence() -> None:
     ("phases", "explained", "expected"),
     [
         (some_phases([400, 800, 1500, 1600, 1800]), False, STANDS),
-        (some_phases([400, 800, 1500, 1600, 1800]), True, SAME_AS_STEP),
+        (some_phases([400, 800, 1500, 1600, 1800]), True, EXPLAINED),
         (some_phases([800, 400, 1800, 1500, 1600]), False, UNKNOWN),  # as published: exact p .35
         (some_phases([400, 800, 1500, 1600, 1800], share_same=0.3), False, UNKNOWN),
         (some_phases([400, 800, 1500, 1600, 1800], largest=1000), False, FALLS),
@@ -353,11 +355,69 @@ def test_phases(phases: pl.DataFrame, explained: bool, expected: str) -> None:
     assert verdict == expected, why
 
 
+@pytest.mark.parametrize("explained", [False, True])
+@pytest.mark.parametrize("late", list(permutations([400, 800, 1500, 1600, 1800]))[::7])
+def test_phases_that_stand_have_a_p_that_says_so(late: tuple[int, ...], explained: bool) -> None:
+    verdict, why = judge(a_study("clock"), phases=some_phases(list(late)), change_points=some_change_points(explained))[
+        6
+    ]
+    p = re.search(r"exact p ([\d.e-]+\d)", why)
+    assert p is not None
+    assert (float(p[1]) < 0.05) or verdict in (FALLS, UNKNOWN), (verdict, why)
+
+
+@pytest.mark.parametrize(("n_eff", "expected"), [(5.0, UNKNOWN), (200.0, EXPLAINED)])
+def test_a_change_with_size_that_the_step_shares_takes_a_test_too(n_eff: float, expected: str) -> None:
+    """|rho| of feature and step rise alike, from .6 to .9; few effective checkpoints cannot separate them."""
+    sizes = dict(list(SIZES.items())[:3])
+    row = {
+        "group": "network", "feature": H0, "target": "validation_loss", "n_eff": n_eff, "verdict": "trend only",
+        "block_low": -0.99, "block_high": -0.2, "n": 51,
+    }  # fmt: skip
+    table = pl.DataFrame(
+        [{"run": run, "rho": rho, "rho_step": rho, **row} for run, rho in zip(sizes, (-0.6, -0.8, -0.9), strict=True)]
+    )
+    study = [t for t in a_study("clock") if t.run in sizes]
+    published = Published(correlations={"H0.total": dict.fromkeys(sizes, -0.8)})
+    found = claims(
+        published, table, some_phases([0] * 5).clear(), NO_CHANGE_POINTS, some_scaling().clear(), study,
+        some_runs(sizes), some_predictions(0, 5)[0].clear(),
+    )  # fmt: skip
+    assert found.filter(number=2).item(0, "verdict") == expected, found.item(1, "why")
+
+
+@pytest.mark.parametrize(("verdict", "rho", "expected"), [
+    ("trend only", -0.9, EXPLAINED), ("cannot be told", -0.9, UNKNOWN), ("cannot be told", -0.7, EXPLAINED),
+])  # fmt: skip
+def test_the_step_explains_only_what_it_was_tested_on_or_tracks_as_well(
+    verdict: str, rho: float, expected: str
+) -> None:
+    row = {
+        "group": "network", "feature": H0, "target": "validation_loss", "n_eff": 4.0, "verdict": verdict,
+        "block_low": -0.99, "block_high": -0.2, "n": 51, "rho": rho, "rho_step": -0.8,
+    }  # fmt: skip
+    study = a_study("clock")[:1]
+    found = claims(
+        Published(correlations={"H0.total": {"a": -0.8}}), pl.DataFrame([{"run": "a", **row}]),
+        some_phases([0] * 5).clear(), NO_CHANGE_POINTS, some_scaling().clear(), study, some_runs({"a": 3000}),
+        some_predictions(0, 5)[0].clear(),
+    )  # fmt: skip
+    assert found.item(0, "verdict") == expected
+
+
+def test_a_course_of_few_changes_is_no_trend() -> None:
+    """A walk of four steps goes one way in one of eight cases: its order alone would give p .017."""
+    trace = Trace(steps=list(range(5)), values={"H0.total": [1.0, 2, 3, 4, 5]})
+    published = Published(correlations=PUBLISHED.correlations, traces={LARGE: trace})
+    verdict, why = judge(a_study("clock"), published)[9]
+    assert (verdict, "p 0.12, of its changes" in why) == (UNKNOWN, True), why
+
+
 @pytest.mark.parametrize(
     ("law", "expected"),
     [
         ({}, (STANDS, STANDS)),
-        ({"norm_rho": 1.0}, (SAME_AS_STEP, STANDS)),
+        ({"norm_rho": 1.0}, (EXPLAINED, STANDS)),
         ({"p_exact": 1 / 12, "rho": 0.9}, (UNKNOWN, UNKNOWN)),
         ({"r_squared": 0.5}, (STANDS, FALLS)),
         ({"exponent": -0.1}, (FALLS, STANDS)),

@@ -8,6 +8,7 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.experiments.published_study.forecast_rules import published_rules
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.experiments.topology_gain.gain import topology_gain
+from toposcope.forecasting.backtesting import known_schedule
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.siblings import complete_runs
@@ -69,7 +70,9 @@ def test_the_default_is_that_of_the_line_up(study: Study, protocol: str, columns
 def _default(run: LoggedRun, runs: tuple[LoggedRun, ...]) -> float:
     seen = run.seen(0.5)
     assert seen is not None
-    return run_forecasters(seen, run.schedule, [other for other in runs if other is not run]).forecasts["default"].loss
+    siblings = [other for other in runs if other is not run]
+    schedule = known_schedule(run, seen, siblings)
+    return run_forecasters(seen, schedule, siblings).forecasts["default"].loss
 
 
 def _is(protocol: str, fraction: object, name: str) -> pl.Expr:

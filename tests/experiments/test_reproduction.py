@@ -104,7 +104,9 @@ def table(released: tuple[list[Trajectory], pl.DataFrame]) -> pl.DataFrame:
 
 
 @pytest.mark.reference
-def test_published_correlations_are_reproduced(table: pl.DataFrame, published_study: Path) -> None:
+def test_published_correlations_are_recomputed_from_the_published_features(
+    table: pl.DataFrame, published_study: Path
+) -> None:
     exact = json.loads((published_study / "analysis.json").read_bytes())["correlations"]
     names = {"np_mean": "np_mean", "H0.total": "h0_total", "H1.total": "h1_total"}
     for quantity, name in names.items():
@@ -112,7 +114,7 @@ def test_published_correlations_are_reproduced(table: pl.DataFrame, published_st
             found = row(table, "correlation", quantity, run)
             assert found["published_protocol"] == pytest.approx(found["published"], abs=5e-4)
             assert found["published_protocol"] == pytest.approx(exact[run][f"{name}_vs_loss"]["rho"], abs=1e-9)
-            assert found["note"].startswith("reproduced")
+            assert found["note"].startswith("recomputed from the published features: the same value")
             assert np.isnan(found["exact"])  # nothing was measured
         assert np.isnan(row(table, "correlation", quantity, "xl-97k")["published_protocol"])
 
@@ -236,7 +238,7 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
 
 
 @pytest.mark.reference
-def test_published_hidden_states_are_reproduced(published_study: Path) -> None:
+def test_published_hidden_states_are_recomputed(published_study: Path) -> None:
     """From the released features every declared number comes out, the partial correlations and the step's too."""
     (run,) = read_features(published_study / "pythia-70m-hidden-states.json").values()
     shared = set.intersection(*(set(told) for told in run.features.values()))
@@ -245,7 +247,7 @@ def test_published_hidden_states_are_reproduced(published_study: Path) -> None:
     found = states_of("pythia-70m", features, list(run.features), losses)
     assert set(found["table"]) == {"correlation", "trace"}
     assert found["published"].to_list() == pytest.approx(found["published_protocol"].to_list(), abs=6e-7)
-    assert found["note"].str.starts_with("reproduced").all()
+    assert found["note"].str.contains("^(recomputed|read) from the published (features|losses): the same value").all()
     told = {row["quantity"]: row["published"] for row in found.filter(table="correlation").iter_rows(named=True)}
     expected = {"step": -0.984, "H1.entropy": 0.859, "effective_rank": 0.556, "top_eigenvalue": -0.860}
     assert {name: round(told[name], 3) for name in expected} == expected

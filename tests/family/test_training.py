@@ -20,7 +20,8 @@ from toposcope.checkpoints.selection import Selection
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run, TrainingOptions, build, train, training
 from toposcope.family.corpus import load, prepare
-from toposcope.family.training import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
+from toposcope.family.run_folder import Outcome, checkpoint_path, finished, outcome, read_run
+from toposcope.family.training import LOG_COLUMNS
 from toposcope.files import write_bytes, write_text
 from toposcope.seeds import derive_seed
 

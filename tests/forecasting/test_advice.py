@@ -94,6 +94,6 @@ def test_every_part_is_of_the_fitted_law() -> None:
     assert found.inference == best_for_budget(law, 1e20, 1e12)
     assert "each point is the end of a run" in found.notes[0]
     assert found.decision is not None
-    assert found.learned is not None
-    assert found.learned.remark in found.notes
+    assert found.checked is not None
+    assert found.checked.remark in found.notes
     assert found.decision.scaled.loss == pytest.approx(found.repeated.loss)

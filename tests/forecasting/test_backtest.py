@@ -11,12 +11,14 @@ from made_up_runs import copied, made_up_family, made_up_run, seen
 from polars.testing import assert_frame_equal
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting import forecast
 from toposcope.forecasting.backtesting import SCHEMA, SPLITS, backtest, siblings_in_split
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.forecasters import forecasters
+from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.scores import scores
-from toposcope.forecasting.siblings import MIN_COMPLETE_SHARE, complete_runs
+from toposcope.forecasting.siblings import MIN_COMPLETE_SHARE, CompleteRuns, complete_runs
 from toposcope.logs import read_logs
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -135,6 +137,31 @@ def test_the_future_of_the_run_is_not_seen() -> None:
     names = ["forecaster", "predicted", "low", "high"]
     one, two = (backtest(several, fractions=(0.2,), workers=1).filter(run=log.name) for several in (base, other))
     assert_frame_equal(one.select(names), two.select(names), check_exact=True)
+
+
+def test_the_future_of_the_learning_rate_is_not_seen() -> None:
+    """Another rate after what was seen changes nothing of what is predicted."""
+    base = list(runs())
+    run = base[4]
+    late = run.log.steps > 0.3 * run.schedule.last_step
+    rates = run.schedule.rates.copy()
+    rates[int(0.3 * len(rates)) + 10 :] = 1e-5
+    changed = replace(run.log, learning_rate=np.where(late, 1e-5, run.log.learning_rate))
+    other = [*base[:4], LoggedRun(changed, Schedule(rates)), *base[5:]]
+    names = ["forecaster", "predicted", "low", "high"]
+    one, two = (backtest(several, fractions=(0.3,), workers=1).filter(run=run.log.name) for several in (base, other))
+    assert_frame_equal(one.select(names), two.select(names), check_exact=True)
+
+
+def test_a_backtest_forecasts_as_the_command_does() -> None:
+    base = list(runs())
+    for run in (base[4], base[9]):
+        found = backtest(base, fractions=(0.3,), workers=1).filter(run=run.log.name, forecaster=DEFAULT)
+        now = replace(seen(run, 0.3), last_step=run.schedule.last_step)
+        siblings = CompleteRuns(siblings_in_split(run, base, "size"), ())
+        report = forecast(now, siblings=siblings)
+        assert found["predicted"][0] == report.loss
+        assert (found["low"][0], found["high"][0]) == report.interval
 
 
 @pytest.mark.parametrize("fractions", [(0.0,), (1.0,), (0.2, 1.5), (-0.1,)])

@@ -4,29 +4,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from toposcope.forecasting.decision.calibration import (
-    SHIPPED,
+    ASSUMED,
     Calibration,
     brier_score,
     calibration_error,
-    fit_calibration,
+    calibration_of,
     log_score,
     reliability,
 )
+from toposcope.forecasting.decision.equal_flop_pairs import equal_flop_pairs, judge
+from toposcope.forecasting.scaling.points import Points
+from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
 
+LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 margins = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
 blurs = st.floats(0, 1)
-
-
-def made(n: int, hidden: float, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Bootstraps of n pairs whose truth differs from what was estimated by their own spread, and by `hidden` nats."""
-    draw = np.random.default_rng(seed)
-    spread = draw.uniform(0.01, 0.05, n)
-    estimated = draw.normal(0, 0.06, n)
-    truth = estimated + spread * draw.normal(size=n) + hidden * draw.normal(size=n)
-    return estimated[:, None] + spread[:, None] * draw.normal(size=(n, 60)), truth > 0
 
 
 @given(margins, blurs, st.floats(0, 1))
@@ -54,37 +48,70 @@ def test_a_larger_blur_is_less_sure() -> None:
     assert said[-1] == pytest.approx(0.5, abs=0.02)
 
 
-def test_what_is_calibrated_stays_so() -> None:
-    found, won = made(4000, hidden=0.0)
-    weight = np.ones(len(won))
-    learnt = fit_calibration(found, won, weight, n_runs=2000, prior=None)
-    assert learnt.blur < 0.008
-    bare, mended = Calibration(0.0).probability(found), learnt.probability(found)
-    assert np.abs(bare - mended).max() < 0.08
-    assert calibration_error(reliability(mended, won, weight)) < 0.03
-    assert log_score(mended, won, weight) <= log_score(bare, won, weight) + 1e-3
+def runs_off_the_law(n: int, scatter: float, seed: int = 0) -> Points:
+    """Runs of one point; each is off the law by its own error."""
+    draw = np.random.default_rng(seed)
+    N = np.exp(draw.uniform(np.log(2e7), np.log(3e9), n))
+    D = N * np.exp(draw.uniform(np.log(3), np.log(300), n))
+    return Points(N, D, LAW.loss(N, D) + scatter * draw.normal(size=n))
 
 
-@pytest.mark.parametrize("hidden", [0.03, 0.1])
-def test_what_the_bootstrap_does_not_see_is_learnt(hidden: float) -> None:
-    found, won = made(4000, hidden)
-    weight = np.ones(len(won))
-    learnt = fit_calibration(found, won, weight, n_runs=2000, prior=None)
-    assert learnt.blur == pytest.approx(hidden, rel=0.25)
-    unseen, came = made(4000, hidden, seed=1)
-    bare, mended = Calibration(0.0).probability(unseen), learnt.probability(unseen)
-    assert calibration_error(reliability(mended, came, weight)) < 0.03
-    assert log_score(mended, came, weight) < log_score(bare, came, weight)
-    assert brier_score(mended, came, weight) < brier_score(bare, came, weight)
+@pytest.mark.parametrize("scatter", [0.003, 0.03, 0.1])
+def test_the_scatter_of_runs_shows_in_their_residuals(scatter: float) -> None:
+    found = [calibration_of(scaling_law(runs_off_the_law(60, scatter, s), resamples=0)).scatter for s in range(3)]
+    assert np.median(found) == pytest.approx(scatter, rel=0.25)
 
 
-def test_few_runs_stay_near_the_shipped_blur_and_many_do_not() -> None:
-    found, won = made(400, hidden=0.2)
-    weight = np.ones(len(won))
-    few, many = (fit_calibration(found, won, weight, n) for n in (2, 400))
-    assert SHIPPED.blur < few.blur < many.blur
-    assert many.blur == pytest.approx(0.2, rel=0.5)
-    assert (many.n_pairs, many.n_runs) == (400, 400)
+def test_the_blur_shrinks_with_the_number_of_runs() -> None:
+    """Of runs that lie on their law: at 7 it is mostly assumed, at 60 there is hardly any."""
+    found = [calibration_of(scaling_law(runs_off_the_law(n, 1e-5), resamples=0)) for n in (7, 12, 20, 60)]
+    blurs = [each.blur for each in found]
+    assert ASSUMED.blur > blurs[0] > blurs[1] > blurs[2] > blurs[3]
+    assert blurs[3] < 0.2 * ASSUMED.blur
+    assert [each.degrees_of_freedom for each in found] == pytest.approx([4, 9, 17, 57], abs=1e-6)
+
+
+def test_one_run_far_off_the_law_moves_the_blur_little() -> None:
+    points = runs_off_the_law(40, 0.005)
+    loss = points.loss.copy()
+    loss[7] += 0.5
+    far = calibration_of(scaling_law(Points(points.N, points.D, loss), resamples=0))
+    assert far.scatter < 0.03  # the root of the mean square would be 0.08
+
+
+def test_points_along_few_runs_show_the_scatter_of_the_runs() -> None:
+    """Ten runs of twenty points, each run off the law by 0.04 nats: not two hundred free residuals."""
+    draw = np.random.default_rng(0)
+    N, D = np.repeat(np.geomspace(5e7, 2e9, 10), 20), np.tile(np.geomspace(4e9, 4e11, 20), 10)
+    off = np.repeat(0.04 * draw.normal(size=10), 20)
+    names = np.repeat([f"run {i}" for i in range(10)], 20)
+    found = calibration_of(scaling_law(Points(N, D, LAW.loss(N, D) + off, names), resamples=0))
+    assert 5 < found.degrees_of_freedom - ASSUMED.degrees_of_freedom < 10
+    assert found.scatter == pytest.approx(0.04, rel=0.5)
+
+
+def test_few_runs_leave_heavy_tails() -> None:
+    few, many = Calibration(0.02, 4.0), Calibration(0.02)
+    assert float(few.probability([0.08])) < float(many.probability([0.08])) - 0.005
+
+
+@pytest.mark.parametrize("scatter", [0.004, 0.03])
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_probabilities_hold_on_runs_that_were_not_seen(n: int, scatter: float) -> None:
+    """Pairs at equal compute of other runs of the law; never surer than right by more than chance."""
+    sets = []
+    for seed in range(6):
+        points = runs_off_the_law(n + 60, scatter, seed)
+        seen = np.arange(len(points)) < n
+        fitted = scaling_law(points.where(seen), resamples=60)
+        judged = judge(equal_flop_pairs(points.where(~seen), most=2), fitted)
+        sets.append((calibration_of(fitted).probability(judged.margins), judged.won))
+    p, won = (np.concatenate(column) for column in zip(*sets, strict=True))
+    surely = np.maximum(p, 1 - p)
+    right = (p > 0.5) == won
+    for low, high in ((0.6, 0.8), (0.8, 0.95), (0.95, 1.01)):
+        inside = (surely >= low) & (surely < high)
+        assert right[inside].mean() > surely[inside].mean() - 0.06, (low, right[inside].mean())
 
 
 def test_scores_are_those_of_scikit_learn() -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.family.schedules import ScheduleName, learning_rate
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
@@ -360,3 +361,91 @@ def test_two_million_steps_are_quick() -> None:
     with cpu_time_below(0.5):
         schedule = planned(log)
     assert schedule.rates[-1] < 1e-8
+
+
+def cooled_down(length: int, tail: int = 1000, warmup: int = 300, final: float = 0.1) -> NDArray[np.float64]:
+    """A cosine to a tenth of the peak, then a cool-down of a thousand steps, whatever the length."""
+    t = np.arange(length + 1)
+    fall = np.clip((t - warmup) / (length - tail - warmup), 0, 1)
+    cosine = final + (1 - final) * (1 + np.cos(np.pi * fall)) / 2
+    after = np.where(t < length - tail, cosine, final * (length - t) / tail)
+    return 1e-3 * np.where(t < warmup, t / warmup, after)
+
+
+def sibling(rates: NDArray[np.float64], name: str = "", every: int = 50, kind: str = "", **more: object) -> LoggedRun:
+    steps = np.arange(0, len(rates), every)
+    log = Log(name, steps, 3 + 1 / (1 + steps / 1000), rates[steps], last_step=len(rates) - 1, schedule=kind)
+    return LoggedRun(replace(log, **more), Schedule(rates))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("tail", [1000, 1370])
+def test_what_follows_is_as_in_siblings_that_agree_so_far(fraction: float, tail: int) -> None:
+    rates = cooled_down(T, tail)
+    siblings = [sibling(cooled_down(length, tail), f"{length}") for length in (3000, 6000, 15_000, 25_000)]
+    schedule = planned(seen(rates, fraction), siblings=siblings)
+    assert apart(schedule, rates) < 0.02
+    assert schedule.rates[-1] == pytest.approx(0, abs=1e-9)
+    words = "learning rate goes on as that of 4 siblings that agree with it so far, to 0% of its peak at step 10,000"
+    assert schedule.remarks == (words,)
+    assert apart(planned(seen(rates, fraction)), rates) > 0.05
+
+
+def test_a_cool_down_that_scales_with_the_length() -> None:
+    def stable(length: int, decay: float = 0.2) -> NDArray[np.float64]:
+        return 1e-3 * np.minimum(1, (1 - np.arange(length + 1) / length) / decay)
+
+    siblings = [sibling(stable(length), f"{length}") for length in (2000, 5000, 20_000)]
+    rates = stable(T)
+    assert apart(planned(seen(rates, 0.3), siblings=siblings), rates) < 0.02
+    # a shape that the siblings only confirm needs no other words
+    assert planned(seen(rates, 0.95), siblings=siblings).remarks == planned(seen(rates, 0.95)).remarks
+    # where siblings part, most of them decide, the run is said to be unsure, and the name of the schedule helps
+    parted = [*siblings, sibling(1e-3 * np.ones(5001), "flat", kind="constant"), sibling(stable(5000, 0.5), "early")]
+    mixed = planned(seen(rates, 0.3), siblings=parted)
+    assert apart(mixed, rates) < 0.02
+    assert "3 of the 5 siblings" in mixed.remarks[0]
+    assert "declare the schedule" in mixed.remarks[0]
+    named = planned(replace(seen(rates, 0.3), schedule="Constant"), siblings=[s for s in parted if s.log.schedule])
+    assert (named.rates == named.peak).all()
+
+
+def test_siblings_that_disagree_so_far_have_no_vote() -> None:
+    rates = true_rates("cosine")
+    siblings = [sibling(true_rates("linear"), "line"), sibling(true_rates("cosine", 0.1), "to a tenth")]
+    strangers = [sibling(cooled_down(T), "stranger", family="other")]
+    alone = planned(seen(rates, 0.4))
+    assert (planned(seen(rates, 0.4), siblings=[*siblings, *strangers]).rates == alone.rates).all()
+
+
+def test_the_user_comes_before_the_siblings() -> None:
+    flat = true_rates("constant")
+    siblings = [sibling(true_rates("wsd"), f"{i}") for i in range(3)]
+    assert planned(seen(flat, 0.4), siblings=siblings).rates[-1] == 0
+    assert (planned(seen(flat, 0.4), "constant", siblings=siblings).rates == 1e-3).all()
+
+
+def test_the_length_and_a_rate_that_was_not_logged_are_those_of_siblings() -> None:
+    rates = true_rates("wsd")
+    siblings = [sibling(rates, f"{i}") for i in range(3)]
+    schedule = planned(seen(rates, 0.4, last_step=None), siblings=siblings)
+    assert apart(schedule, rates) < 0.01
+    assert (
+        schedule.remarks[0] == "the last step, 10,000, is taken from the siblings: give --steps if another is planned"
+    )
+    with pytest.raises(ToposcopeError, match="how many steps"):
+        planned(seen(rates, 0.4, last_step=None), siblings=[*siblings, sibling(true_rates("wsd")[:5001], "shorter")])
+    unlogged = replace(seen(rates, 0.4), learning_rate=np.full(81, NONE))
+    schedule = planned(unlogged, siblings=siblings)
+    assert float(np.abs(schedule.rates - Schedule(rates).rates / 1e-3).max()) < 0.01
+    assert schedule.remarks[0].startswith("no learning rate was logged: over its peak it is taken to be that of")
+
+
+def test_the_peak_ahead_of_a_warm_up() -> None:
+    """The rate rises still: where its warm-up ends is known from siblings, how high by its slope."""
+    rates = 3 * cooled_down(T, warmup=600)
+    siblings = [sibling(cooled_down(length, warmup=600), f"{length}") for length in (5000, 20_000)]
+    schedule = planned(seen(rates, 0.03), siblings=siblings)
+    assert schedule.peak == pytest.approx(3e-3, rel=0.01)
+    assert schedule.warm_up == pytest.approx(600, abs=2)
+    assert apart(schedule, rates) < 0.03

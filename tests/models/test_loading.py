@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from toposcope import series
 from toposcope.errors import ToposcopeError
 from toposcope.models import Origin, Reader, load_model, load_tokenizer, token_losses, windows
 from toposcope.models.loading import model_key
+from toposcope.models.texts import read_saved_text
 
 TEXT = "the cat sat on the mat — and ran off to see what lay beyond\n" * 5
 
@@ -32,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 
 def loss(spec: Path | str, **origin: str) -> float:
     """The loss on a text, of the last checkpoint of a series."""
-    reader = Reader(*opened(spec, **origin), Path())
+    reader = Reader(*opened(spec, **origin), str)
     return token_losses(reader.model(), windows(TEXT, reader.tokenizer(), 3, 20)).total
 
 
@@ -171,10 +173,9 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("one_thread")
 def test_a_reader_that_was_pickled_reads_the_same(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(TEXT)
-    reader = Reader(*opened(model), tmp_path / "text")
+    reader = Reader(*opened(model), partial(read_saved_text, tmp_path / "text"))
     expected = total(reader)
     again = pickle.loads(pickle.dumps(reader))  # noqa: S301
-    assert again == reader
     assert total(again) == expected
 
 
@@ -182,7 +183,7 @@ def test_a_reader_that_was_pickled_reads_the_same(model: Path, tmp_path: Path) -
 @pytest.mark.usefixtures("one_thread")
 def test_a_reader_in_another_process_reads_the_same(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(TEXT)
-    reader = Reader(*opened(model), tmp_path / "text")
+    reader = Reader(*opened(model), partial(read_saved_text, tmp_path / "text"))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(total, reader).result() == total(reader)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from stored_tensors import tensor_of
 from tiny_models import CONTEXT, KINDS, PLAIN, VOCABULARY, made, opened, saved
 
 from toposcope.errors import ToposcopeError
@@ -56,7 +57,7 @@ def test_the_same_bits_as_transformers(kind: str, dtype: torch.dtype, tmp_path: 
     checkpoint, _ = opened(tmp_path / "m")
     held = (reference.get_input_embeddings().weight, reference.get_output_embeddings().weight)
     for layer, weight in zip(checkpoint.embeddings(), held, strict=True):
-        assert torch.equal(layer.entry.whole(), weight)
+        assert torch.equal(tensor_of(layer), weight)
 
 
 def test_how_long_sequences_may_be(tmp_path: Path) -> None:

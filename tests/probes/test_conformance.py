@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.roles import role_of
 from toposcope.cli.shared import parse_options
 from toposcope.errors import ToposcopeError
@@ -119,9 +121,7 @@ def generic(seed: int, dtype: torch.dtype = torch.float64, *, coarse: bool = Fal
 
 
 def as_layer(name: str, tensor: Tensor, *, transposed: bool = False) -> Layer:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    entry = Entry(name, tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
-    return Layer(name, role_of(name), transposed, "memory", entry)
+    return Layer(name, role_of(name), transposed, "memory", in_memory(name, tensor))
 
 
 def layers_of(weights: Weights, *, transposed: bool = False) -> dict[str, Layer]:
@@ -540,7 +540,7 @@ def test_a_layer_that_is_not_finite_fails_alone(probe: Probe, value: float) -> N
 
 @every_probe
 def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
-    def read(start: int, stop: int) -> Tensor:
+    def read(start: int, stop: int) -> NDArray[Any]:
         raise OSError("the disk is gone")
 
     bad = NAMES[2]

@@ -14,7 +14,7 @@ from scipy.stats import entropy, kstest
 from torch import Tensor
 
 from toposcope.checkpoints import Layer
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.probes import Measurement, Subject
 from toposcope.probes.controls import ControlsProbe, layer_statistics
 from toposcope.probes.feature import NETWORK
@@ -30,10 +30,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 def as_layers(matrices: Mapping[str, Array | Tensor]) -> dict[str, Layer]:
     def layer(name: str, W: Array | Tensor) -> Layer:
-        tensor = torch.as_tensor(W)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        entry = Entry(name, tuple(tensor.shape), dtype, lambda start, stop: tensor[start:stop])
-        return Layer(name, "other", False, "memory", entry)
+        return Layer(name, "other", False, "memory", in_memory(name, torch.as_tensor(W)))
 
     return {name: layer(name, W) for name, W in matrices.items()}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from scipy.stats import entropy
 from torch import Tensor
 
 from toposcope.checkpoints import Layer
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.dtypes import from_tensor
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.probes.controls import layer_statistics
 from toposcope.probes.row_blocks import BLOCK_BYTES, Widening, largest_entry
@@ -36,12 +38,14 @@ few = settings(max_examples=20, deadline=None)
 def as_layer(W: Tensor, reads: list[tuple[int, int]] | None = None, **changes: object) -> Layer:
     """A layer in memory that notes which rows are read."""
 
-    def read(start: int, stop: int) -> Tensor:
+    stored = in_memory("w", W)
+
+    def read(start: int, stop: int) -> NDArray[Any]:
         if reads is not None:
             reads.append((start, stop))
-        return W[start:stop]
+        return stored.read(start, stop)
 
-    entry = Entry("w", tuple(W.shape), str(W.dtype).removeprefix("torch."), read)
+    entry = dataclasses.replace(stored, read=read)
     return Layer("w", "other", False, "memory", dataclasses.replace(entry, **changes))  # type: ignore[arg-type]
 
 
@@ -58,7 +62,8 @@ def singular_values(W: Tensor, block: int = BLOCK_BYTES) -> Array:
     step = max(1, block // (8 * W.shape[1]))
     widened = Widening(1.0)
     for rows in torch.split(W, step):
-        spectrum.add(rows, widened(rows))
+        array = from_tensor(rows)
+        spectrum.add(array, widened(array))
     return spectrum.singular_values()
 
 

@@ -2,17 +2,19 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from small_models import loops, spectrum_of, total_of_components
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.homology import two_nn
 from toposcope.probes import Failure, Measurement, Subject
 from toposcope.probes.embeddings import PSEUDO_LAYERS, EmbeddingsProbe
@@ -69,7 +71,7 @@ def test_tied_ones_are_alike_and_measured_once(tmp_path: Path, monkeypatch: pyte
     read: list[str] = []
     matrix = Layer.matrix
 
-    def counted(layer: Layer) -> Tensor:
+    def counted(layer: Layer) -> NDArray[Any]:
         read.append(layer.name)
         return matrix(layer)
 
@@ -123,12 +125,8 @@ def test_one_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
 def test_a_matrix_that_is_stored_transposed() -> None:
     matrix = rows(0)
     layers = [
-        Layer(
-            "wte.weight", "embed", True, "memory", Entry("wte.weight", (8, 60), "float32", lambda a, b: matrix.T[a:b])
-        ),
-        Layer(
-            "head.weight", "head", False, "memory", Entry("head.weight", (60, 8), "float32", lambda a, b: matrix[a:b])
-        ),
+        Layer("wte.weight", "embed", True, "memory", in_memory("wte.weight", matrix.T)),
+        Layer("head.weight", "head", False, "memory", in_memory("head.weight", matrix)),
     ]
     stored, plain = EmbeddingsProbe().measure(Subject([], frozenset(PSEUDO_LAYERS), inputs={"embeddings": layers}))
     assert isinstance(stored, Measurement)

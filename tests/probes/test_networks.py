@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import chisquare
 
 from toposcope.checkpoints import Layer
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, statistics, wasserstein
 from toposcope.homology.clustering import clustering_coefficient
@@ -37,9 +37,7 @@ def matrices(seed: int) -> Matrices:
 
 def measure(probe: Probe, weights: Matrices, **needs: Any) -> dict[str, Measurement]:
     def layer(name: str) -> Layer:
-        tensor = torch.from_numpy(weights[name])
-        entry = Entry(name, tuple(tensor.shape), "float64", lambda start, stop: tensor[start:stop])
-        return Layer(name, "other", False, "memory", entry)
+        return Layer(name, "other", False, "memory", in_memory(name, torch.from_numpy(weights[name])))
 
     subject = Subject([layer(name) for name in weights], frozenset([*weights, NETWORK, POOLED]), **needs)
     found = {}

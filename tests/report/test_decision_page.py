@@ -73,14 +73,14 @@ def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
     assert not (tmp_path / "figures" / "reliability.svg").exists()
 
 
-def test_few_runs_take_the_shipped_calibration_and_say_so(tmp_path: Path) -> None:
+def test_few_runs_cannot_be_checked_and_the_page_says_so(tmp_path: Path) -> None:
     found = points()
     few = found.where(np.isin(np.arange(len(found)), [0, 3, 9, 14, 21, 31, 39]))
     advice = decide(few, extra=1e20, parameters=1e8, tokens=1e10, resamples=30)
-    assert advice.learned is not None
-    assert advice.learned.judged is None
-    assert "at least 8 are needed" in advice.learned.remark
-    assert advice.learned.remark in advice.notes
+    assert advice.checked is not None
+    assert advice.checked.judged is None
+    assert "at least 8 are needed" in advice.checked.remark
+    assert advice.checked.remark in advice.notes
     assert (
         "reliability"
         not in write_decision(tmp_path, advice).read_text(encoding="utf-8").split("<script>")[0].split("<main")[1]

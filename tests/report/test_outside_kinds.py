@@ -136,7 +136,7 @@ def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     install(tmp_path / "outside", monkeypatch, "toposcope.needs", "activations", sample("NEED = "))
     found = series(write_series(tmp_path / "found", [0, 5]))
     (tmp_path / "found" / "activations_5.json").write_text('{"a": 1.5}')
-    run = RunContext(Origin(found.source), tmp_path / "text.txt", "")
+    run = RunContext(Origin(found.source), str, "")
     assert needs()["activations"].provide(found[1], run) == {"a": 1.5}
     assert needs()["activations"].key(found[1], run) == '{"a": 1.5}'
     with pytest.raises(ToposcopeError, match=r"no activations_0.json beside it; save one"):

@@ -1,5 +1,6 @@
 """`toposcope.measure`: a path, a part of a series, or a module as it is now."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import save_model
 from small_studies import CONTROLS, NEURAL_PERSISTENCE, RIPS, SHAPES, checkpoint_file, write_series
 from torch import nn
 
@@ -45,7 +47,7 @@ def test_the_numbers_are_those_of_the_matrices(found: Path) -> None:
     frame = ts.measure(found, probes=[NEURAL_PERSISTENCE])
     for step in (0, 30):
         for layer in ts.series(found)[[0, 5, 20, 30].index(step)].analysed():
-            expected = neural_persistence(layer.read().numpy())
+            expected = neural_persistence(layer.read())
             row = frame.filter(step=step, layer=layer.name, statistic="np_mean")
             assert row["value"].to_list() == [expected.mean]
 
@@ -102,6 +104,25 @@ def test_a_module_is_measured_as_it_is_now() -> None:
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-6)
     rest = [f.filter(layer="1.weight").drop("run").rows() for f in (first, second)]
     assert rest[0] == rest[1]
+
+
+def test_nothing_of_a_module_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a temporary file")
+
+    for name in ("mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    monkeypatch.chdir(tmp_path)
+    assert len(ts.measure(nn.Linear(4, 5), probes=[CONTROLS, RIPS]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_gives_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
+    model = build("tiny-3k", seed=1)
+    save_model(model, str(tmp_path / "step_0.safetensors"))
+    probes = [{"name": name} for name in ("rips", "controls", "distances", "clustering", "random_matrices")]
+    ours, stored = ts.measure(model, probes=probes), ts.measure(tmp_path / "step_0.safetensors", probes=probes)
+    assert ours.drop("run").equals(stored.drop("run"))
 
 
 class _Net(nn.Module):

@@ -8,6 +8,8 @@ import polars as pl
 from named_features import by_feature, by_group
 from section_tools import all_tables
 
+from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
+from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.matched import COLLAPSE, MATCHED
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
@@ -97,6 +99,28 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
                      "rho_given_all": given / 2, "verdict": verdict}
                 )  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def between_runs(found: list[Trajectory]) -> dict[str, pl.DataFrame]:
+    """Return correlations across runs at equal step: alone all features go with the final loss, given it one does."""
+    rows, steps = [], []
+    for j, feature in enumerate(found[0].features):
+        row: dict[str, Any] = {"feature": str(feature), "kind": feature.kind, "n_runs": len(found), "reason": ""}
+        for given, rho in zip(GIVEN, (0.9, 0.4, 0.8 if j == 1 else 0.1), strict=True):
+            row |= {f"n_steps{given}": len(found[0].steps), f"rho{given}": rho, f"band{given}": 0.6}
+            row |= {
+                f"p{given}": 1 - rho,
+                f"p_adjusted{given}": 1 - rho if rho < 0.8 else 0.01,
+                f"detectable{given}": 0.8,
+            }
+        rows.append(row | {"verdict": "beyond the loss" if j == 1 else "explained"})
+        steps.append(
+            pl.DataFrame({
+                "feature": str(feature), "step": found[0].steps,
+                **{f"rho{given}": np.full(len(found[0].steps), row[f"rho{given}"]) for given in GIVEN},
+            }, schema=STEP_SCHEMA)
+        )  # fmt: skip
+    return {"between_runs": pl.DataFrame(rows, schema=BETWEEN_RUNS), "between_runs_by_step": pl.concat(steps)}
 
 
 def change_points(found: list[Trajectory]) -> pl.DataFrame:
@@ -200,6 +224,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     )
     tables = all_tables(
         association=association(found),
+        **between_runs(found),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),

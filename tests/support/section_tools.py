@@ -15,6 +15,7 @@ from toposcope.report.sections import report_sections
 
 FIGURE_NAMES = {
     "association_heat_map": "association",
+    "between_runs_chart": "between_runs",
     "change_point_chart": "change_points",
     "change_rate_chart": "rate",
     "checkpoint_similarity_chart": "checkpoint_similarity",

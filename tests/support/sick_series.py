@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise
 
 Weights = dict[str, Tensor]
@@ -144,14 +144,8 @@ class Training:
 def checkpoint(step: int, weights: Mapping[str, Tensor]) -> Checkpoint:
     """A checkpoint that lies in memory."""
     made = Checkpoint(Path("memory") / f"step{step}", step)
-
-    def read(tensor: Tensor) -> Callable[[int, int], Tensor]:
-        return lambda start, stop: tensor[start:stop] if tensor.dim() else tensor
-
     made.__dict__["files"] = {}
-    made.__dict__["entries"] = [
-        Entry(n, tuple(t.shape), str(t.dtype).removeprefix("torch."), read(t)) for n, t in weights.items()
-    ]
+    made.__dict__["entries"] = [in_memory(name, tensor) for name, tensor in weights.items()]
     return made
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy.stats import entropy
 from toposcope.checkpoints import Checkpoint
 from toposcope.family.model import GPT, build
 from toposcope.models import Origin, Reader
+from toposcope.models.texts import read_saved_text
 from toposcope.probes import Failure, Measurement, Probe, Subject
 
 Matrix = NDArray[np.float64]
@@ -85,7 +87,12 @@ def subject_of(checkpoint: Checkpoint, text: str, wanted: Iterable[str], **fille
     path = Path(str(checkpoint.location)).parent / "text.txt"
     path.write_bytes(text.encode())
     layers = checkpoint.analysed()
-    return Subject(layers, frozenset(wanted), inputs={"model": Reader(checkpoint, Origin(), path)}, **filled)
+    return Subject(
+        layers,
+        frozenset(wanted),
+        inputs={"model": Reader(checkpoint, Origin(), partial(read_saved_text, path))},
+        **filled,
+    )
 
 
 def measure(probe: Probe, checkpoint: Checkpoint, text: str) -> dict[str, Measurement | Failure]:

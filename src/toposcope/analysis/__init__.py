@@ -1,5 +1,6 @@
 """Statistics over a study: association within a run, phases, scaling. Frames in, frames out; no files."""
 
+from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
 from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.analysis.phases import change_point_table, phase_table
 from toposcope.analysis.references import reference_table
@@ -10,6 +11,8 @@ from toposcope.analysis.trajectories import Trajectory, trajectories
 __all__ = [
     "Trajectory",
     "association_table",
+    "between_runs_step_table",
+    "between_runs_table",
     "change_point_table",
     "collapse_table",
     "comparison_table",

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
 from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_CONFIG_BYTES = 10_000_000
 
@@ -78,9 +81,13 @@ class Checkpoint:
         ToposcopeError
             If a file is missing, damaged or unsafe.
         """
-        found = formats.entries(self.location, self.files)
+        found = self._stored()
         order = _in_order(tuple([entry.name for entry in found]))
         return [found[k] if found[k].name == name else replace(found[k], name=name) for k, name in order]
+
+    def _stored(self) -> Sequence[formats.Entry]:
+        """List the tensors under their stored names."""
+        return formats.entries(self.location, self.files)
 
     @cached_property
     def _layers(self) -> list[Layer]:
@@ -126,9 +133,9 @@ class Checkpoint:
             )
         return [*inputs, *heads]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Read every tensor, matrices or not, by name."""
-        return {entry.name: entry.whole() for entry in self.entries}
+    def tensors(self) -> "dict[str, Tensor]":
+        """Read every tensor, matrices or not, by name, for a model of torch."""
+        return {entry.name: as_tensor(entry.whole(), entry.dtype) for entry in self.entries}
 
     def content_hash(self) -> str:
         """Return a SHA-256 over names and contents of all tensors; independent of the format, reads every byte."""

@@ -1,13 +1,14 @@
 """One weight matrix of a checkpoint, read when it is needed."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.sources import CheckpointError
 from toposcope.errors import ToposcopeError
+from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from toposcope.checkpoints.formats import Entry
@@ -57,8 +58,18 @@ class Layer:
         """A remark on the numbers that `read` returns; empty if they are as stored."""
         return "8-bit numbers, widened; scale factors, if any, are not applied" if "float8" in self.dtype else ""
 
-    def read(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Read the tensor, or its rows `start` to `stop`, on the CPU: as stored, except 8-bit floats as float32.
+    def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Read the tensor, or its rows `start` to `stop`: as stored, except bfloat16 and 8-bit floats as float32.
+
+        Raises
+        ------
+        ToposcopeError
+            As `read_narrow` does.
+        """
+        return widened(self.read_narrow(start, stop))
+
+    def read_narrow(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Read the same, but bfloat16 by its bits, in half the memory; functions of `toposcope.homology` take it.
 
         Raises
         ------
@@ -69,15 +80,14 @@ class Layer:
         if not 0 <= start <= stop <= self.shape[0]:
             raise ToposcopeError(f"{self.source}: layer {self.name} has {self.shape[0]} rows, not {start} to {stop}")
         try:
-            rows = self.entry.read(start, stop)
-            return rows.to(torch.float32) if "float8" in self.dtype else rows
+            return without_8_bits(self.entry.read(start, stop), self.dtype)
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def matrix(self) -> Tensor:
+    def matrix(self) -> NDArray[Any]:
         """Read the matrix with one neuron a row, its incoming weights along the columns."""
-        tensor = self.read()
-        return tensor.T if self.transposed else tensor
+        stored = self.read()
+        return stored.T if self.transposed else stored
 
     def content_hash(self) -> str:
         """Return the SHA-256 of dtype, shape and bytes; equal weights have equal hashes in every format."""

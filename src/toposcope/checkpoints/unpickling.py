@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 import msgspec
 
+from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources import CheckpointError
 
 Names = Mapping[tuple[str, str], Any]
@@ -128,11 +129,6 @@ STORAGES = {
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "",
 }
-DTYPES = (
-    *("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool"),
-    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"),
-    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
-)
 _PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
 _BUILTINS = [
     *("set", "frozenset", "complex", "slice", "bytearray", "list", "dict", "tuple", "range", "xrange"),

@@ -118,15 +118,23 @@ def _print(advice: Advice) -> None:
 def _as_dict(advice: Advice) -> dict[str, Any]:
     from toposcope.forecasting.decision.reasons import reasons
 
-    fitted, learned, decision = advice.fitted, advice.learned, advice.decision
+    fitted, checked, decision = advice.fitted, advice.checked, advice.decision
     return {
         "law": asdict(fitted.law),
         "standard_errors": fitted.standard_errors,
         "n_points": len(fitted.points),
         "plan": asdict(advice.plan),
-        "approaches": {each.approach: {"a": asdict(each.a), "b": asdict(each.b)} for each in advice.frontiers},
+        "approaches": {
+            each.approach: {
+                "a": asdict(each.a),
+                "b": asdict(each.b),
+                "N": each.optimal_parameters(advice.plan.budget_flops),
+            }
+            for each in advice.frontiers
+        },
+        "warnings": advice.warnings,
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
-        "calibration": None if learned is None else asdict(learned.calibration),
+        "calibration": None if checked is None else asdict(checked.calibration),
         "over_training": None if advice.over_training is None else asdict(advice.over_training),
         "repeated": None if advice.repeated is None else asdict(advice.repeated),
         "inference": None if advice.inference is None else asdict(advice.inference),

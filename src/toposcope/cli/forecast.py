@@ -53,9 +53,11 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
     "--schedule",
     default="",
     metavar="TEXT",
-    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: that of the log.",
+    help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: by siblings or log.",
 )
-@click.option("--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if the log lacks it.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if log and siblings lack it."
+)
 @columns_option
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -79,10 +79,18 @@ class Opening:
 
     def open(self, spec: str) -> Series:
         """Open a series; a mistake in what the user named is bad use."""
-        with bad_use():
-            check_exists(spec)
-            declared = self.declared(spec, "")
-        return declared.open(self.access)
+        from toposcope.checkpoints import series
+
+        check_exists(spec)
+        return series(
+            spec,
+            steps=self.steps or None,
+            every=self.every,
+            log_spaced=self.log_spaced,
+            pattern=self.step_pattern,
+            roles=self.roles,
+            access=self.access,
+        )
 
 
 def check_exists(spec: str) -> None:

@@ -293,16 +293,43 @@ def _interrupts_blocked() -> Iterator[None]:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread, as a worker process does: a sum over several threads depends on their number."""
-    torch = sys.modules.get("torch")  # a task that needs torch is defined in a module that imports it
-    threads = torch.get_num_threads() if torch else 1
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else _default_threads()
     if torch:
         torch.set_num_threads(1)
     try:
-        with _thread_pools(len(sys.modules)).limit(limits=1):
+        with _thread_pools(len(sys.modules)).limit(limits=1), _one_thread_in_libraries_to_come():
             yield
     finally:
-        if torch:
+        if torch := sys.modules.get("torch"):  # perhaps imported by the task
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def _one_thread_in_libraries_to_come() -> Iterator[None]:
+    """Make libraries that a task loads, such as torch, begin with one thread."""
+    # Numba refuses a number of threads that changes once it has begun.
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES if "NUMBA" not in name}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _default_threads() -> int:
+    """Return on how many threads torch computes unless it is told otherwise."""
+    declared = os.environ.get("OMP_NUM_THREADS", "")
+    return int(declared) if declared.isdecimal() else processors()
 
 
 @lru_cache(1)

@@ -5,17 +5,18 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
-import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors.numpy import save
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes, write_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHARACTERS = 128
 
@@ -69,8 +70,8 @@ class Tokens(msgspec.Struct, frozen=True):
         How the text became tokens, as JSON.
     """
 
-    training: Tensor
-    validation: Tensor
+    training: "Tensor"
+    validation: "Tensor"
     sha256: str
     n_characters: int
     options: str
@@ -137,8 +138,7 @@ def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:
     parts = _encode(corpus, text[:cut], text[cut:], path.with_suffix(".tokenizer.json"))
     facts = {"sha256": digest, "n_characters": len(text), "options": _options(corpus)}
     metadata = {"corpus": msgspec.json.encode(facts, order="sorted").decode()}
-    tensors = {name: torch.from_numpy(part) for name, part in zip(("training", "validation"), parts, strict=True)}
-    write_bytes(path, safetensors.torch.save(tensors, metadata=metadata))
+    write_bytes(path, save(dict(zip(("training", "validation"), parts, strict=True)), metadata=metadata))
     return digest
 
 
@@ -157,7 +157,7 @@ def _options(corpus: Corpus) -> str:
     return msgspec.json.encode({name: getattr(corpus, name) for name in names}).decode()
 
 
-def spread_sequences(tokens: Tensor, count: int, length: int, what: str) -> Tensor:
+def spread_sequences(tokens: "Tensor", count: int, length: int, what: str) -> "Tensor":
     """Cut `count` sequences at even distances, without randomness; shape (count, length).
 
     Raises
@@ -170,6 +170,8 @@ def spread_sequences(tokens: Tensor, count: int, length: int, what: str) -> Tens
             f"corpus: the {what} part has {len(tokens)} tokens, fewer than one sequence of {length}; "
             "give a longer text or a shorter context"
         )
+    import torch
+
     starts = torch.linspace(0, len(tokens) - length, count, dtype=torch.float64).long()
     return tokens[starts[:, None] + torch.arange(length)].long()
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from toposcope.family import corpus as corpora
 from toposcope.family.model import GPT
-from toposcope.family.training import read_run
+from toposcope.family.run_folder import read_run
 
 GOLDEN = (5**0.5 - 1) / 2
 """Its multiples, modulo one, are evenly spread for any number of batches."""

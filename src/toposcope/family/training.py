@@ -10,9 +10,7 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,45 +18,22 @@ import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
 from toposcope.family.model import build
 from toposcope.family.run import Run
+from toposcope.family.run_folder import Outcome, Status, checkpoint_path, claim_directory, has_checkpoints, outcome
 from toposcope.files import write_bytes, write_text
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
-from toposcope.version import __version__
 
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 BLOCK_STEPS = 1000
 """Steps whose batches are drawn at once."""
 LOCK_SECONDS = 10.0
 """How long to wait for another process that trains the same run."""
-
-Status = Literal["running", "complete", "diverged"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Status of a training.
-
-    Attributes
-    ----------
-    status : "running", "complete" or "diverged"
-    step : int
-        Last step in the log.
-    """
-
-    status: Status
-    step: int
-
-
-def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return the path of the checkpoint of one step."""
-    return directory / "checkpoints" / f"step_{step:06d}.safetensors"
 
 
 def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = silent) -> Outcome:
@@ -86,39 +61,9 @@ def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = sil
     """
     tokens = corpora.load(corpus_path)
     with _one_thread(), _locked(directory):
-        _claim_directory(run, tokens.sha256, directory)
+        claim_directory(run, tokens.sha256, directory)
         trainer = Trainer(run, tokens, directory)
         return trainer.run_to_end(progress)
-
-
-def outcome(directory: Path) -> Outcome | None:
-    """Return the status of the run in a directory from its state file; None if it has not begun."""
-    path = directory / "state.safetensors"
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            return msgspec.json.decode(file.metadata()["outcome"], type=Outcome)
-    except (SafetensorError, OSError) as error:
-        raise ToposcopeError(f"{path}: damaged ({error}); delete it and run again to retrain this run") from error
-
-
-def finished(run: Run, directory: Path) -> Outcome | None:
-    """Return the outcome of a run that was trained to its end in a directory; None if not, or if a file is damaged."""
-    try:
-        last = outcome(directory)
-        ended = last is not None and last.status != "running" and read_run(directory) == run
-        return last if last and ended and _has_checkpoints(run, directory, last) else None
-    except ToposcopeError:
-        return None
-
-
-def _has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
-    """Return whether every checkpoint up to an outcome exists; a diverged step has none."""
-    steps = [
-        s for s in run.training.checkpoint_steps if s < last.step or (last.status != "diverged" and s == last.step)
-    ]
-    return all(checkpoint_path(directory, step).is_file() for step in steps)
 
 
 class Trainer:
@@ -227,7 +172,7 @@ class Trainer:
     def _resume(self) -> None:
         last = outcome(self.directory)
         # If a checkpoint is lost, training starts again and ends at the same weights.
-        if last is None or not _has_checkpoints(self.run, self.directory, last):
+        if last is None or not has_checkpoints(self.run, self.directory, last):
             return
         self.outcome = last
         state = safetensors.torch.load_file(self.directory / "state.safetensors")
@@ -244,53 +189,6 @@ class Trainer:
     def _validation_loss(self) -> float:
         chunks = torch.split(self.validation, self.run.training.batch_size)
         return float(sum(self.model.loss(chunk) * len(chunk) for chunk in chunks) / len(self.validation))
-
-
-def read_run(directory: Path) -> Run:
-    """Return the declaration of the run in a directory."""
-    return _read_run_file(directory / "run.json").run
-
-
-def write_run(run: Run, corpus_sha256: str, directory: Path) -> None:
-    """Write the declaration of a run into its directory, as ``run.json``."""
-    claim = _RunFile(run, corpus_sha256, __version__)
-    write_text(directory / "run.json", msgspec.json.format(msgspec.json.encode(claim)).decode() + "\n")
-
-
-class _RunFile(msgspec.Struct, frozen=True):
-    """The content of ``run.json``."""
-
-    run: Run
-    corpus_sha256: str
-    version: str
-
-
-def _claim_directory(run: Run, sha256: str, directory: Path) -> None:
-    """Write ``run.json``; a directory of another run is refused."""
-    path = directory / "run.json"
-    if not path.exists():
-        write_run(run, sha256, directory)
-        return
-    known = _read_run_file(path)
-    if known.corpus_sha256 != sha256:
-        raise ToposcopeError(f"{path}: trained on another corpus; use another directory, or delete {directory}")
-    for part in ("size", "corpus", "training"):
-        before, now = (msgspec.to_builtins(getattr(r, part)) for r in (known.run, run))
-        for field in before:
-            if before[field] != now[field]:
-                raise ToposcopeError(
-                    f"{path}: this run has {part}.{field} = {before[field]!r}, the declaration now says "
-                    f"{now[field]!r}; use another directory, or delete {directory}"
-                )
-
-
-def _read_run_file(path: Path) -> _RunFile:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_RunFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ToposcopeError(
-            f"{path}: not a run's declaration ({error}); delete {path.parent} to train it again"
-        ) from error
 
 
 def _as_csv(log: NDArray[np.float64]) -> str:

@@ -165,9 +165,10 @@ def forecast(
         Complete logs of similar runs, or those that `read_siblings` returned. With them the forecast is closer, and
         its interval narrower. If the run itself is among them it is left out.
     schedule : str, optional
-        Of the learning rate, for example ``cosine:steps=20000``; by default it is recognised from the log.
+        Of the learning rate, for example ``cosine:steps=20000``; by default that of siblings whose rate agrees with the
+        log, else the shape that the log follows.
     last_step : int, optional
-        Last step planned, if neither the log nor the schedule has it.
+        Last step planned, if neither the log, the schedule nor the siblings have it.
     run : str, optional
         Name of the run, where the log holds several.
     columns : mapping, optional
@@ -195,7 +196,6 @@ def forecast(
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
-    plan = planned(log, schedule, last_step)
     if siblings is not None and not isinstance(siblings, CompleteRuns):
         siblings = read_siblings(siblings, log, columns=columns, unit=unit)
     runs: tuple[LoggedRun, ...] = ()
@@ -204,6 +204,7 @@ def forecast(
         runs, sibling_remarks = without_itself(log, siblings)
         log, family_remarks = with_family(log, runs)
         remarks = [*sibling_remarks, *family_remarks]
+    plan = planned(log, schedule, last_step, runs)
     if is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs)

@@ -8,6 +8,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.same_run import ends_alike, is_same_run
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.wording import counted
 from toposcope.logs import Log, Logs
@@ -33,7 +34,7 @@ def complete_runs(logs: Sequence[Log]) -> CompleteRuns:
     remarks = []
     for log in logs:
         last = int(log.steps[-1])
-        duplicate = next((run.log.name for run in runs if _ends_alike(run.log, log) and agree(run.log, log)), None)
+        duplicate = next((run.log.name for run in runs if ends_alike(run.log, log) and is_same_run(run.log, log)), None)
         if duplicate is not None:
             remarks.append(f"{log.name}: left out, the same run as {duplicate}")
             continue
@@ -124,19 +125,6 @@ def with_family(log: Log, runs: Sequence[LoggedRun]) -> tuple[Log, list[str]]:
     ]
 
 
-def is_same_run(log: Log, other: Log) -> bool:
-    """Return whether two logs are of one run: they agree at the steps of both or, without any, have one name."""
-    return agree(log, other) if np.intersect1d(log.steps, other.steps).size else log.name == other.name
-
-
-def agree(one: Log, other: Log) -> bool:
-    """Return whether two logs have the same losses and learning rates wherever both have a row."""
-    _, i, j = np.intersect1d(one.steps, other.steps, assume_unique=True, return_indices=True)
-    rates = np.stack([one.learning_rate[i], other.learning_rate[j]])
-    rates = rates[:, np.isfinite(rates).all(axis=0)]
-    return np.array_equal(one.loss[i], other.loss[j]) and np.array_equal(rates[0], rates[1])
-
-
 def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the siblings whose losses are in the log's unit: those of its family if there are at least 4, else all."""
     same_unit = [run for run in siblings if run.log.unit == log.unit]
@@ -147,10 +135,6 @@ def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
 def of_other_sizes(run: LoggedRun, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the siblings that have another size than a run, or belong to another family."""
     return [other for other in siblings if other.size != run.size]
-
-
-def _ends_alike(one: Log, other: Log) -> bool:
-    return bool(one.steps[-1] == other.steps[-1] and one.loss[-1] == other.loss[-1])
 
 
 def _without_size(complete: CompleteRuns) -> list[str]:

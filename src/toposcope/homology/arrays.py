@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.kernels.magnitudes import EXPONENT_BITS, Magnitudes
+from toposcope.kernels.magnitudes import BFLOAT16, EXPONENT_BITS, Magnitudes, widened
 from toposcope.typing import Indices, Matrix
 
 COMPUTED_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -113,7 +113,7 @@ def _as_computed(values: Any, name: str) -> NDArray[np.float32] | NDArray[np.flo
     """Return a floating-point matrix in the precision it is computed in; its entries are not looked at."""
     matrix, format = _as_floats(values, name)
     if format == "bfloat16":
-        matrix = _widened(matrix)
+        matrix = widened(matrix.view(BFLOAT16))
     if matrix.dtype not in COMPUTED_DTYPES:
         with np.errstate(over="ignore"):  # wider than float64, and infinite in it
             matrix = matrix.astype(np.float32 if matrix.dtype.itemsize <= 4 else np.float64, copy=False)
@@ -160,7 +160,7 @@ def as_array(values: ArrayLike | Any, name: str) -> NDArray[Any]:
         Naming the argument, its shape if it has one, and why it is no array of numbers.
     """
     array, format = _as_stored(values, name)
-    return _widened(array) if format == "bfloat16" else array
+    return widened(array.view(BFLOAT16)) if format == "bfloat16" else array
 
 
 def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
@@ -188,12 +188,7 @@ def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
 @cache
 def _format(dtype: np.dtype[Any]) -> str:
     # NumPy composes the name anew each time, in longer than a small matrix takes.
-    return dtype.name
-
-
-def _widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    wide: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return wide
+    return "bfloat16" if dtype == BFLOAT16 else dtype.name
 
 
 def as_indices(values: ArrayLike | Any, name: str, count: int) -> Indices:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.values import usual_layout
 from toposcope.typing import Matrix, Steps, Vector
@@ -141,7 +141,7 @@ def tensor_histories(
                     steps.append(item.step)
                     values.append(sketch)
         if len(steps) >= MIN_CHECKPOINTS and len(values[0]) >= MIN_VALUES:
-            rounding = float(torch.finfo(getattr(torch, dtype)).eps)
+            rounding = 2.0 ** -MANTISSA_BITS[dtype]
             found.append(History(name, len(shape) >= 2, np.array(steps), np.stack(values), rounding))
     return found
 

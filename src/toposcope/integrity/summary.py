@@ -5,21 +5,22 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry, model_folder
+from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
 from toposcope.integrity.spread import Spread, SpreadSums
+from toposcope.kernels.magnitudes import widened
 
 SKETCH_SIZE = 256
 """Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
@@ -29,6 +30,8 @@ WINDOW_SIZE = 64
 """Values in each window."""
 MIN_SQUARES = 1e-30
 """Sum of squares below which float32 may have underflowed."""
+PIECE_SIZE = 1 << 12
+"""Values whose squares are added in float32; the sums are added in float64."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _DIGEST = re.compile(r'(?:W/)?"?[0-9a-f]{32,}(?:-\d+)?"?')
 """A version that is a digest of the content, an MD5 or longer, and not a time."""
@@ -162,7 +165,7 @@ def summarise(
 
 @contextmanager
 def recording_errors(summary: CheckpointSummary) -> Iterator[None]:
-    """Record an error of a damaged checkpoint, torch's and NumPy's included, in its summary."""
+    """Record an error of a damaged checkpoint, NumPy's included, in its summary."""
     try:
         yield
     except (ToposcopeError, OSError, RuntimeError, ValueError) as error:
@@ -194,22 +197,21 @@ def _summarise_values(
     squares, seen, sketch = 0.0, 0, []
     for block in entry.blocks():
         numbers = flattened(block)
-        stored = numbers.view(torch.uint8).numpy()
-        digest.update(stored.data)
-        values = _widened(numbers)
+        digest.update(numbers.view(np.uint8).data)
+        values = widened(without_8_bits(numbers, entry.dtype))
         norm = _norm(values)
         squares += norm * norm
         if not math.isfinite(norm):
-            tensor.n_not_finite += int((~torch.isfinite(values)).sum())
+            tensor.n_not_finite += int(np.count_nonzero(~np.isfinite(values)))
         first, last = np.searchsorted(positions, [seen, seen + len(values)])
-        sketch.append(values[torch.from_numpy(positions[first:last] - seen)].to(torch.float32))
+        sketch.append(_as_float32(values[positions[first:last] - seen]))
         seen += len(values)
         if sums is not None and not tensor.n_not_finite:
-            sums.add(values.to(torch.float32).numpy())
+            sums.add(_as_float32(values))
         if progress is not None:
-            progress(stored.nbytes)
+            progress(numbers.nbytes)
     tensor.content_hash = digest.hexdigest()
-    tensor.sketch = torch.cat(sketch).numpy().tobytes()
+    tensor.sketch = np.concatenate(sketch).tobytes()
     tensor.norm = math.nan if tensor.n_not_finite else math.sqrt(squares)
     tensor.is_zero = tensor.norm == 0
     tensor.spread = sums.spread() if sums is not None and not tensor.n_not_finite else None
@@ -233,19 +235,24 @@ def _window_hashes(entry: Entry) -> str:
     starts = sorted({int((count - length) * (2 * k + 1) / (2 * N_WINDOWS)) for k in range(N_WINDOWS)})
     hashes = []
     for start in starts:
-        values = entry.read(start, start + length).contiguous().flatten()[:WINDOW_SIZE]
-        hashes.append(hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()[:16])
+        values = flattened(entry.read(start, start + length))[:WINDOW_SIZE]
+        hashes.append(hashlib.sha256(values.view(np.uint8).data).hexdigest()[:16])
     return ".".join(hashes)
 
 
-def _norm(values: Tensor) -> float:
+def _norm(values: NDArray[Any]) -> float:
     """Return the Euclidean norm, to the six digits of float32; NaN or infinite if a value is."""
-    single = values if values.dtype == torch.float64 else values.to(torch.float32)
-    squares = float(torch.dot(single, single))
-    if MIN_SQUARES < squares < math.inf:
-        return math.sqrt(squares)
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+    single = values if values.dtype == np.float64 else _as_float32(values)
+    whole = len(single) // PIECE_SIZE * PIECE_SIZE
+    squares = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for piece in (single[:whole].reshape(-1, PIECE_SIZE), single[None, whole:]):
+            squares += float(np.einsum("ij,ij->i", piece, piece).sum(dtype=np.float64))
+        if MIN_SQUARES < squares < math.inf:
+            return math.sqrt(squares)
+        return float(np.linalg.norm(values.astype(np.float64)))
 
 
-def _widened(values: Tensor) -> Tensor:
-    return values.to(torch.float32) if "float8" in str(values.dtype) else values
+def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # float64 beyond its range is infinite
+        return values.astype(np.float32, copy=False)

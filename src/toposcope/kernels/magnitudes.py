@@ -19,6 +19,8 @@ EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 """Width of the exponent of each format read."""
 
 
+BFLOAT16 = np.dtype([("bfloat16", "V2")])
+"""Of arrays of bfloat16, which NumPy has no type for: it can slice and copy them, and refuses to compute with them."""
 SIGNED = {size: np.dtype(f"i{size}") for size in (2, 4, 8)}
 MASKS = {dtype: dtype.type(np.iinfo(dtype).max) for dtype in SIGNED.values()}
 """All bits but the sign."""
@@ -47,6 +49,21 @@ class Entries(NamedTuple):
     step: int
     mask: Any
     contiguous: bool
+
+
+def widened(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of `BFLOAT16` as float32, which is exact, and any other as it is."""
+    if values.dtype != BFLOAT16:
+        return values
+    wide: NDArray[np.float32] = (values.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return wide
+
+
+def largest_magnitude(values: NDArray[Any]) -> float:
+    """Return max|w| of an array of one of the four formats; infinite or NaN if an entry is."""
+    signed = SIGNED[values.dtype.itemsize]
+    key = (values.view(signed) & MASKS[signed]).max()
+    return float(widened(np.array(key).view(values.dtype)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,23 @@
 """Models of the family, with the weights of a checkpoint."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
-from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
-from toposcope.family.model import GPT
 from toposcope.family.sizes import SIZES, ModelSize
 from toposcope.models.origin import Origin, one_line, read_object
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from toposcope.family.model import GPT
 
 RUN = "run.json"
 EMBEDDING, HEAD = "token_emb.weight", "head.weight"
@@ -82,6 +88,10 @@ def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) 
     ToposcopeError
         If its weights are not those of its size.
     """
+    import torch
+
+    from toposcope.family.model import GPT
+
     weights = checkpoint.tensors()
     weights.setdefault(HEAD, weights[EMBEDDING])
     with torch.device("meta"):  # without drawing initial weights

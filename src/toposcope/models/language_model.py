@@ -1,10 +1,13 @@
 """The protocol of a language model that probes read texts with."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class LanguageModel(Protocol):

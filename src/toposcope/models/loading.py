@@ -3,8 +3,6 @@
 import hashlib
 from pathlib import Path
 
-import torch
-
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
 from toposcope.errors import ToposcopeError
@@ -13,7 +11,6 @@ from toposcope.models.family_model import RUN, family_model, is_of_family, size_
 from toposcope.models.language_model import LanguageModel
 from toposcope.models.origin import Origin, content_of, read_object
 from toposcope.models.tokenizers import BY_CHARACTERS, CharacterTokenizer, FastTokenizer, Tokenizer
-from toposcope.models.transformers_model import transformers_model
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -54,6 +51,10 @@ def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:
     ToposcopeError
         If its architecture is unknown, a weight is missing, or the extra is not installed.
     """
+    import torch
+
+    from toposcope.models.transformers_model import transformers_model
+
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if is_of_family(checkpoint):
         return family_model(checkpoint, size_of(checkpoint, origin), device)

@@ -1,13 +1,12 @@
 """A checkpoint's model, tokenizer and text, as a probe needs them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.models.language_model import LanguageModel
 from toposcope.models.loading import load_model, load_tokenizer
 from toposcope.models.origin import Origin
-from toposcope.models.texts import read_saved_text
 from toposcope.models.tokenizers import Tokenizer
 
 
@@ -19,17 +18,13 @@ class Reader:
     ----------
     checkpoint : Checkpoint
     origin : Origin
-    text_file : Path
-        The text that the study saved.
+    text : callable
+        Returns the text.
     """
 
     checkpoint: Checkpoint
     origin: Origin
-    text_file: Path
-
-    def text(self) -> str:
-        """Read the text."""
-        return read_saved_text(self.text_file)
+    text: Callable[[], str]
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer."""

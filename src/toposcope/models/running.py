@@ -4,19 +4,22 @@ Batches are sized by a fixed budget, never by the free memory, so that the same 
 runs out nevertheless, the batch is halved and the result records it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.language_model import LanguageModel
 from toposcope.models.texts import TokenSequence
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30
 """Estimated bytes of activations of a batch: about the size of a CPU cache; enough to keep a GPU busy."""
@@ -110,6 +113,9 @@ def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Lo
     ToposcopeError
         As `hidden_states` does, or if a loss is not finite.
     """
+    import torch
+    from torch.nn import functional
+
     _check(model, sequences)
     # Logits three times: computed, selected, and in the loss.
     per_token = model.itemsize * model.width * TENSORS_PER_BLOCK + 3 * max(4, model.itemsize) * model.vocabulary
@@ -151,6 +157,8 @@ def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
 
 def _stack(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the tokens of sequences of one length, and which of them belong to the text."""
+    import torch
+
     tokens = torch.tensor([sequence.ids for sequence in sequences])
     prefixes = torch.tensor([sequence.n_prefix for sequence in sequences])
     measured = torch.arange(tokens.shape[1]) >= prefixes[:, None]
@@ -185,6 +193,8 @@ def _in_batches(
 
 def _read_if_it_fits(read: Callable[[list[int]], Result], places: list[int]) -> Result | None:
     """Read a batch; None if it does not fit into memory."""
+    import torch
+
     try:
         with torch.inference_mode():
             return read(places)
@@ -197,6 +207,8 @@ def _read_if_it_fits(read: Callable[[list[int]], Result], places: list[int]) -> 
 
 
 def _is_no_memory(error: Exception) -> bool:
+    import torch
+
     text = str(error).lower()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         words in text for words in OUT_OF_MEMORY_MESSAGES

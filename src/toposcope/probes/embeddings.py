@@ -107,7 +107,7 @@ class EmbeddingsProbe(Probe, frozen=True, tag="embeddings"):
             f"layer {layer.name}: its {n:,} rows of {d:,} entries in float64",
             "close other programs, or leave the probe embeddings out",
         )
-        points = stored.double().numpy()
+        points = stored.astype(np.float64)
         del stored
         cloud = measure_cloud(
             points,

@@ -1,10 +1,9 @@
 """Persistence of gradient matrices on fixed batches, for runs trained by the study."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
@@ -14,6 +13,9 @@ from toposcope.probes.neural_persistence import combine_persistence, persistence
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, each_layer, stacked
 from toposcope.probes.rips import RipsProbe, check_sizes, combine_diagrams
 from toposcope.probes.row_draws import with_noise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NORM = "gradient_norm"
 
@@ -78,7 +80,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         means = [name for name in rows[0] if name.startswith("np_") and name.endswith(NOISE)]
         return result | {name: np.mean(stacked(rows, name), axis=0) for name in means}
 
-    def _measure(self, layer: Layer, gradients: Sequence[Tensor]) -> Measurement:
+    def _measure(self, layer: Layer, gradients: "Sequence[Tensor]") -> Measurement:
         measurements = [self._measure_one(layer, gradient) for gradient in gradients]
         first = measurements[0]
         statistics = with_noise([measurement.statistics for measurement in measurements])
@@ -87,7 +89,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     def _row_probe(self) -> RipsProbe:
         return RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)
 
-    def _measure_one(self, layer: Layer, gradient: Tensor) -> Measurement:
+    def _measure_one(self, layer: Layer, gradient: "Tensor") -> Measurement:
         cloud = self._row_probe().measure_rows(gradient, layer.name, layer.role)
         graph = neural_persistence(gradient, name=f"layer {layer.name}")
         norm = {NORM: float(np.linalg.norm(gradient.double().numpy()))}

@@ -53,7 +53,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
 
         def measure_layer(layer: Layer) -> Measurement:
             persistence = neural_persistence(
-                layer.read(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
+                layer.read_narrow(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
             )
             return Measurement(
                 layer.name,

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.models import Reader
 from toposcope.probes.feature import NETWORK, Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 POOLED = "pooled"
 """Name of the pseudo-layer of a cloud of all layers' rows."""
@@ -118,7 +120,7 @@ class Subject:
     previous_step: int | None = None
 
     @property
-    def gradients(self) -> Callable[[int], Mapping[str, Tensor]] | None:
+    def gradients(self) -> "Callable[[int], Mapping[str, Tensor]] | None":
         """Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name."""
         return self.inputs.get("gradients")
 

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
 from toposcope.homology.arrays import not_finite
+from toposcope.kernels.magnitudes import largest_magnitude, widened
 from toposcope.typing import Matrix
 
 BLOCK_BYTES = 1 << 23
@@ -15,7 +17,7 @@ BLOCK_BYTES = 1 << 23
 
 
 class Rows:
-    """The rows of a layer, as stored, read on demand; all at once if the format requires it.
+    """The rows of a layer, read on demand; all at once if the format requires it. See `Layer.read_narrow`.
 
     Raises
     ------
@@ -25,7 +27,7 @@ class Rows:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
-        self._whole = None if layer.entry.sequential_rows else layer.read()
+        self._whole = None if layer.entry.sequential_rows else layer.read_narrow()
 
     def blocks(self, block: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
         """Yield the start and stop of each block of rows."""
@@ -34,7 +36,7 @@ class Rows:
         for start in range(0, m, step):
             yield start, min(start + step, m)
 
-    def read(self, start: int, stop: int) -> Tensor:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows `start` to `stop`.
 
         Raises
@@ -43,14 +45,15 @@ class Rows:
             If they cannot be read, or hold NaN or infinities; the message gives their number in the whole layer.
         """
         rows = self._read(start, stop)
-        if not math.isfinite(_largest(rows)):
-            count = sum(int((~self._read(*block).isfinite()).sum()) for block in self.blocks())
+        if not math.isfinite(largest_magnitude(rows)):
+            blocks = (widened(self._read(*block)) for block in self.blocks())
+            count = sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
             shape = self._layer.shape
             raise not_finite(f"layer {self._layer.name}", count, math.prod(shape), shape)
         return rows
 
-    def _read(self, start: int, stop: int) -> Tensor:
-        return self._layer.read(start, stop) if self._whole is None else self._whole[start:stop]
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._layer.read_narrow(start, stop) if self._whole is None else self._whole[start:stop]
 
 
 def largest_entry(layer: Layer) -> float:
@@ -62,13 +65,7 @@ def largest_entry(layer: Layer) -> float:
         If the layer cannot be read, or is not finite.
     """
     rows = Rows(layer)
-    return max(_largest(rows.read(*block)) for block in rows.blocks())
-
-
-def _largest(rows: Tensor) -> float:
-    """Return max|w|; NaN if any entry is NaN."""
-    low, high = (float(value) for value in torch.aminmax(rows))
-    return max(-low, high)
+    return max(largest_magnitude(rows.read(*block)) for block in rows.blocks())
 
 
 class Widening:
@@ -79,17 +76,18 @@ class Widening:
 
     def __init__(self, unit: float) -> None:
         self._unit = unit
-        self._memory = torch.empty(0, dtype=torch.float64)
+        self._memory = np.empty(0)
 
-    def __call__(self, *parts: Tensor) -> Matrix:
+    def __call__(self, *parts: NDArray[Any]) -> Matrix:
         """Return parts stacked as one matrix, which the next call overwrites."""
         m, n = sum(len(part) for part in parts), parts[0].shape[1]
         if m * n > len(self._memory):
-            self._memory = torch.empty(m * n, dtype=torch.float64)
-        block = self._memory[: m * n].view(m, n)
-        for part, rows in zip(parts, torch.split(block, [len(part) for part in parts]), strict=True):
-            rows.copy_(part)  # torch.cat would copy each part first
-        W: Matrix = block.numpy()
+            self._memory = np.empty(m * n)
+        W: Matrix = self._memory[: m * n].reshape(m, n)
+        start = 0
+        for part in parts:
+            W[start : start + len(part)] = widened(part)
+            start += len(part)
         if self._unit != 1:
             W /= self._unit
         return W

@@ -2,9 +2,10 @@
 
 import mmap
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
 from toposcope.probes.row_blocks import BLOCK_BYTES, Widening
 from toposcope.typing import Matrix, Vector
@@ -50,9 +51,9 @@ class Spectrum:
         m, n = shape
         self._direct = m * n <= MAX_DIRECT_ENTRIES
         self._product = None if self._direct or m < n else _Product(n)
-        self._stored: list[Tensor] = []
+        self._stored: list[NDArray[Any]] = []
 
-    def add(self, stored: Tensor, rows: Matrix) -> None:
+    def add(self, stored: NDArray[Any], rows: Matrix) -> None:
         """Add the next rows, as stored and as float64 divided by the unit."""
         if self._product is not None:
             self._product.add(rows)

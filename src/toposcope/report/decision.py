@@ -11,7 +11,7 @@ import polars as pl
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
-from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration
+from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
 from toposcope.forecasting.decision.reasons import SIGNALS, reasons
 from toposcope.forecasting.scaling.planner import Interval
 from toposcope.forecasting.wording import short
@@ -52,11 +52,12 @@ class DecisionMaterial:
 def lead(advice: Advice) -> tuple[str, ...]:
     """Return the sentences at the top of the page."""
     if advice.decision is not None:
-        return (*reasons(advice.decision), *_requested(advice))
+        return (*reasons(advice.decision), *advice.warnings, *_requested(advice))
     plan = advice.plan
     return (
-        f"With {plan.budget_flops:.3g} FLOP train {short(plan.N.value)} parameters on {short(plan.D.value)} tokens "
-        f"({plan.tokens_per_parameter.value:.3g} per parameter): {_between(plan.loss, _loss)} nats.",
+        f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
+        f"tokens, {plan.tokens_per_parameter.value:.3g} per parameter: {_between(plan.loss, _loss)} nats.",
+        *advice.warnings,
         *_requested(advice),
     )
 
@@ -71,22 +72,22 @@ def _isoflop_chart(material: DecisionMaterial) -> Chart:
 
 
 def _reliability_chart(material: DecisionMaterial) -> Chart | None:
-    learned = material.advice.learned
-    if learned is None or learned.judged is None:
+    checked = material.advice.checked
+    if checked is None or checked.judged is None:
         return None
-    judged = learned.judged
+    judged = checked.judged
     return reliability_chart(
-        {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(learned).items()},
+        {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(checked).items()},
         f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
     )
 
 
-def _probabilities(learned: LearnedCalibration) -> dict[str, np.ndarray]:
-    if learned.judged is None:
+def _probabilities(checked: CheckedCalibration) -> dict[str, np.ndarray]:
+    if checked.judged is None:
         return {}
     return {
-        "share of the bootstrap": Calibration(0.0).probability(learned.judged.margins),
-        "recalibrated": learned.probability,
+        "share of the bootstrap": Calibration(0.0).probability(checked.judged.margins),
+        "with the scatter of runs": checked.probability,
     }
 
 
@@ -136,17 +137,17 @@ def _plan(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[B
         ("Loss", f"{_between(plan.loss, _loss)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
-    notes = [say(sentence) for sentence in _requested(advice)]
+    notes = [say(sentence) for sentence in (*advice.warnings, *_requested(advice))]
     if advice.decision is not None and advice.decision.run.cool_down > 0:
         notes.append(say("Here every token counts in full; above, those of the cool-down count half.", note=True))
     return (*pictures, Terms(tuple(terms)), *notes)
 
 
 def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    learned = material.advice.learned
-    if learned is None:
+    checked = material.advice.checked
+    if checked is None:
         return ()
-    judged = learned.judged
+    judged = checked.judged
     scores: Table | None = None
     if judged is not None:
         weight = judged.pairs.weight
@@ -159,10 +160,10 @@ def _reliability(material: DecisionMaterial, pictures: Sequence[Picture]) -> Ite
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
-                for name, p in _probabilities(learned).items()
+                for name, p in _probabilities(checked).items()
             ],
         )  # fmt: skip
-    return (*pictures, scores, say(sentence(learned.remark)))
+    return (*pictures, scores, say(sentence(checked.remark)))
 
 
 def _law(material: DecisionMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:

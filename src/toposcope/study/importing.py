@@ -1,25 +1,28 @@
 """Imports a published study from its own files: checkpoint folders with their logs, features, correlations."""
 
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from toposcope.checkpoints import series
 from toposcope.checkpoints.formats import is_checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, Declaration, DeclaredSeries, check
-from toposcope.study.feature_file import MAX_NAME_LENGTH, PublishedRun, canonical_name, parse_features, read_json
-from toposcope.study.published import Published, is_quantity
+from toposcope.study.feature_file import PublishedRun, parse_features, read_json
+from toposcope.study.published import Published
+from toposcope.study.published_file import merge_results, parse_results
 
 MAX_DEPTH = 4
 """Levels of folders below the given one that are searched."""
+SAME = 1e-6
+"""Relative difference up to which two files have the same number."""
 _BESIDE_CHECKPOINTS = re.compile(
     r"(training_log|trainer_state|(generation_|tokenizer_|.*_)?config|tokenizer|.*\.index|vocab)\.json"
 )
@@ -105,7 +108,10 @@ class _Contents:
     series: dict[Path, str] = field(default_factory=dict)
     """Folder of each series, with its name."""
     features: dict[Path, dict[str, PublishedRun]] = field(default_factory=dict)
-    claims: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    """Fields of `Published`."""
+    results_path: Path = field(default_factory=Path)
+    """The first file of results."""
     notes: list[str] = field(default_factory=list)
 
     def add_series(self, place: Path, files: list[str], below: list[str]) -> bool:
@@ -122,26 +128,38 @@ class _Contents:
         return True
 
     def add_json(self, path: Path) -> None:
-        """Add a file of features or of correlations; add a note if it is neither."""
+        """Add a file of features or of results; add a note on whatever is not imported of it."""
         try:
             content = read_json(path)
-            if isinstance(content, dict) and isinstance(content.get("correlations"), dict):
-                claims, unknown = _claims(content, path)
-                if self.claims:
-                    raise ToposcopeError(f"{path}: a second file of correlations; {self.claims['source']} is used")
-                self.claims = {"source": path, **claims}
-                if unknown:
-                    self.notes.append(
-                        f"left out: {path}: correlations of quantities that are not measured: {', '.join(unknown)}"
-                    )
-            else:
-                self.features[path] = parse_features(content, path)
-                self.notes += [
-                    f"{path}: run {run.written!r} is called {name!r} here"
-                    for name, run in _renamed(self.features[path])
-                ]
+            results = parse_results(content, path)
+            if results is None:
+                self._add_features(path, parse_features(content, path))
+                return
+            self.notes += results.notes(path)
+            if not self.results:
+                self.results, self.results_path = results.fields, path
+            elif note := merge_results(self.results, self.results_path, results.fields, path):
+                self.notes.append(note)
         except ToposcopeError as error:
             self.notes.append(f"left out: {error}")
+
+    def _add_features(self, path: Path, runs: dict[str, PublishedRun]) -> None:
+        """Add the runs of a file that no other file holds already, with the same features."""
+        self.notes += [f"{path}: run {run.written!r} is called {name!r} here" for name, run in _renamed(runs)]
+        self.features[path] = {}
+        repeated: dict[Path, list[str]] = {}
+        for name, run in runs.items():
+            other = next((place for place, others in self.features.items() if name in others), None)
+            if other is None or _differ(self.features[other][name], run):
+                self.features[path][name] = run
+            elif _holds(self.features[other][name], run):
+                repeated.setdefault(other, []).append(name)
+            else:
+                del self.features[other][name]
+                self.features[path][name] = run
+                self.notes.append(f"left out: {other}: features of {name}, which {path} holds too")
+        for other, names in repeated.items():
+            self.notes.append(f"left out: {path}: features of {', '.join(names)}, which {other} holds too")
 
     def refuse_equal_names(self) -> None:
         """Refuse two series, or two files of features, of the same run."""
@@ -152,10 +170,11 @@ class _Contents:
             counts = Counter(name for name, _ in pairs)
             for name, count in counts.items():
                 if count > 1:
-                    first, second, *_ = [str(place) for other, place in pairs if other == name]
-                    raise ToposcopeError(
-                        f"{what} of two runs called {name!r}: {first} and {second}; remove one of them"
-                    )
+                    first, second, *_ = [place for other, place in pairs if other == name]
+                    places = f"{first} and {second}"
+                    if what == "features":
+                        places += f" ({_differ(self.features[first][name], self.features[second][name])})"
+                    raise ToposcopeError(f"{what} of two runs called {name!r}: {places}; remove one of them")
 
     def declaration(self, folder: Path) -> Declaration:
         """Return the study: runs with features in the order of their file, then the other series."""
@@ -167,11 +186,15 @@ class _Contents:
         ]
         finals = {name: _final_loss(run) for runs in self.features.values() for name, run in runs.items()}
         known = {name: loss for name, loss in finals.items() if np.isfinite(loss)}
+        published = Published(**{**self.results, "source": folder.name, "final_loss": known})
+        if absent := [run for run in published.runs() if run not in {*files, *places}]:
+            self.notes.append(f"results of {', '.join(absent)}: nothing else of these runs is here")
+
         return Declaration(
             name=re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("-._") or "imported",
             series=declared,
             probes=[*DEFAULT_PROBES, PUBLISHED_CLOUD],
-            published=Published(**{**self.claims, "source": folder.name, "final_loss": known}),
+            published=published,
         )
 
 
@@ -185,44 +208,26 @@ def _renamed(runs: dict[str, PublishedRun]) -> list[tuple[str, PublishedRun]]:
     return [(n, run) for n, run in runs.items() if run.written != n and not _HUB_NAME.fullmatch(run.written)]
 
 
-def _claims(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the correlations with the loss and the phases in a file, and the features that are unknown here."""
-    correlations: dict[str, dict[str, float]] = {}
-    unknown: list[str] = []
-    for run, pairs in _objects(content["correlations"], path, "correlations"):
-        for pair, entry in pairs.items():
-            feature, separator, target = pair.rpartition("_vs_")
-            rho = entry.get("rho") if isinstance(entry, dict) else entry
-            if not separator or target != "loss" or rho is None or rho != rho:
-                continue
-            if isinstance(rho, bool) or not isinstance(rho, int | float) or not -1 <= rho <= 1:
-                raise ToposcopeError(f"{path}: correlations: {run}: {pair}: {str(rho)[:40]!r} is not a correlation")
-            quantity = canonical_name(feature)
-            if is_quantity(quantity):
-                correlations.setdefault(quantity, {})[run] = float(rho)
-            else:
-                unknown.append(feature[:MAX_NAME_LENGTH])
-    phases: dict[str, dict[str, int]] = {"largest_change": {}, "diminishing_returns": {}}
-    columns = {"max_change_step": "largest_change", "diminishing_step": "diminishing_returns"}
-    for run, entries in _objects(content.get("transitions", {}), path, "transitions"):
-        for column, name in columns.items():
-            if entries.get(column) is not None:
-                phases[name][run] = _step(entries[column], f"{path}: transitions: {run}: {column}")
-    return {"correlations": correlations, **phases}, list(dict.fromkeys(unknown))
+def _differ(first: PublishedRun, second: PublishedRun) -> str:
+    """Return the first number that two sets of features of a run have differently; empty if there is none."""
+    others = _numbers(second)
+    for place, value in _numbers(first).items():
+        if place in others and not math.isclose(value, others[place], rel_tol=SAME):
+            return f"step {place[0]}: {place[1]} is {value:.6g} in one and {others[place]:.6g} in the other"
+    known = _numbers(first).keys()
+    if not (known <= others.keys() or others.keys() <= known):
+        return "each has values that the other lacks"
+    return ""
 
 
-def _objects(content: Any, path: Path, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not isinstance(content, dict):
-        raise ToposcopeError(f"{path}: {where}: expected an object by run")
-    for run, entries in content.items():
-        if not isinstance(entries, dict):
-            raise ToposcopeError(f"{path}: {where}: {run[:100]}: expected an object")
-        yield run, entries
+def _holds(first: PublishedRun, second: PublishedRun) -> bool:
+    return _numbers(second).keys() <= _numbers(first).keys()
 
 
-def _step(value: Any, place: str) -> int:
-    try:
-        step: int = msgspec.convert(value, Annotated[int, msgspec.Meta(ge=0)])
-    except msgspec.ValidationError as error:
-        raise ToposcopeError(f"{place}: {error}") from error
-    return step
+def _numbers(run: PublishedRun) -> dict[tuple[int, str], float]:
+    """Return all defined numbers of a run, by step and name, those of its log too."""
+    found = {(step, name): value for step, values in run.features.items() for name, value in values.items()}
+    for name, values in run.log.values.items():
+        steps = run.log.steps.tolist()
+        found |= {(step, name): value for step, value in zip(steps, values.tolist(), strict=True) if value == value}
+    return found

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +10,19 @@ import polars as pl
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.sources import is_remote
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, TrainingOptions
-from toposcope.family.model import GPT
-from toposcope.family.training import write_run
 from toposcope.models import Text
-from toposcope.models.loading import CONFIG
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
+from toposcope.study.module import measure_module
 from toposcope.study.runner import run_study
 from toposcope.study.store import Unit
 from toposcope.study.study import FRAME_SCHEMA, Study
 
 if TYPE_CHECKING:
     from torch import nn
-
-WEIGHTS = "model.safetensors"
 
 
 def measure(
@@ -45,6 +39,7 @@ def measure(
     Parameters
     ----------
     subject : str, Path, Series or torch.nn.Module
+        A module is read where it lies; nothing of it is saved.
     probes : sequence of dict
         ``{"name": "rips", "pooled": True}`` and so on.
     text : str or Path
@@ -53,7 +48,7 @@ def measure(
         A tokenizer to use instead of the one with the checkpoints: a ``tokenizer.json``, a folder with one,
         ``hf:owner/name``, or ``characters``. A model of the family in memory has its own.
     workers : int
-        Processes.
+        Processes; a module is measured in this one.
     progress : callable
 
     Returns
@@ -67,14 +62,18 @@ def measure(
         If the series cannot be opened, a text is missing, or anything could not be measured; the message names the
         first failure.
     """
-    check_probes(make_probes(list(probes)), str(text), str(tokenizer))
+    made = make_probes(list(probes))
+    check_probes(made, str(text), str(tokenizer))
+    read = Text(source=_absolute(text))
+    if not isinstance(subject, str | Path | Series):
+        frame, errors = measure_module(subject, made, read, _absolute(tokenizer), progress)
+        _raise_first(errors)
+        return frame
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(subject, str | Path):
             subject = series(subject)
         if isinstance(subject, Series) and not len(subject):
             return pl.DataFrame(schema=FRAME_SCHEMA)
-        if not isinstance(subject, Series):
-            subject = replace(series(_save(subject, Path(folder))), name=type(subject).__name__)
         declared = DeclaredSeries(
             name=subject.name, path=subject.spec, steps=subject.steps, tokenizer=_absolute(tokenizer)
         )
@@ -82,17 +81,21 @@ def measure(
             [declared],
             Path(folder) / "study",
             probes,
-            text=Text(source=_absolute(text)),
+            text=read,
             workers=workers,
             opened={subject.name: subject},
             progress=progress,
         )
-        if errors:
-            unit, message = next(iter(errors.items()))
-            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            place = f"{unit.run}, step {unit.step}" if unit.step >= 0 else unit.run
-            raise ToposcopeError(f"{place}: {message}{more}")
+        _raise_first(errors)
         return study.frame()
+
+
+def _raise_first(errors: Mapping[Unit, str]) -> None:
+    if errors:
+        unit, message = next(iter(errors.items()))
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        place = f"{unit.run}, step {unit.step}" if unit.step >= 0 else unit.run
+        raise ToposcopeError(f"{place}: {message}{more}")
 
 
 def measure_series(
@@ -144,25 +147,3 @@ def _absolute(place: str | Path) -> str:
     """Return an absolute path, since the study is in another folder; leave other sources as they are."""
     named = isinstance(place, str) and (place in ("", "python-docs", BY_CHARACTERS) or is_remote(place))
     return str(place) if named else str(Path(place).expanduser().absolute())
-
-
-def _save(module: "nn.Module", folder: Path) -> Path:
-    """Save a module as a model folder, with the configuration if it is a language model."""
-    from safetensors.torch import save_file, save_model
-    from torch import contiguous_format
-
-    path = folder / "module"
-    path.mkdir()
-    write_config = getattr(getattr(module, "config", None), "to_json_file", None)  # a model of transformers
-    if write_config is None and not isinstance(module, GPT):
-        save_model(module, str(path / WEIGHTS))
-        return path
-    # Under all of its names, as loading the model requires.
-    weights = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in module.state_dict().items()}
-    save_file(weights, path / WEIGHTS)
-    if write_config is not None:
-        write_config(path / CONFIG)
-    elif isinstance(module, GPT):
-        # Only its size is used; the corpus and the training are unknown.
-        write_run(Run(name=path.name, size=module.size, corpus=Corpus(), training=TrainingOptions()), "", path)
-    return path

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,11 @@ from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.engine.cluster import engine_named
-from toposcope.engine.pool import Engine, TaskFailure, Workers
+from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family import corpus as corpora
-from toposcope.family.training import finished
+from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import diagnose, n_parameters
 from toposcope.logs import LogTable, log_beside
@@ -86,7 +87,7 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with Workers(workers or _processors()) as pool, engine_named(engine, pool) as task_engine:
+            with Workers(workers or processors()) as pool, engine_named(engine, pool) as task_engine:
                 return _Runner(
                     declaration,
                     directory,
@@ -100,11 +101,6 @@ def run_study(
                 ).go()
         finally:
             store.close()
-
-
-def _processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -354,7 +350,7 @@ class _Runner:
         trained_here = any(run.name == name for run in self.declaration.resolved_runs())
         return RunContext(
             origin=self.origins[name],
-            text=self.text_path,
+            text=partial(read_saved_text, self.text_path),
             text_sha256=self.text_sha256,
             directory=self.run_directory(name) if trained_here else None,
             corpus_sha256=self.corpus_sha256,

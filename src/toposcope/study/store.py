@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.formats.entry import itemsize
+from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable

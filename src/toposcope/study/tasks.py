@@ -10,8 +10,8 @@ from typing import NamedTuple
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
-from toposcope.family import Run, train
-from toposcope.family.training import Outcome
+from toposcope.family import Run
+from toposcope.family.run_folder import Outcome
 from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
@@ -87,6 +87,8 @@ class MeasureTask:
 
 def train_task(task: TrainTask) -> Outcome | TaskFailure:
     """Train; an error of one run is reported and stops no other."""
+    from toposcope.family import train
+
     try:
         return train(task.run, task.corpus, task.directory, report)
     except Exception as error:  # noqa: BLE001 - kept as a row of the study
@@ -126,7 +128,7 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
         subject, results = _subject(task), []
         shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
         for result in task.probe.measure(subject):
-            results.append(_checked(result))
+            results.append(checked(result))
             if task.probe.by_layer() and result.layer in shapes:
                 report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
         for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
@@ -173,7 +175,7 @@ def _opened(checkpoint: Checkpoint, fingerprint: str) -> Checkpoint:
     return checkpoint
 
 
-def _checked(result: Measurement | Failure) -> Measurement | Failure:
+def checked(result: Measurement | Failure) -> Measurement | Failure:
     """Refuse a number that is not finite, which the store does not hold."""
     if isinstance(result, Measurement):
         for name, value in result.statistics.items():

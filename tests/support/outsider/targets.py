@@ -40,7 +40,7 @@ class TargetDistanceProbe(Probe, frozen=True, tag="target_distance"):
         targets = subject.inputs["targets"]
 
         def measure_layer(layer: Layer) -> Measurement:
-            norm = float(np.linalg.norm(layer.matrix().double().numpy()))
+            norm = float(np.linalg.norm(layer.matrix().astype(np.float64)))
             return Measurement(layer.name, layer.role, {"distance": abs(norm - targets[layer.name])})
 
         yield from each_layer(self, subject, measure_layer)

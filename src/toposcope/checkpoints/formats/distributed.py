@@ -12,15 +12,14 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import model_folder
+from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.torch_file import WEIGHT_KEYS, Archive, weights_of, without_attribute
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import (
-    DTYPES,
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,
     Names,
@@ -296,7 +295,7 @@ def _overlap(chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
     return False
 
 
-def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> Tensor:
+def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> NDArray[Any]:
     """Put rows together from the chunks they lie in."""
     if not shape:
         return parts[0].entry.whole()
@@ -308,7 +307,7 @@ def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int
     if len(wanted) == 1:
         ((part, first, last),) = wanted
         return part.entry.read(first - part.offsets[0], last - part.offsets[0])
-    rows = torch.empty((stop - start, *shape[1:]), dtype=getattr(torch, dtype))
+    rows = np.empty((stop - start, *shape[1:]), DTYPES[dtype])
     for part, first, last in wanted:
         place = (slice(first - start, last - start), *part.place[1:])
         rows[place] = part.entry.read(first - part.offsets[0], last - part.offsets[0])

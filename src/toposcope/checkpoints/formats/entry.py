@@ -5,17 +5,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from toposcope.checkpoints.formats.dtypes import DTYPES, from_tensor, itemsize
 from toposcope.checkpoints.sources import Bytes, StoredFile
-from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK_BYTES = 1 << 24
 """Bytes of a tensor in memory at a time where it is read block by block."""
-NUMPY_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Entry:
     dtype : str
         As torch names it, for example ``bfloat16``.
     read : callable
-        ``read(start, stop)`` returns these rows (slices of the first axis) of the tensor, on the CPU, as stored.
+        ``read(start, stop)`` returns these rows (slices of the first axis) of the tensor, as stored: an array of the
+        dtype that `toposcope.checkpoints.formats.dtypes` gives for this one.
     sequential_rows : bool
         Whether rows can be read without the bytes of all others; not those of a transposed matrix.
     """
@@ -37,17 +40,17 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    read: Callable[[int, int], Tensor]
+    read: Callable[[int, int], NDArray[Any]]
     sequential_rows: bool = True
 
-    def whole(self) -> Tensor:
+    def whole(self) -> NDArray[Any]:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
     @property
     def n_bytes(self) -> int:
-        """Size of the stored data; 0 if torch does not know its dtype."""
-        return math.prod(self.shape) * (itemsize(self.dtype) if hasattr(torch, self.dtype) else 0)
+        """Size of the stored data; 0 if its dtype is not known."""
+        return math.prod(self.shape) * (itemsize(self.dtype) if self.dtype in DTYPES else 0)
 
     @property
     def is_float(self) -> bool:
@@ -58,14 +61,14 @@ class Entry:
         """Return the SHA-256 of dtype, shape and bytes, a few rows in memory at a time."""
         digest = self.new_digest()
         for rows in self.blocks():
-            digest.update(flattened(rows).view(torch.uint8).numpy().data)
+            digest.update(flattened(rows).view(np.uint8).data)
         return digest.hexdigest()
 
     def new_digest(self) -> "hashlib._Hash":
         """Return a SHA-256 that becomes the content hash once it is updated with the bytes of all rows."""
         return hashlib.sha256(f"{self.dtype}{list(self.shape)}".encode())
 
-    def blocks(self) -> Iterator[Tensor]:
+    def blocks(self) -> Iterator[NDArray[Any]]:
         """Read the tensor in blocks of rows of about `BLOCK_BYTES` bytes."""
         if 0 in self.shape:
             return
@@ -82,13 +85,19 @@ def _is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat")) and not dtype.startswith("float4")
 
 
-def flattened(tensor: Tensor) -> Tensor:
-    """Return all numbers in one dimension; a single number may have come with a stride of its own."""
-    return tensor.contiguous().as_strided((tensor.numel(),), (1,))
+def flattened(stored: NDArray[Any]) -> NDArray[Any]:
+    """Return all numbers in one dimension, one after another in memory."""
+    return np.ascontiguousarray(stored).reshape(-1)
 
 
-def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
-    return tensor[start:stop]
+def _rows(stored: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+    return stored[start:stop] if stored.ndim else stored
+
+
+def in_memory(name: str, tensor: "Tensor") -> Entry:
+    """Return a tensor that need not be read, shared with torch."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Entry(name, tuple(tensor.shape), dtype, partial(_rows, from_tensor(tensor)))
 
 
 def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:
@@ -96,36 +105,14 @@ def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, 
     return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset))
 
 
-def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> Tensor:
+def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> NDArray[Any]:
     width = math.prod(shape[1:]) * itemsize(dtype)
     stored = file.read(offset + start * width, offset + stop * width)
-    return as_tensor(stored, dtype, (stop - start, *shape[1:]) if shape else ())
+    return as_array(stored, dtype, (stop - start, *shape[1:]) if shape else ())
 
 
-@cache
-def itemsize(dtype: str) -> int:
-    """Return the bytes of one number.
-
-    Raises
-    ------
-    ToposcopeError
-        For a dtype that torch does not have.
-    """
-    known = getattr(torch, dtype, None)
-    if not isinstance(known, torch.dtype):
-        raise ToposcopeError(f"this version of torch does not know the dtype {dtype[:40]!a}")
-    return known.itemsize
-
-
-def as_tensor(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    """Return bytes as a tensor, without a copy if they are aligned."""
-    if not stored.size:
-        return torch.empty(shape, dtype=getattr(torch, dtype))
-    if (known_to_numpy := NUMPY_DTYPES.get(dtype)) is not None:
-        # NumPy's views are faster than torch's, which matters for small tensors.
-        numbers = stored.view(known_to_numpy).reshape(shape)
-        return torch.from_numpy(numbers if numbers.flags.aligned else numbers.copy())
-    known = getattr(torch, dtype)
-    if stored.__array_interface__["data"][0] % known.itemsize:
+def as_array(stored: Bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return bytes as an array, without a copy if they are aligned."""
+    if stored.__array_interface__["data"][0] % itemsize(dtype):
         stored = np.array(stored)
-    return torch.from_numpy(stored).view(known).view(shape)
+    return stored.view(DTYPES[dtype]).reshape(shape)

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Annotated
 
 import msgspec
-import torch
 
-from toposcope.checkpoints.formats.entry import Entry, contiguous, itemsize
+from toposcope.checkpoints.formats.dtypes import itemsize
+from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 
@@ -131,10 +131,8 @@ def _described(header: bytes) -> tuple[int, list[_Tensor]]:
 def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
     """Return shape and dtype in torch, where two 4-bit numbers are one element."""
     shape, dtype = described.shape, DTYPES.get(described.dtype, "")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(
-            f"{name[:80]!r} has the dtype {described.dtype[:40]!a}, which this version of torch does not know"
-        )
+    if not dtype:
+        raise ValueError(f"{name[:80]!r} has the dtype {described.dtype[:40]!a}, which is not known")
     if len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"the header gives {name[:80]!r} {len(shape)} dimensions")
     if described.dtype != "F4":

@@ -8,10 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.entry import Entry, as_tensor, itemsize
+from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
+from toposcope.checkpoints.formats.entry import Entry, as_array
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.range_stream import RangeStream
@@ -243,14 +245,15 @@ def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, data: D
     return Entry(name, tensor.shape, tensor.dtype, read, _rows_are_separate(tensor.shape, tensor.strides))
 
 
-def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> Tensor:
+def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
     size = itemsize(tensor.dtype)
     shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
     span = _extent(shape, tensor.strides)
     if not span:
-        return torch.empty(shape, dtype=getattr(torch, tensor.dtype))
+        return np.empty(shape, DTYPES[tensor.dtype])
     first = (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
-    return as_tensor(data(first, first + span * size), tensor.dtype, (span,)).as_strided(shape, tensor.strides)
+    numbers = as_array(data(first, first + span * size), tensor.dtype, (span,))
+    return as_strided(numbers, shape, [stride * size for stride in tensor.strides])
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

@@ -13,10 +13,10 @@ from toposcope.study.published import Published
 from toposcope.typing import Vector
 
 STANDS = "stands"
-SAME_AS_STEP = "stands, but the step says the same"
+EXPLAINED = "stands, but a plain quantity explains it"
 FALLS = "does not stand"
 UNKNOWN = "cannot be told"
-VERDICTS = (STANDS, SAME_AS_STEP, FALLS, UNKNOWN)
+VERDICTS = (STANDS, EXPLAINED, FALLS, UNKNOWN)
 
 LEVEL = 0.05
 MIN_SIZES = 3
@@ -54,6 +54,15 @@ class StudyEvidence(StudyTables):
         """Return the exact association of a quantity in runs where it was measured and varies."""
         found = {run: self.associated(run, quantity, published=False) for run in runs}
         return {run: row for run, row in found.items() if row and np.isfinite(row["rho"])}
+
+
+def explained_by_step(row: dict[str, Any]) -> bool:
+    """Return whether the step explains an association: a test given the step finds nothing, or it tracks as closely.
+
+    Where the step orders the losses exactly no test given the step can be made; then no feature tracks them closer.
+    """
+    tested = row["verdict"] in ("trend only", "none")
+    return tested or bool(abs(row["rho_step"]) >= abs(row["rho"]))
 
 
 def trend(x: Sequence[float], y: Sequence[float] | Vector) -> tuple[float, float]:

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from toposcope.analysis.comparison import fisher_z
+from toposcope.analysis.permutations import sign_flip
 from toposcope.experiments.published_study.case import (
+    EXPLAINED,
     FALLS,
     LEVEL,
     MIN_SIZES,
-    SAME_AS_STEP,
     STANDS,
     UNKNOWN,
     Judgement,
     StudyEvidence,
+    explained_by_step,
     listed,
     plain,
     ranging,
@@ -25,6 +27,8 @@ from toposcope.experiments.published_study.case import (
 )  # fmt: skip
 from toposcope.experiments.published_study.findings import BATCH_LOSS
 
+MIN_TRACE_STEPS = 3
+"""Of a trace whose trend is tested."""
 CLOSE = 0.05
 """Two rank correlations that differ by no more are called as large as each other."""
 
@@ -32,8 +36,9 @@ CLOSE = 0.05
 def progress(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total is an indicator of progress.
 
-    Stands if the association of the exact H0 total is beyond the trend in more than half of the runs and has the
-    published sign in all; the step says the same if it is there (interval by blocks without 0) in more than half.
+    Does not stand unless the association of the exact H0 total has the published sign in all runs and an interval by
+    blocks without 0 in more than half. Then it stands if it is beyond the trend in more than half of them, and is
+    explained if the step explains it in more than half; else it cannot be told.
     """
     stated = list(case.published.correlations.get("H0.total", {}).values())
     claim = "H0 total is a robust indicator of progress" + ranging(", rho ", stated)
@@ -49,7 +54,10 @@ def progress(case: StudyEvidence) -> Judgement:
     )
     if not signed or 2 * there <= len(rows):
         return Judgement(claim, FALLS, why)
-    return Judgement(claim, STANDS if 2 * beyond > len(rows) else SAME_AS_STEP, why)
+    if 2 * beyond > len(rows):
+        return Judgement(claim, STANDS, why)
+    explained = sum(map(explained_by_step, rows))
+    return Judgement(claim, EXPLAINED if 2 * explained > len(rows) else UNKNOWN, why)
 
 
 def strengthens(case: StudyEvidence) -> Judgement:
@@ -61,8 +69,8 @@ def reverses(case: StudyEvidence) -> Judgement:
     """Judge whether the correlation of mean neural persistence reverses its sign with size.
 
     Does not stand unless rho with the target to trust has the published signs at the smallest and the largest of at
-    least 3 sizes; cannot be told unless both intervals by blocks leave out 0; the step says the same unless both are
-    beyond the trend.
+    least 3 sizes; cannot be told unless both intervals by blocks leave out 0. Then it stands if both are beyond the
+    trend, and is explained if the step explains each of the others; else it cannot be told.
     """
     claim = "The correlation of neural persistence with the loss reverses its sign with size"
     stated = case.published.correlations.get("np_mean", {})
@@ -80,7 +88,10 @@ def reverses(case: StudyEvidence) -> Judgement:
         return Judgement(claim, FALLS, why)
     if any(row["block_low"] <= 0 <= row["block_high"] for row in ends):
         return Judgement(claim, UNKNOWN, why)
-    return Judgement(claim, STANDS if all(r["verdict"] == "beyond trend" for r in ends) else SAME_AS_STEP, why)
+    others = [row for row in ends if row["verdict"] != "beyond trend"]
+    if not others:
+        return Judgement(claim, STANDS, why)
+    return Judgement(claim, EXPLAINED if all(map(explained_by_step, others)) else UNKNOWN, why)
 
 
 def weakens(case: StudyEvidence) -> Judgement:
@@ -91,43 +102,48 @@ def weakens(case: StudyEvidence) -> Judgement:
 def holds_elsewhere(case: StudyEvidence) -> Judgement:
     """Judge whether the larger run of the publication shows the same trends.
 
-    It does if each quantity of its trace rises or falls over training, by an exact permutation test, as it does in
-    most of the small runs: by the sign of its rank correlation with the step here (not by its first and last value,
-    between which it may turn), or else by the published one with the loss. Does not stand if one goes the other way;
-    cannot be told if one does not differ from no trend; stands if that run was measured here and every quantity is
-    beyond the trend; else the step says the same.
+    It does if each quantity of its trace rises or falls over training as it does in most of the small runs: by the sign
+    of its rank correlation with the step here (not by its first and last value, between which it may turn), or else by
+    the published one with the loss. Neighbouring checkpoints are alike, so its changes are tested, by flipping their
+    signs: p < .05 at each quantity for a trend as usual, and at any of them, one-sided and divided by their number, for
+    one the other way. Does not stand if one goes the other way; cannot be told if one does not differ from no trend.
+    Then it stands if that run was measured here and every quantity is beyond the trend; else it is a trend with the
+    step, which explains it.
     """
     names = ", ".join(case.published.traces)
     claim = f"{names or 'A real model'} shows the same trends"
-    courses, opposite, unclear, beyond = [], False, False, True
+    courses, as_usual, beyond = [], [], True
     for run, trace in case.published.traces.items():
         for quantity, values in trace.values.items():
             usual, by = _usual_direction(case, quantity)
-            if not usual:
+            if not usual or len(values) < MIN_TRACE_STEPS:
                 continue
-            rho, p = trend(trace.steps, values)
-            opposite, unclear = opposite or (p < LEVEL and np.sign(rho) != usual), unclear or not p < LEVEL
+            rho, _ = trend(trace.steps, values)
+            p = sign_flip(np.diff(values))
+            as_usual.append((np.sign(values[-1] - values[0]) == usual, p))
             row = case.associated(run, quantity, published=False)
             beyond = beyond and bool(row) and row["verdict"] == "beyond trend"
             courses.append(
-                f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}, exact p "
-                f"{p:.2g}); {by}{_measured(case, run, row)}"
+                f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}; p {p:.2g}, of "
+                f"its changes); {by}{_measured(case, run, row)}"
             )
     if not courses:
         return Judgement(claim, UNKNOWN, "No trace, or no correlation of the same quantity, is declared.")
     why = f"{'. '.join(courses)}."
-    if opposite or unclear:
-        return Judgement(claim, FALLS if opposite else UNKNOWN, why)
-    return Judgement(claim, STANDS if beyond else SAME_AS_STEP, why)
+    if any(not usual and len(as_usual) * p / 2 < LEVEL for usual, p in as_usual):
+        return Judgement(claim, FALLS, why)
+    if not all(usual and p < LEVEL for usual, p in as_usual):
+        return Judgement(claim, UNKNOWN, why)
+    return Judgement(claim, STANDS if beyond else EXPLAINED, why)
 
 
 def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str, str]:
     """Judge whether |rho| with the target to trust grows (or shrinks) from the smallest to the largest size.
 
     Does not stand if it does not, or by less than half as much as with one batch's loss: then that loss's noise makes
-    the rest. The step says the same if its own |rho| changes by at least half as much, and in most runs is as large to
-    within .05. Cannot be told with fewer than 3 sizes, or if Fisher's z with the effective numbers of checkpoints does
-    not separate the ends.
+    the rest. Cannot be told with fewer than 3 sizes, or if Fisher's z with the effective numbers of checkpoints does
+    not separate the ends. Then the step explains it if its own |rho| changes by at least half as much, and in most runs
+    is as large to within .05; else it stands.
     """
     rows = list(case.associations(quantity, list(case.sizes)).values())
     if len(rows) < MIN_SIZES:
@@ -147,9 +163,9 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
     why += _of_one_cloud(case, quantity, [row["run"] for row in rows])
     if not direction * rank > 0 or change <= 0 or change < noisy_change / 2:
         return FALLS, why
-    if step_change >= change / 2 and np.median(strength - step) <= CLOSE:
-        return SAME_AS_STEP, why
-    return (STANDS if ends.p < LEVEL else UNKNOWN), why
+    if not ends.p < LEVEL:
+        return UNKNOWN, why
+    return (EXPLAINED if step_change >= change / 2 and np.median(strength - step) <= CLOSE else STANDS), why
 
 
 def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import polars as pl
 from toposcope.analysis.trajectories import trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.published_study.predictions import predictions
-from toposcope.forecasting.backtesting import siblings_in_split
+from toposcope.forecasting.backtesting import known_schedule, siblings_in_split
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.siblings import complete_runs
@@ -81,6 +81,7 @@ def _default(run: LoggedRun, runs: tuple[LoggedRun, ...], fraction: float) -> fl
     if seen is None:
         return np.nan
     try:
-        return run_forecasters(seen, run.schedule, siblings_in_split(run, runs, "size")).forecasts[DEFAULT].loss
+        siblings = siblings_in_split(run, runs, "size")
+        return run_forecasters(seen, known_schedule(run, seen, siblings), siblings).forecasts[DEFAULT].loss
     except RefusedError:
         return np.nan

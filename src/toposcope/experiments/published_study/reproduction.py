@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.ranks import two_sided
-from toposcope.analysis.trajectories import STATES, Trajectory
+from toposcope.analysis.trajectories import STATES, TEXT_LOSS, Trajectory
 from toposcope.experiments.published_study.findings import BATCH_LOSS, StudyTables, feature_of
 from toposcope.probes.feature import NETWORK
 from toposcope.study.kinds import PUBLISHED
@@ -25,7 +25,11 @@ SCHEMA = {
 BLEND_OF_LOSSES = "combined_without_topology"
 """Not published: the published blend with the last loss in place of topology."""
 DECIMALS = 3
-"""Values that are equal when rounded to so many, or to those published if fewer, are called reproduced."""
+"""Values are equal if they are when rounded to so many, or to those published if fewer."""
+RECOMPUTED = "recomputed from the published features"
+RECOMPUTED_FROM_LOSSES = "recomputed from the published losses"
+READ = "read from the published features"
+"""Where ours comes from if nothing was measured for it; a number can be reproduced only by a measurement."""
 
 _RELEASED_POINTS = 200
 """Most points of the clouds whose features were released."""
@@ -80,7 +84,7 @@ def reproduction(
         *_final_losses(published, findings, predictions, origin),
         *_correlations(published, findings, origin),
         *_given_step(published, findings, origin),
-        *_prediction_errors(published, predictions, origin),
+        *_prediction_errors(published, findings, predictions, origin),
         *_phases(published, phases, findings, origin),
         *_scaling(published, findings, origin),
         *_traces(published, findings),
@@ -98,7 +102,8 @@ def _final_losses(
         final = {protocol: _final(predictions, run, protocol) for protocol in ("published", "exact")}
         target = _TARGETS.get(findings.target(run), "the smoothed loss")
         why = f"published: one batch's loss; exact: {target} at the end"
-        yield _row("final loss", "loss", run, value, final["published"], final["exact"], origin.get(run, ""), why)
+        both = final["published"], final["exact"]
+        yield _row("final loss", "loss", run, value, *both, origin.get(run, ""), RECOMPUTED_FROM_LOSSES, why)
 
 
 def _final(predictions: pl.DataFrame, run: str, protocol: str) -> float:
@@ -113,12 +118,14 @@ def _correlations(published: Published, findings: StudyTables, origin: dict[str,
             exact = findings.associated(run, quantity, published=False)
             both = _value(ours, "rho"), _value(exact, "rho")
             why = _ways(findings, run, quantity), _again(findings, run, quantity)
-            yield _row("correlation", quantity, run, value, *both, origin.get(run, ""), *why)
+            source = _source(findings, run, quantity)
+            yield _row("correlation", quantity, run, value, *both, origin.get(run, ""), source, *why)
             bounds = published.intervals.get(quantity, {}).get(run, ())
             for bound, value_of_bound in zip(("low", "high"), bounds, strict=False):
                 both = _value(ours, bound), _value(exact, f"block_{bound}")
-                why = "published: checkpoints drawn as if independent; exact: blocks of neighbours", ""
-                yield _row("correlation", f"{quantity} {bound}", run, value_of_bound, *both, origin.get(run, ""), *why)
+                name = f"{quantity} {bound}"
+                why_bound = "published: checkpoints drawn as if independent; exact: blocks of neighbours"
+                yield _row("correlation", name, run, value_of_bound, *both, origin.get(run, ""), source, why_bound)
 
 
 def _given_step(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
@@ -127,7 +134,16 @@ def _given_step(published: Published, findings: StudyTables, origin: dict[str, s
             both = [findings.associated(run, quantity, published=flag) for flag in (True, False)]
             ours, exact = (_value(row, "rho_given_step") for row in both)
             why = _ways(findings, run, quantity)
-            yield _row("correlation", f"{quantity} given step", run, value, ours, exact, origin.get(run, ""), why)
+            name, source = f"{quantity} given step", _source(findings, run, quantity)
+            yield _row("correlation", name, run, value, ours, exact, origin.get(run, ""), source, why)
+
+
+def _source(findings: StudyTables, run: str, quantity: str, recomputed: str = RECOMPUTED) -> str:
+    """Return where ours comes from, made as published, if nothing was measured for it; else an empty text."""
+    if quantity in ("loss", STEP):
+        return "" if findings.published_target(run) == TEXT_LOSS else RECOMPUTED_FROM_LOSSES
+    feature = findings.feature(run, quantity, published=True)
+    return recomputed if feature is not None and feature.probe == PUBLISHED else ""
 
 
 def _ways(findings: StudyTables, run: str, quantity: str) -> str:
@@ -207,12 +223,15 @@ def n_rows(trajectory: Trajectory) -> int:
     return int(sum(part[0] for part in parts if part is not None)) if all(p is not None for p in parts) else 0
 
 
-def _prediction_errors(published: Published, predictions: pl.DataFrame, origin: dict[str, str]) -> Iterator[Row]:
+def _prediction_errors(
+    published: Published, findings: StudyTables, predictions: pl.DataFrame, origin: dict[str, str]
+) -> Iterator[Row]:
     named = sorted(published.final_loss) or predictions.get_column("run").unique().to_list()
     of_study = predictions.filter(pl.col("run").is_in(named))
     n = of_study.get_column("run").n_unique()
     counted = f"mean of {n} of {len(named)} runs" if n < len(named) else ""
     trained = next(iter(origin.values()), "")
+    blended = next(filter(None, (_source(findings, run, "np_mean") for run in named)), "")
     fractions: list[str] = []
     for forecaster, errors in published.prediction_errors.items():
         for fraction, value in errors.items():
@@ -221,12 +240,13 @@ def _prediction_errors(published: Published, predictions: pl.DataFrame, origin: 
             failed = int(rows.get_column("fallback").sum())
             fallback = f"{failed} fits failed; the last loss seen stands in, not the final one" if failed else ""
             both = _mean_error(rows, "published"), _mean_error(rows, "exact")
-            yield _row("prediction error", f"{forecaster} {fraction}", "", value, *both, trained, counted, fallback)
+            name, source = f"{forecaster} {fraction}", RECOMPUTED_FROM_LOSSES if forecaster == "loss_only" else blended
+            yield _row("prediction error", name, "", value, *both, trained, source, counted, fallback)
     for fraction in fractions:
         rows = of_study.filter(pl.col("forecaster") == f"paper_{BLEND_OF_LOSSES}", fraction=float(fraction))
         both = _mean_error(rows, "published"), _mean_error(rows, "exact")
         why = "not published: the blend with the last loss in place of topology"
-        yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, *both, trained, counted, why)
+        yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, *both, trained, "", counted, why)
 
 
 def _mean_error(rows: pl.DataFrame, protocol: str) -> float:
@@ -248,7 +268,8 @@ def _phases(published: Published, phases: pl.DataFrame, findings: StudyTables, o
                 if len(rows) and rows.item(0, f"{prefix}_first") is not None:
                     first, final = (rows.item(0, f"{prefix}_{end}") for end in ("first", "last"))
                     why = f"{first} to {final} with other windows and thresholds"
-            yield _row("phases", quantity, run, float(value), both[0], both[1], origin.get(run, ""), why)
+            source = _source(findings, run, "np_mean")
+            yield _row("phases", quantity, run, float(value), both[0], both[1], origin.get(run, ""), source, why)
 
 
 def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
@@ -257,12 +278,13 @@ def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]
         ours, exact = (findings.law(quantity, published=flag) for flag in (True, False))
         p = exact.get("p_exact")
         why = f"exact permutation p {p:.3f} over {exact['n_sizes']} sizes" if p is not None and np.isfinite(p) else ""
+        source = next(filter(None, (_source(findings, run, quantity) for run in findings.trajectories)), "")
         for name in ("exponent", "r_squared"):
             both = _value(ours, name), _value(exact, name)
-            yield _row("scaling", f"{quantity} {name}", "", getattr(law, name), *both, trained, why)
+            yield _row("scaling", f"{quantity} {name}", "", getattr(law, name), *both, trained, source, why)
         if law.rho is not None:
             both = _value(ours, "rho"), _value(exact, "rho")
-            yield _row("scaling", f"{quantity} rho", "", law.rho, *both, trained, why)
+            yield _row("scaling", f"{quantity} rho", "", law.rho, *both, trained, source, why)
         if law.p is not None:
             both = _student_p(ours), _value(exact, "p_exact")
             yield _row(
@@ -272,6 +294,7 @@ def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]
                 law.p,
                 *both,
                 trained,
+                source,
                 "published: by Student's t, not defined at a rho of 1; exact: of all orders",
             )
 
@@ -291,7 +314,8 @@ def _traces(published: Published, findings: StudyTables) -> Iterator[Row]:
                 measured = np.isfinite(ours) or np.isfinite(exact)
                 exactly = _ways(findings, run, quantity) if findings.subject == STATES else _EXACT_TRACE
                 why = exactly if measured else "not measured here"
-                yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", why)
+                source = _source(findings, run, quantity, READ)
+                yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", source, why)
 
 
 def _at(findings: StudyTables, run: str, quantity: str, steps: Sequence[int], *, published: bool) -> list[float]:
@@ -310,14 +334,25 @@ def _value(row: dict[str, Any], name: str) -> float:
 
 
 def _row(
-    table: str, quantity: str, run: str, published: float, ours: float, exact: float, origin: str, *why: str
+    table: str,
+    quantity: str,
+    run: str,
+    published: float,
+    ours: float,
+    exact: float,
+    origin: str,
+    source: str,
+    *why: str,
 ) -> Row:
-    """Make a row; where ours is what was published, to its decimals, the note says so."""
-    note = "; ".join(part for part in (origin, *why) if part)
-    if _same(published, ours):
-        word = "the same value" if origin else "reproduced"
-        note = word if not note or (_same(published, exact) and not origin) else f"{word}; {note}"
-    return table, quantity, run, published, ours, exact, note
+    """Make a row; its note says where ours comes from, and whether it is what was published, to its decimals."""
+    reasons = "; ".join(part for part in (origin, *why) if part)
+    if origin or not source:
+        word = "" if not _same(published, ours) else "the same value" if origin else "reproduced"
+        if word == "reproduced" and _same(published, exact):
+            reasons = ""
+    else:
+        word = "" if np.isnan(ours) else f"{source}: the same value" if _same(published, ours) else source
+    return table, quantity, run, published, ours, exact, "; ".join(filter(None, (word, reasons)))
 
 
 def _same(published: float, ours: float) -> bool:

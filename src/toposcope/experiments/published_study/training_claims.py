@@ -10,10 +10,10 @@ from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, p_of_rho, sig
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.wording import joined
 from toposcope.experiments.published_study.case import (
+    EXPLAINED,
     FALLS,
     LEVEL,
     MIN_SIZES,
-    SAME_AS_STEP,
     STANDS,
     UNKNOWN,
     Judgement,
@@ -90,9 +90,9 @@ def has_phases(case: StudyEvidence) -> Judgement:
     """Judge whether training has phases, which neural persistence shows.
 
     Does not stand unless the largest change falls within the published range in more than half of at least 3 sizes,
-    and the step of diminishing returns rises with size. Then, the step says the same if a smooth trend explains the
-    change points in more than half of the runs; cannot be told if more than half of the settings of the rule give
-    another step, in half of the runs or more, or if the rise has an exact p of .05 or more; else it stands.
+    and the step of diminishing returns rises with size. Cannot be told if the rise has an exact p of .05 or more, or
+    if more than half of the settings of the rule give another step, in half of the runs or more. Then the trend of the
+    step explains it if a smooth trend explains the change points in more than half of the runs; else it stands.
     """
     limits = _share_of_training(case, case.published.largest_change)
     claim = "Neural persistence shows phases: the largest change" + (
@@ -125,16 +125,16 @@ def has_phases(case: StudyEvidence) -> Judgement:
     )
     if 2 * within <= len(rows) or not rho > 0:
         return Judgement(claim, FALLS, why)
-    if 2 * sum(smooth) > len(rows):
-        return Judgement(claim, SAME_AS_STEP, why)
-    return Judgement(claim, UNKNOWN if 2 * unsteady >= len(rows) or not p < LEVEL else STANDS, why)
+    if not p < LEVEL or 2 * unsteady >= len(rows):
+        return Judgement(claim, UNKNOWN, why)
+    return Judgement(claim, EXPLAINED if 2 * sum(smooth) > len(rows) else STANDS, why)
 
 
 def scales(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total scales with the number of parameters.
 
     Does not stand if the exact H0 total does not rise with size; cannot be told if the exact permutation p is .05 or
-    more; a plain quantity says the same (as the step does elsewhere) if the weight norm orders the sizes as well.
+    more. Then the weight norm explains it if it orders the sizes as well; else it stands.
     """
     stated = case.published.scaling.get("H0.total")
     claim = "H0 total scales with the number of parameters" + (f" (exponent {stated.exponent:+.3f})" if stated else "")
@@ -156,11 +156,11 @@ def scales(case: StudyEvidence) -> Judgement:
             f" Of the published rho {signed(stated.rho)} the exact p over {n} sizes is {p_of_rho(stated.rho, n):.2g}, "
         )
         why += f"not {stated.p:.2g}."
-    if not law["exponent"] > 0:
+    if not (law["exponent"] > 0 and law["rho"] > 0):
         return Judgement(claim, FALLS, why)
     if not law["p_exact"] < LEVEL:
         return Judgement(claim, UNKNOWN, why)
-    return Judgement(claim, SAME_AS_STEP if norm_rho >= law["rho"] else STANDS, why)
+    return Judgement(claim, EXPLAINED if norm_rho >= law["rho"] else STANDS, why)
 
 
 def is_power_law(case: StudyEvidence) -> Judgement:

@@ -1,5 +1,6 @@
 """What to do with a budget: what to train, or whether a run in progress should have it."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale
-from toposcope.forecasting.decision.equal_flop_pairs import LearnedCalibration, learn_calibration
+from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
 from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
@@ -20,6 +22,8 @@ from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
 from toposcope.progress import Progress, silent
 
+MAX_SIZE_RATIO = 1.5
+"""Of the best sizes by two approaches, beyond which they part."""
 MIN_PEAK_SHARE = 0.99
 """Share of its peak below which a learning rate has begun to fall."""
 
@@ -35,12 +39,14 @@ class Advice:
         The best fresh run of the budget.
     decision : Decision or None
         None without a run in progress.
-    learned : LearnedCalibration or None
+    checked : CheckedCalibration or None
         How the probability of the decision was calibrated; None without one.
     over_training, repeated, inference
         What was asked for; else None.
     frontiers : list of Frontier
         How N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first.
+    warnings : tuple of str
+        Where another approach gives a best size far from the law's, a sentence each.
     notes : tuple of str
         What was assumed or ignored, a sentence each.
     """
@@ -48,11 +54,12 @@ class Advice:
     fitted: FittedScalingLaw
     plan: Plan
     decision: Decision | None
-    learned: LearnedCalibration | None
+    checked: CheckedCalibration | None
     over_training: OverTraining | None
     repeated: RepeatedPlan | None
     inference: InferencePlan | None
     frontiers: list[Frontier]
+    warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -81,8 +88,8 @@ def decide(
 ) -> Advice:
     """Decide what to train with a budget, or whether to continue a run in progress or to train a larger model.
 
-    The scaling law L = E + A / N^alpha + B / D^beta is fitted to the points, and its uncertainty calibrated on pairs of
-    their runs.
+    The scaling law L = E + A / N^alpha + B / D^beta is fitted to the points. Its uncertainty comes from resampled runs
+    and from how single runs scatter about it.
 
     Parameters
     ----------
@@ -137,27 +144,42 @@ def decide(
     flops = extra if extra is not None else float(budget or 0)
     fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
     law, best = fitted.law, plan(fitted, flops)
-    learned = learn_calibration(points, seed) if run is not None else None
-    decision = None
-    if run is not None and learned is not None:
-        decision = continue_or_scale(law, fitted.bootstrap, run, learned.calibration)
+    decision = checked = None
+    if run is not None:
+        decision = continue_or_scale(law, fitted.bootstrap, run, calibration_of(fitted))
+        checked = checked_calibration(fitted, seed)
     repeated = plan_repeated(law, flops, unique_tokens) if unique_tokens is not None else None
     notes = [*assumed, *points.remarks, *fitted.remarks, *best.remarks, *(repeated.remarks if repeated else ())]
-    if learned is not None:
-        notes.append(learned.remark)
+    if checked is not None:
+        notes.append(checked.remark)
     frontiers, refused = approaches(fitted, seed=seed)
     notes += [f"no cross-check by {name}: {reason}" for name, reason in refused.items()]
     return Advice(
         fitted=fitted,
         plan=best,
         decision=decision,
-        learned=learned,
+        checked=checked,
         over_training=over_training(law, flops, over_train) if over_train is not None else None,
         repeated=repeated,
         inference=best_for_budget(law, flops, inference_tokens) if inference_tokens is not None else None,
         frontiers=frontiers,
+        warnings=tuple(_disagreements(frontiers, best)),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _disagreements(frontiers: Sequence[Frontier], plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each approach whose best size for the budget is far from the law's."""
+    law, *others = frontiers
+    names = {"parabolas": "parabolas through points of equal compute", "envelope": "the lower envelope of the curves"}
+    for each in others:
+        size = each.optimal_parameters(plan.budget_flops)
+        if abs(np.log(size / plan.N.value)) > np.log(MAX_SIZE_RATIO):
+            yield (
+                f"Law and {each.approach} part: by {names[each.approach]} the best size for this budget is "
+                f"{short(size)} parameters (N* ~ C^{each.a.value:.2f}), by the law {short(plan.N.value)} "
+                f"(N* ~ C^{law.a.value:.2f}); so far apart, neither is reliable."
+            )
 
 
 def _check(

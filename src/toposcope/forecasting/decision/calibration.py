@@ -1,8 +1,9 @@
-"""From a bootstrap to a probability that holds: recalibration on decisions whose outcome is known.
+"""From a bootstrap to a probability that holds: the laws of a bootstrap, blurred by the scatter of single runs.
 
-The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. So each of them
-is blurred by a normal error of `blur` nats, which is learned from pairs of runs that the law had not seen. With no blur
-the probability is the plain share of the laws.
+The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. So the margin
+by each of them is blurred by the difference of two runs beyond what N and D explain. How large that is shows in the
+residuals of the fitted runs; a few runs show it badly, so that the blur has heavy tails and is partly assumed. With no
+blur the probability is the plain share of the laws.
 """
 
 from dataclasses import dataclass
@@ -10,16 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.typing import Matrix, Vector
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
+from toposcope.typing import Vector
 
 Flags = NDArray[np.bool_]
 
-BLURS = (1e-5, 1.0)
-"""Nats between which the blur is searched."""
-GRID = 61
-LIKELY = 3.0
-"""Factor within which the blur of one collection of runs is that of another, as one standard deviation: 0.06 nats
-among runs of very different shape (Gemstones), 0.015 among runs of one recipe (Chinchilla)."""
+ASSUMED_SCATTER = 0.005
+"""Nats: scatter of runs of one recipe about their law, where there are no residuals to show it."""
+ASSUMED_RUNS = 2.0
+"""Degrees of freedom that the assumed scatter counts for beside those of the residuals."""
 CLOSEST = 1e-3
 """Of a probability to 0 or 1 in a log score."""
 
@@ -31,14 +31,18 @@ class Calibration:
     Attributes
     ----------
     blur : float
-        Nats: standard deviation of the part of the difference of two runs that N and D do not explain.
-    n_pairs, n_runs : int
-        Number of pairs and runs it was learned from; 0 for the shipped one.
+        Nats: scale of the difference of two runs beyond what N and D explain, 2^(1/2) times the scatter of one.
+    degrees_of_freedom : float
+        Of Student's t, the distribution of that difference; infinite for a normal one.
     """
 
     blur: float
-    n_pairs: int = 0
-    n_runs: int = 0
+    degrees_of_freedom: float = np.inf
+
+    @property
+    def scatter(self) -> float:
+        """Scatter of single runs about the law, nats."""
+        return self.blur / float(np.sqrt(2))
 
     def probability(self, margins: ArrayLike) -> Vector:
         """Return the probability that the margin is above 0.
@@ -53,48 +57,48 @@ class Calibration:
         ndarray, shape (...)
             Rises with every margin; 1/2 where all are 0.
         """
-        from scipy.special import ndtr
+        from scipy.special import ndtr, stdtr
 
         found = np.asarray(margins, dtype=np.float64)
         if not self.blur > 0:
             bare: Vector = (np.sign(found) + 1).mean(axis=-1) / 2
             return bare
         with np.errstate(over="ignore"):
-            blurred: Vector = ndtr(found / self.blur).mean(axis=-1)
+            scaled = found / self.blur
+        normal = not np.isfinite(self.degrees_of_freedom)
+        blurred: Vector = (ndtr(scaled) if normal else stdtr(self.degrees_of_freedom, scaled)).mean(axis=-1)
         return blurred
 
 
-SHIPPED = Calibration(0.029)
-"""Used where the user's own runs are too few: the geometric mean of the blurs of two public collections of runs
-(`benchmarks/decision.py`)."""
+ASSUMED = Calibration(float(np.sqrt(2)) * ASSUMED_SCATTER, ASSUMED_RUNS)
+"""Used without residuals."""
 
 
-def fit_calibration(
-    margins: Matrix, won: Flags, weight: Vector, n_runs: int, prior: Calibration | None = SHIPPED
-) -> Calibration:
-    """Learn the blur from judged pairs, by their log score.
+def calibration_of(fitted: FittedScalingLaw) -> Calibration:
+    """Return the calibration that the residuals of a law support.
 
-    Pairs share runs: as n runs have n - 1 independent differences, all of them together weigh as much as n - 1. Their
-    likelihood meets a log-normal prior at the shipped blur, with a standard deviation of a factor of 3.
-
-    Parameters
-    ----------
-    margins : ndarray, shape (n, k)
-        By each of k laws that had not seen the runs of the pair.
-    won : ndarray, shape (n,), bool
-        Whether scaling was better.
-    weight : ndarray, shape (n,)
-    n_runs : int
-        Different runs among the pairs.
-    prior : Calibration, optional
-        With None the likelihood alone decides.
+    The scatter of runs is s = (pi / 2)^(1/2) T / nu, T the sum over runs of the mean absolute residual, which runs far
+    off the law move less than squares. nu is the number of runs less what the five parameters take up of their
+    differences: tr(Z' (I - H) W (I - H) Z), H = Q Q' the projection on the derivatives of the law by its parameters, Z
+    the points of each run, W the weights 1 / m of the m points of each; n - 5 where each of n runs is one point. It is
+    combined with `ASSUMED_SCATTER` as a scaled inverse chi-squared prior of `ASSUMED_RUNS` degrees of freedom: the
+    difference of two runs is then Student's t of `ASSUMED_RUNS` + nu degrees (Gelman et al., Bayesian Data Analysis,
+    section 3.2).
     """
-    candidates = np.geomspace(*BLURS, GRID)
-    scores = np.array([log_score(Calibration(blur).probability(margins), won, weight) for blur in candidates])
-    lost = scores * (n_runs - 1)
-    if prior is not None:
-        lost = lost + (np.log(candidates / prior.blur) / np.log(LIKELY)) ** 2 / 2
-    return Calibration(float(candidates[int(lost.argmin())]), len(won), n_runs)
+    points, law = fitted.points, fitted.law
+    of_n, of_d = points.N**-law.alpha, points.D**-law.beta
+    derivatives = np.stack([np.ones(len(points)), of_n, of_n * np.log(points.N), of_d, of_d * np.log(points.D)], axis=1)
+    basis, _ = np.linalg.qr(derivatives / np.linalg.norm(derivatives, axis=0))
+    names, place, count = np.unique(points.run, return_inverse=True, return_counts=True)
+    weight = 1 / count[place]
+    of_runs = np.zeros((len(names), basis.shape[1]))  # Z' Q
+    np.add.at(of_runs, place, basis)
+    taken = 2 * (basis * of_runs[place]).sum(axis=1) - ((basis @ of_runs.T @ of_runs) * basis).sum(axis=1)
+    freedom = max(float((weight * (1 - taken)).sum()), 0.0)
+    total = float((weight * np.abs(points.loss - law.loss(points.N, points.D))).sum())
+    scatter = np.sqrt(np.pi / 2) * total / max(freedom, 1.0)
+    square = (ASSUMED_RUNS * ASSUMED_SCATTER**2 + freedom * scatter**2) / (ASSUMED_RUNS + freedom)
+    return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom)
 
 
 def log_score(probability: Vector, won: Flags, weight: Vector) -> float:

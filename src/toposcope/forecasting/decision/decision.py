@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.calibration import SHIPPED, Calibration
+from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.scaling.planner import optimal_split
 from toposcope.forecasting.scaling.repeated_data import plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
@@ -127,7 +127,7 @@ class Decision:
     answer : str
         ``continue``, ``scale`` or ``undecided``.
     probability : float
-        That a fresh run ends lower, recalibrated.
+        That a fresh run ends lower, with the scatter of single runs.
     share : float
         The same as the bare share of the bootstrap laws.
     continued, scaled : Arm
@@ -164,13 +164,13 @@ class Decision:
 
 
 def continue_or_scale(
-    law: ScalingLaw, bootstrap: Sequence[ScalingLaw], run: RunInProgress, calibration: Calibration = SHIPPED
+    law: ScalingLaw, bootstrap: Sequence[ScalingLaw], run: RunInProgress, calibration: Calibration = ASSUMED
 ) -> Decision:
     """Decide whether a run should go on or a fresh one of another size should begin.
 
     The compute spent so far is sunk: the run continues if E + A N0^-alpha + B (D0 + dC / 6 N0)^-beta is at most the
     minimum over N of E + A N^-alpha + B (dC / 6 N)^-beta. How sure that is comes from the laws of the
-    bootstrap, recalibrated on pairs of runs that the law had not seen.
+    bootstrap, blurred by the scatter of single runs about the law.
 
     Parameters
     ----------
@@ -189,7 +189,10 @@ def continue_or_scale(
     _check(law)
     laws = [each for each in bootstrap if each.A > 0 and each.B > 0]
     if len(laws) < 2:
-        raise ToposcopeError(f"{len(laws)} laws of resampled runs: how sure a decision is takes at least 2")
+        raise ToposcopeError(
+            "decision: most resamples of the runs determine no law, so nothing shows how sure a decision would be; "
+            "give more runs, of more sizes and numbers of tokens"
+        )
     margins = np.array([_margin(each, run) for each in laws])
     margin = _margin(law, run)
     probability = float(calibration.probability(margins))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.calibration import SHIPPED, Calibration, fit_calibration
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
@@ -138,16 +138,16 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedCalibration:
-    """A calibration, and the pairs of runs that it was learned from.
+class CheckedCalibration:
+    """A calibration, and pairs of held-out runs that show whether such probabilities hold.
 
     Attributes
     ----------
     calibration : Calibration
     judged : Judged or None
-        None where the points are too few, and the shipped calibration is used.
+        None where there are too few runs for a check.
     probability : ndarray, shape (n,)
-        That scaling wins each pair, by a calibration learned without its runs.
+        That scaling wins each pair, by law and calibration without its runs.
     remark : str
     """
 
@@ -157,53 +157,34 @@ class LearnedCalibration:
     remark: str
 
 
-def learn_calibration(points: Points, seed: int = 0) -> LearnedCalibration:
-    """Calibrate the probabilities of decisions on pairs of the runs themselves.
+def checked_calibration(fitted: FittedScalingLaw, seed: int = 0) -> CheckedCalibration:
+    """Calibrate the probabilities of decisions by a law, and check such probabilities on pairs of its own runs.
 
-    Where the runs are too few, or determine no law when some are held out, the shipped calibration is used, with a
-    remark.
+    Where the runs are too few for the check, or determine no law when some are held out, a remark says so.
     """
-    problem = _too_few(points)
-    if not problem:
-        points = thinned(points)
-        fit = cached_by_runs(partial(scaling_law, resamples=RESAMPLES, seed=seed))
-        try:
-            judged, probability = recalibrated_out_of_fold(points, folds_of(points, N_FOLDS, seed), fit, seed)
-        except RefusedError as error:
-            problem = f"with runs held out they determine no law ({error})"
-        else:
-            if len(judged):
-                calibration = calibration_of(judged)
-                remark = (
-                    f"probabilities are recalibrated on {len(judged):,} pairs of {judged.n_runs} of these runs, held "
-                    f"out from law and calibration: two runs differ by {calibration.blur:.3f} nats beyond what N and D "
-                    "explain"
-                )
-                return LearnedCalibration(calibration, judged, probability, remark)
-            problem = "no two of them of different size have equal compute at any point"
+    calibration = calibration_of(fitted)
     remark = (
-        f"probabilities cannot be calibrated on these runs: {problem}; they are calibrated on other runs, which differ "
-        f"by {SHIPPED.blur:.3f} nats beyond what N and D explain"
+        f"single runs scatter about the law by {calibration.scatter:.3f} nats, as the residuals of "
+        f"{len(np.unique(fitted.points.run))} runs show; probabilities allow for it"
     )
-    return LearnedCalibration(SHIPPED, None, np.empty(0), remark)
+    judged, probability, problem = None, np.empty(0), _too_few(fitted.points)
+    if not problem:
+        points = thinned(fitted.points)
+        fit = partial(scaling_law, resamples=RESAMPLES, seed=seed)
+        try:
+            judged, probability = calibrated_out_of_fold(points, folds_of(points, N_FOLDS, seed), fit, seed)
+        except RefusedError as error:
+            problem = str(error)
+        else:
+            remark += f", and were checked on {len(judged):,} pairs of {judged.n_runs} of these runs, held out"
+    if problem:
+        remark += f"; they cannot be checked on held-out runs: {problem}"
+    return CheckedCalibration(calibration, judged, probability, remark)
 
 
 def _too_few(points: Points) -> str:
     n_runs = len(np.unique(points.run))
     return f"there are {n_runs}, and at least {MIN_RUNS} are needed" if n_runs < MIN_RUNS else ""
-
-
-def cached_by_runs(fit: Fit) -> Fit:
-    """Cache a fit by its runs: any two folds are held out in two orders."""
-    fits: dict[bytes, FittedScalingLaw] = {}
-
-    def fit_once(points: Points) -> FittedScalingLaw:
-        runs = points.run.tobytes()
-        if runs not in fits:
-            fits[runs] = fit(points)
-        return fits[runs]
-
-    return fit_once
 
 
 def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
@@ -278,17 +259,19 @@ def judge(pairs: Pairs, fitted: FittedScalingLaw) -> Judged:
     Raises
     ------
     ToposcopeError
-        If it was fitted to one of their runs.
+        If it was fitted to one of their runs, or has no bootstrap.
     """
     seen = {*fitted.points.run.tolist()} & {*pairs.run.tolist(), *pairs.other.tolist()}
     if seen:
         raise ToposcopeError(f"run {min(seen)}: the law that should judge it was fitted to it")
+    if not fitted.bootstrap:
+        raise RefusedError("most resamples of the runs determine no law")
     margins = np.stack([pairs.predicted_margin(law) for law in fitted.bootstrap], axis=1)
     return Judged(pairs, pairs.predicted_margin(fitted.law), margins)
 
 
-def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> Judged:
-    """Judge the pairs inside each fold by a law of the other folds.
+def calibrated_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) -> tuple[Judged, Vector]:
+    """Judge the pairs inside each fold by a law of the other folds, with the calibration of that law.
 
     Parameters
     ----------
@@ -300,43 +283,29 @@ def judged_out_of_fold(points: Points, folds: Indices, fit: Fit, seed: int = 0) 
     seed : int
         Of the draw of pairs.
 
-    Raises
-    ------
-    RefusedError
-        If the points of the other folds determine no law.
-    """
-    return together([_judged_inside(points, folds == number, fit, seed) for number in np.unique(folds)])
-
-
-def recalibrated_out_of_fold(
-    points: Points, folds: Indices, fit: Fit, seed: int = 0, prior: Calibration | None = SHIPPED
-) -> tuple[Judged, Vector]:
-    """Judge the pairs inside each fold, and give each a probability learned from the other folds alone.
-
-    Neither the law nor the calibration has seen a run of the pair, nor has any law that the calibration was learned
-    from: inside the other folds it is learned fold by fold again.
-
     Returns
     -------
     judged : Judged
     probability : ndarray, shape (n,)
         That scaling wins.
+
+    Raises
+    ------
+    RefusedError
+        If there are no pairs, or the points of the other folds determine no law, or most resamples of their runs none.
     """
     judged, probabilities = [], []
     for number in np.unique(folds):
-        rest = folds != number
-        outer = _judged_inside(points, ~rest, fit, seed)
-        inner = judged_out_of_fold(points.where(rest), folds[rest], fit, seed)
-        judged.append(outer)
-        probabilities.append(calibration_of(inner, prior).probability(outer.margins))
+        inside = folds == number
+        pairs = equal_flop_pairs(points.where(inside), seed)
+        if not len(pairs):
+            continue
+        fitted = fit(points.where(~inside))
+        judged.append(judge(pairs, fitted))
+        probabilities.append(calibration_of(fitted).probability(judged[-1].margins))
+    if not judged:
+        raise RefusedError("no two of them of different size have equal compute at any point")
     return together(judged), np.concatenate(probabilities)
-
-
-def calibration_of(judged: Judged, prior: Calibration | None = SHIPPED) -> Calibration:
-    """Learn a calibration from judged pairs; without any it is the prior, or, without that, the shipped one."""
-    if not len(judged):
-        return prior or SHIPPED
-    return fit_calibration(judged.margins, judged.won, judged.pairs.weight, judged.n_runs, prior)
 
 
 def together(judged: Sequence[Judged]) -> Judged:
@@ -347,7 +316,3 @@ def together(judged: Sequence[Judged]) -> Judged:
         np.concatenate([each.margin for each in judged]),
         np.concatenate([each.margins[:, :k] for each in judged]),
     )
-
-
-def _judged_inside(points: Points, inside: NDArray[np.bool_], fit: Fit, seed: int) -> Judged:
-    return judge(equal_flop_pairs(points.where(inside), seed), fit(points.where(~inside)))

@@ -38,8 +38,8 @@ def _reasons(decision: Decision) -> Iterator[str]:
         f"(90% of the resampled laws: {_signed(-decision.high, 3)} to {_signed(-decision.low, 3)})."
     )
     yield (
-        f"Of the resampled laws {_percent(decision.share)} let the fresh run end lower; recalibrated on runs that the "
-        f"law had not seen that is {_percent(decision.probability)}."
+        f"Of the resampled laws {_percent(decision.share)} let the fresh run end lower; with the scatter of single "
+        f"runs about the law the probability is {_percent(decision.probability)}."
     )
     limited = (
         "data-limited: more tokens bring more" if decision.score < 0 else "capacity-limited: a larger model brings more"

@@ -1,48 +1,38 @@
-"""The schedule of a run: the logged learning rate, continued by a declared or a recognised plan."""
+"""The schedule of a run: the logged learning rate, continued as declared, as in siblings, or as recognised."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
-from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, recognise, warm_up_end
+from toposcope.forecasting.schedules.logged_rates import LoggedRates, logged_rates
+from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
+from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
 from toposcope.logs import Log
-from toposcope.typing import Vector
 
-ROUNDING = 1e-6
-"""Share of the peak; a learning rate this little below 0 counts as 0."""
 MAX_MISSING_END = 0.02
 """Share of the run that may be missing from the log of a complete one; or two times between logged steps."""
 MAX_MISSING_START = 0.05
 """Share of the run before its first logged rate that needs no remark."""
 MAX_STEPS = 2 * 10**7
 """Of a run: a schedule holds the rate of every step."""
-MIN_SPIKE = 1.2
-"""Times the median around it; the few rates above that are errors of the log."""
-MIN_SPIKE_ROWS, SPIKE_SHARE, MAX_SPIKE_ROWS = 2, 0.002, 50
-"""Number of rows that count as few: a share of all, at least and at most so many."""
 MAX_DIFFERENCE = 0.01
 """Share of the peak by which a plan may differ from the log without a remark."""
+N_COMPARED = 100
+"""Steps ahead at which two plans are compared."""
+
+ESTIMATED = "an end that is estimated"
 
 
-class _Logged(NamedTuple):
-    steps: Vector
-    rates: Vector
-
-    @property
-    def peak(self) -> float:
-        return float(self.rates.max())
-
-
-def planned(log: Log, declared: str = "", last_step: int | None = None) -> Schedule:
+def planned(log: Log, declared: str = "", last_step: int | None = None, siblings: Sequence[LoggedRun] = ()) -> Schedule:
     """Return the schedule of a run.
 
-    Logged rates are interpolated linearly. They are continued as declared or, if nothing is declared, by the shape that
-    they follow so far. A complete log needs neither. Assumptions are in the schedule's remarks.
+    Logged rates are interpolated linearly. They are continued as declared; if nothing is declared, as in the siblings
+    whose rates agree with what was logged; if none does, by the shape that the rates follow so far. A complete log
+    needs none of these. Assumptions are in the schedule's remarks.
 
     Parameters
     ----------
@@ -52,6 +42,8 @@ def planned(log: Log, declared: str = "", last_step: int | None = None) -> Sched
         For example ``cosine:steps=20000,warmup=500,final=0.1``; what is left out is taken from the log.
     last_step : int, optional
         Of the planned training; else as declared, else the log's.
+    siblings : sequence of LoggedRun, optional
+        Complete runs; those of other families are ignored.
 
     Raises
     ------
@@ -59,59 +51,26 @@ def planned(log: Log, declared: str = "", last_step: int | None = None) -> Sched
         If the declared schedule is invalid, or ends before the log does; if a rate is negative; if the last step is
         unknown.
     """
-    logged = _logged(log)
+    logged = logged_rates(log)
     slips = 0 if logged is None else int(np.isfinite(log.learning_rate).sum()) - len(logged.steps)
-    schedule = _planned(log, logged, declared, last_step)
+    schedule = _planned(log, logged, declared, last_step, siblings)
     if not slips:
         return schedule
     schedule.remarks += (f"{slips} logged learning rate{'s'[: slips != 1]} above those around: a slip, ignored",)
     return schedule
 
 
-def _planned(log: Log, logged: _Logged | None, declared: str, last_step: int | None) -> Schedule:
+def _planned(
+    log: Log, logged: LoggedRates | None, declared: str, last_step: int | None, siblings: Sequence[LoggedRun]
+) -> Schedule:
     if declared:
         return _as_declared(log, logged, read_declared(declared), last_step)
     end = log.last_step if last_step is None else last_step
     if end is not None:
         _check_end(log, end)
-    if logged is None:
-        if end is None:
-            raise _no_end(log)
-        return Schedule(
-            np.ones(end + 1),
-            [
-                "no learning rate was logged: a constant one is assumed, so that no decay"
-                " of it is foreseen; declare the schedule"
-            ],
-        )
-    if end is not None and _complete(logged, end):
+    if logged is not None and end is not None and _complete(logged, end):
         return _joined(log, logged, end, None, [])
-    return _continued(log, logged, end)
-
-
-def _logged(log: Log) -> _Logged | None:
-    """Return the rates that were logged; None if none was, or none above 0."""
-    known = np.isfinite(log.learning_rate)
-    rates = log.learning_rate[known]
-    if not len(rates) or not rates.max() > 0:
-        if len(rates) and rates.min() < 0:
-            raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][0]}")
-        return None
-    wrong = rates < -ROUNDING * rates.max()
-    if wrong.any():
-        raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][np.argmax(wrong)]}")
-    spikes = _spikes(np.maximum(rates, 0))
-    return _Logged(log.steps[known][~spikes].astype(np.float64), np.maximum(rates, 0)[~spikes])
-
-
-def _spikes(rates: Vector) -> NDArray[np.bool_]:
-    """Return which logged rates are spikes: a few rows above their neighbours."""
-    few = max(MIN_SPIKE_ROWS, round(SPIKE_SHARE * len(rates)))
-    if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
-        return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, MAX_SPIKE_ROWS) + 1
-    around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
-    return np.asarray(rates > MIN_SPIKE * around)
+    return _continued(log, logged, end, siblings)
 
 
 def _check_end(log: Log, end: int) -> None:
@@ -134,28 +93,48 @@ def _no_end(log: Log) -> ToposcopeError:
     )
 
 
-def _complete(logged: _Logged, end: int) -> bool:
+def _complete(logged: LoggedRates, end: int) -> bool:
     gap = float(np.median(np.diff(logged.steps))) if len(logged.steps) > 1 else 0.0
     return bool(end - logged.steps[-1] <= max(2 * gap, MAX_MISSING_END * end))
 
 
-def _continued(log: Log, logged: _Logged, end: int | None) -> Schedule:
-    """Continue what was logged along the shape that it follows."""
-    shape = recognise(logged.steps, logged.rates, end)
+def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
+    """Continue what was logged as in siblings, else along the shape that it follows."""
+    shape = None if logged is None else recognise(logged.steps, logged.rates, end)
+    remarks: list[str] = []
+    if end is None and (ahead := continued_by_siblings(log, logged, siblings, None)) is not None:
+        end = ahead.last_step
+        remarks = [f"the last step, {end:,}, is taken from the siblings: give --steps if another is planned"]
+        shape = None if logged is None else recognise(logged.steps, logged.rates, end)
     if end is None:
-        if shape is None or not np.isfinite(shape.last_step):
+        if logged is None or shape is None or not np.isfinite(shape.last_step):
             raise _no_end(log)
         end = max(round(shape.last_step), int(log.steps[-1]))
-        words = f"{shape.words}, an end that is estimated: declare the steps planned if you know them"
-        return _joined(log, logged, end, shape.rates, [words])
-    if shape is not None:
-        beyond = end - shape.last_step > MAX_DIFFERENCE * end
-        words = f"{shape.words}; held from there to step {end:,}: declare what follows" if beyond else shape.words
-        return _joined(log, logged, end, shape.rates, [words])
-    return _joined(log, logged, end, None, [_held(logged)])
+        shape = shape._replace(words=f"{shape.words}, {ESTIMATED}: declare the steps planned if you know them")
+    ahead = continued_by_siblings(log, logged, siblings, end)
+    if ahead is not None and (shape is None or _differ(shape, ahead, int(log.steps[-1]))):
+        if logged is None:
+            none = "no learning rate was logged: over its peak it is taken to be that of the siblings"
+            return Schedule(ahead.rates(np.arange(end + 1)), [*remarks, none, ahead.words])
+        return _joined(log, logged, end, ahead.rates, [*remarks, ahead.words])
+    if logged is None:
+        none = "no learning rate was logged: a constant one is assumed, without a decay; declare the schedule"
+        return Schedule(np.ones(end + 1), [*remarks, none])
+    if shape is None:
+        return _joined(log, logged, end, None, [*remarks, _held(logged)])
+    beyond = end - shape.last_step > MAX_DIFFERENCE * end
+    words = f"{shape.words}; held from there to step {end:,}: declare what follows" if beyond else shape.words
+    return _joined(log, logged, end, shape.rates, [*remarks, words])
 
 
-def _held(logged: _Logged) -> str:
+def _differ(shape: Recognised, ahead: Continuation, last_seen: int) -> bool:
+    """Return whether the schedule of the siblings goes on otherwise than a recognised shape."""
+    steps = np.linspace(last_seen, ahead.last_step, N_COMPARED)[1:]
+    rates = ahead.rates(steps)
+    return bool(np.abs(shape.rates(steps) - rates).max() > MAX_DIFFERENCE * max(rates.max(), shape.rates(steps).max()))
+
+
+def _held(logged: LoggedRates) -> str:
     """Return a remark on a rate that is held at its last value."""
     rates = logged.rates
     if len(rates) > 1 and np.argmax(rates >= WARMED_UP * logged.peak) == len(rates) - 1:
@@ -169,7 +148,7 @@ def _held(logged: _Logged) -> str:
 
 
 def _joined(
-    log: Log, logged: _Logged, end: int, plan: Plan | None, remarks: list[str], before: bool = False
+    log: Log, logged: LoggedRates, end: int, plan: Plan | None, remarks: list[str], before: bool = False
 ) -> Schedule:
     """Return the schedule of the logged rates and the plan after them, and before them where that is declared."""
     first, last = int(logged.steps[0]), min(int(logged.steps[-1]), end)
@@ -184,7 +163,7 @@ def _joined(
     return Schedule(rates, remarks)
 
 
-def _as_declared(log: Log, logged: _Logged | None, declared: Declared, last_step: int | None) -> Schedule:
+def _as_declared(log: Log, logged: LoggedRates | None, declared: Declared, last_step: int | None) -> Schedule:
     """Continue what was logged as declared."""
     length = declared.steps
     if length is None:
@@ -195,7 +174,7 @@ def _as_declared(log: Log, logged: _Logged | None, declared: Declared, last_step
         if shape is None or shape.kind != declared.kind or declared.numbers.get("cycles", 1) > 1:
             raise _no_end(log)
         length = max(round(shape.last_step), int(log.steps[-1]))
-        remarks.append(f"{shape.words}, an end that is estimated")
+        remarks.append(f"{shape.words}, {ESTIMATED}")
     end = length if last_step is None else last_step
     _check_end(log, end)
     if declared.knots:
@@ -209,7 +188,7 @@ def _as_declared(log: Log, logged: _Logged | None, declared: Declared, last_step
     return _joined(log, logged, end, plan, remarks, before=True)
 
 
-def _recognised(logged: _Logged | None, declared: Declared, length: int, remarks: list[str]) -> Plan | None:
+def _recognised(logged: LoggedRates | None, declared: Declared, length: int, remarks: list[str]) -> Plan | None:
     """Return the cool-down that is logged already, of one of which nothing more is declared."""
     if logged is None or declared.kind != "wsd" or set(declared.numbers) > {"steps"}:
         return None
@@ -220,7 +199,7 @@ def _recognised(logged: _Logged | None, declared: Declared, length: int, remarks
     return shape.rates
 
 
-def _plan(logged: _Logged | None, declared: Declared, length: int, remarks: list[str]) -> Plan:
+def _plan(logged: LoggedRates | None, declared: Declared, length: int, remarks: list[str]) -> Plan:
     """Complete a declaration from the log; remarks are added of what was assumed."""
     numbers = declared.numbers
     peak = numbers.get("peak", logged.peak if logged is not None else 1.0)
@@ -240,7 +219,7 @@ def _plan(logged: _Logged | None, declared: Declared, length: int, remarks: list
 
 
 def _final(
-    logged: _Logged | None, declared: Declared, length: int, peak: float, warm_up: float, remarks: list[str]
+    logged: LoggedRates | None, declared: Declared, length: int, peak: float, warm_up: float, remarks: list[str]
 ) -> float:
     """Return the final share of the peak by the fall that was logged; 0 if it does not tell."""
     if declared.kind not in ("cosine", "linear", "wsd"):
@@ -260,7 +239,7 @@ def _final(
     return 0.0
 
 
-def _apart(logged: _Logged, plan: Plan) -> list[str]:
+def _apart(logged: LoggedRates, plan: Plan) -> list[str]:
     """Remark on a plan that differs from what was logged last."""
     step, rate = int(logged.steps[-1]), float(logged.rates[-1])
     there = float(plan(np.array([step]))[0])

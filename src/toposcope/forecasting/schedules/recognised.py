@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.schedules.declared import falling
+from toposcope.forecasting.schedules.logged_rates import rounding
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.typing import Vector
 
@@ -17,10 +18,6 @@ CONSTANT = 1e-4
 """Share of the peak; a rate that decayed by less is constant so far."""
 MAX_MISFIT = 0.01
 """Share of the decay seen by which a shape may be off at any step."""
-FEW_DIGITS = (3, 4)
-"""Significant digits that a rate may have been logged with."""
-DIGIT_ROUNDING = 1e-6
-"""Of the last digit."""
 EXACT = 1e-6
 """Share of the peak; a shape that is off by no more needs no alternative."""
 MIN_DECAYING_RATES = 4
@@ -133,20 +130,9 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
     # Rounded rates do not determine an end.
-    allowed = max(MAX_MISFIT * fall, _rounding(rates) if last_step is not None else 0.0)
+    allowed = max(MAX_MISFIT * fall, rounding(rates) if last_step is not None else 0.0)
     fits = [fit for fit in fits if fit.worst <= allowed]
     return _described(min(fits, key=lambda fit: fit.error), warm_up, steps, fall / rates.max()) if fits else None
-
-
-def _rounding(rates: Vector) -> float:
-    """Return by how much a fit to rates that were logged with few digits may be off: one of the last; else 0."""
-    top = np.floor(np.log10(rates.max()))
-    places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
-    for digits in FEW_DIGITS:
-        scaled = rates * 10.0 ** (digits - 1 - places)
-        if np.abs(scaled - scaled.round()).max() < DIGIT_ROUNDING:
-            return float(10.0 ** (top - digits + 1))
-    return 0.0
 
 
 def _described(fit: _ScheduleFit, warm_up: float, steps: Vector, fallen: float) -> Recognised:

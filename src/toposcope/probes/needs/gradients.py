@@ -1,17 +1,20 @@
 """``gradients``: of the loss on fixed batches, for runs trained here."""
 
 from collections.abc import Callable
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
-from toposcope.family.gradients import loss_gradients
 from toposcope.probes.needs.need import Need, RunContext
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def provide(checkpoint: Checkpoint, run: RunContext) -> Callable[[int], dict[str, Tensor]]:
+
+def provide(checkpoint: Checkpoint, run: RunContext) -> "Callable[[int], dict[str, Tensor]]":
     """Return a function from the number of a batch to the gradient on it, by tensor name."""
+    from toposcope.family.gradients import loss_gradients
+
     directory, corpus = run.directory, run.origin.corpus
     if directory is None or corpus is None:
         raise ToposcopeError(f"{checkpoint.location}: only runs trained here have gradients")

@@ -17,8 +17,8 @@ class RunContext:
     ----------
     origin : Origin
         Where configurations and tokenizers lie, and the tokens that a run trained here was trained on.
-    text : Path
-        The text that models read; it exists where a declared probe needs an input that reads it.
+    text : callable
+        Returns the text that models read, where a declared probe needs an input that reads it.
     text_sha256 : str
     directory : Path, optional
         Of a run trained here: holds its ``run.json``.
@@ -27,7 +27,7 @@ class RunContext:
     """
 
     origin: Origin
-    text: Path
+    text: Callable[[], str]
     text_sha256: str
     directory: Path | None = None
     corpus_sha256: str = ""

@@ -91,8 +91,9 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     if len(reproduction):
         blocks += [
             say(
-                "Beside each published number: ours by the published procedure, and the exact one. The methods say how "
-                "they differ and why. All: ", csv("reproduction"), ".",
+                "Beside each published number: ours by the published procedure, measured here unless the note says "
+                "that it is recomputed from what was published, and the exact one. The methods say how they differ "
+                "and why. All: ", csv("reproduction"), ".",
             ),
             *(_reproduced(str(name), rows) for (name,), rows in reproduction.group_by("table", maintain_order=True)),
         ]  # fmt: skip

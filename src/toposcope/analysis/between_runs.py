@@ -1,0 +1,254 @@
+"""Which features go with the final loss across runs, at equal step (docs/methods/between-runs.md)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.detectable import detectable_correlation
+from toposcope.analysis.run_permutations import (
+    MIN_FREEDOM,
+    StepCorrelations,
+    control_basis,
+    correlate_across_runs,
+    correlate_at_steps,
+)
+from toposcope.analysis.run_population import RunPopulation, is_enough, run_population
+from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.verdict import LEVEL
+from toposcope.probes.feature import Feature
+from toposcope.typing import Indices, Vector
+
+GIVEN = ("", "_given_loss", "_given_all")
+"""Endings of columns: alone, given the loss at the same step, and given that loss and the controls there."""
+RATE, NORM, LOSS = "learning_rate", "weight_norm", "loss"
+BEYOND, EXPLAINED, NONE, CANNOT_BE_TOLD = "beyond the loss", "explained", "none", "cannot be told"
+_PER_TEST = ("n_steps", "rho", "p", "p_adjusted", "band", "detectable")
+SCHEMA: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("feature", "kind"), pl.String),
+    "n_runs": pl.Int64,
+    **{f"{name}{given}": pl.Int64 if name == "n_steps" else pl.Float64 for given in GIVEN for name in _PER_TEST},
+    **dict.fromkeys(("verdict", "reason"), pl.String),
+}
+STEP_SCHEMA: dict[str, type[pl.DataType]] = {
+    "feature": pl.String,
+    "step": pl.Int64,
+    **dict.fromkeys((f"rho{given}" for given in GIVEN), pl.Float64),
+}
+RULE = (
+    f"Between runs, at level {LEVEL:g}: '{BEYOND}' if a feature goes with the final loss across runs given the loss at "
+    "the same step and the controls there (the learning rate of the moment and the weight norm, as far as they differ "
+    "between runs), of ranks and of values both, permuting the runs, adjusted over all features; "
+    f"'{EXPLAINED}' if it does alone or given the loss, but not given all of these; '{NONE}' if it does not; "
+    f"'{CANNOT_BE_TOLD}' if the test given all of these is not defined at any step."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Features that are known in the same runs and have the same controls.
+
+    Attributes
+    ----------
+    names : list of Feature
+    runs : ndarray of int
+        Places in the population.
+    values : ndarray, shape (f, t, n)
+    controls : dict of str to ndarray, shape (t, n)
+        The learning rate of the moment, the loss and the weight norm, as far as they are known.
+    """
+
+    population: RunPopulation
+    names: list[Feature]
+    runs: Indices
+    values: NDArray[np.float64]
+    controls: dict[str, NDArray[np.float64]]
+
+    @property
+    def final(self) -> Vector:
+        return self.population.final[self.runs]
+
+    @property
+    def strata(self) -> Indices:
+        return self.population.strata[self.runs]
+
+    def given(self, ending: str) -> NDArray[np.float64]:
+        """Return the controls of a test, shape (k, t, n): covariates, then those of this test."""
+        n_steps = len(self.population.steps)
+        fixed = [np.tile(c[self.runs], (n_steps, 1)) for c in self.population.covariates]
+        names = {"": (), "_given_loss": (LOSS,), "_given_all": (RATE, LOSS, NORM)}[ending]
+        varying = [self.controls[name] for name in names if name in self.controls]
+        return np.array([*fixed, *varying]).reshape(-1, n_steps, len(self.runs))
+
+
+def between_runs_table(
+    trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.DataFrame, method: Method = "holm"
+) -> pl.DataFrame:
+    """Test which features go with the final loss across runs at equal step.
+
+    At each step that all runs have in common the correlation across runs of the feature with the final loss: alone,
+    given the loss at that step, and given that loss, the learning rate of the moment and the weight norm. The steps
+    are combined by permuting runs (`toposcope.analysis.run_permutations.correlate_across_runs`). Given something, p is
+    the larger of that of ranks and that of values: partial rank correlations alone are too often significant.
+
+    Parameters
+    ----------
+    trajectories : sequence of Trajectory
+    log, runs : polars.DataFrame
+        `Study.log` and `Study.runs`.
+    method : "holm", "bonferroni" or "bh"
+        How p-values are adjusted over features.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for each feature of the network: ``feature, kind, n_runs``; alone, ``_given_loss`` and ``_given_all``:
+        ``n_steps`` where defined, ``rho``, the mean over these of Spearman's (partial) correlation, ``p``,
+        ``p_adjusted``, ``band`` that no step of 95% of the permutations leaves, ``detectable``, the correlation that
+        would have been detected 4 times in 5; ``verdict`` by `RULE`, and its ``reason`` where there is none. Empty
+        without enough runs.
+    """
+    population = run_population(trajectories, log, runs)
+    if population.shortfall:
+        return pl.DataFrame(schema=SCHEMA)
+    rows: dict[Feature, dict[str, object]] = {}
+    for group in _groups(population):
+        results = {given: _correlate(group, given) for given in GIVEN}
+        for i, name in enumerate(group.names):
+            rows[name] = {"feature": str(name), "kind": name.kind, "n_runs": len(group.runs)}
+            rows[name] |= {"reason": _reason(group, i, results["_given_all"])}
+            for given, result in results.items():
+                rows[name] |= {
+                    f"n_steps{given}": int(np.isfinite(result.rho[i]).sum()),
+                    **{
+                        f"{c}{given}": float(getattr(result, s)[i])
+                        for c, s in (("rho", "mean"), ("p", "p"), ("band", "band"))
+                    },
+                }
+    names = _features(population)
+    table = pl.DataFrame([{**dict.fromkeys(SCHEMA), **rows[name]} for name in names], schema=SCHEMA)
+    for given in GIVEN:
+        p = table.get_column(f"p{given}").to_numpy()
+        table = table.with_columns(pl.Series(f"p_adjusted{given}", adjusted(p, method)))
+        m = max(int(np.isfinite(p).sum()), 1)
+        detectable = detectable_correlation(population.strata, _n_terms(population, given), LEVEL / m)
+        defined = pl.col(f"p{given}").is_finite() & (pl.col("n_runs") == len(population.runs))
+        table = table.with_columns(
+            pl.when(defined).then(detectable).otherwise(float("nan")).alias(f"detectable{given}")
+        )
+    alone, given_loss, given_all = (pl.col(f"p_adjusted{given}").fill_nan(1.0) < LEVEL for given in GIVEN)
+    verdict = (
+        pl.when(pl.col("p_given_all").is_nan())
+        .then(pl.lit(CANNOT_BE_TOLD))
+        .when(given_all)
+        .then(pl.lit(BEYOND))
+        .when(alone | given_loss)
+        .then(pl.lit(EXPLAINED))
+        .otherwise(pl.lit(NONE))
+    )
+    return table.with_columns(verdict=verdict)
+
+
+def between_runs_step_table(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """Correlate every feature with the final loss across runs, step by step.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``feature, step, rho, rho_given_loss, rho_given_all``: Spearman's correlation, alone and partial; NaN where not
+        defined. Empty without enough runs.
+    """
+    population = run_population(trajectories, log, runs)
+    if population.shortfall:
+        return pl.DataFrame(schema=STEP_SCHEMA)
+    parts = {}
+    for group in _groups(population):
+        rho = {g: correlate_at_steps(group.values, group.final, group.given(g), group.strata) for g in GIVEN}
+        for i, name in enumerate(group.names):
+            columns = {"step": population.steps, **{f"rho{given}": rho[given][i] for given in GIVEN}}
+            parts[name] = pl.DataFrame({"feature": [str(name)] * len(population.steps), **columns}, schema=STEP_SCHEMA)
+    return pl.concat([pl.DataFrame(schema=STEP_SCHEMA), *(parts[name] for name in _features(population))])
+
+
+def _features(population: RunPopulation) -> list[Feature]:
+    return list(dict.fromkeys(feature for t in population.runs for feature in t.features))
+
+
+def _groups(population: RunPopulation) -> Iterator[_Group]:
+    """Group the features by the runs in which they are known, the weight norm apart: it is no control of itself."""
+    names = _features(population)
+    values = np.array([population.at_steps([t.features.get(name) for t in population.runs]) for name in names])
+    losses = population.losses()
+    known_runs = np.isfinite(values).any(axis=1) if len(names) else np.empty((0, len(population.runs)), dtype=bool)
+    clocks = {name: [t.clocks.get(name) for t in population.runs] for name in (RATE, NORM)}
+    keys: dict[tuple[bytes, bool], list[int]] = {}
+    for i, name in enumerate(names):
+        keys.setdefault((known_runs[i].tobytes(), name == WEIGHT_NORM), []).append(i)
+    for (_, is_norm), members in keys.items():
+        places = np.flatnonzero(known_runs[members[0]])
+        controls = {LOSS: losses[:, places]}
+        for clock, series in clocks.items():
+            at_steps = population.at_steps(series)[:, places]
+            if np.isfinite(at_steps).any(axis=0).all() and len(places) and not (is_norm and clock == NORM):
+                controls[clock] = at_steps
+        yield _Group(
+            population,
+            [names[i] for i in members],
+            places,
+            values[members][:, :, places],
+            controls,
+        )
+
+
+def _correlate(group: _Group, given: str) -> StepCorrelations:
+    """Correlate a group of features; given something, of ranks and of values, the larger p counting."""
+    strata, controls = group.strata, group.given(given)
+    if not is_enough(strata):
+        unknown = np.full_like(group.values, np.nan)
+        return correlate_across_runs(unknown, group.final, controls, strata)
+    ranks = correlate_across_runs(group.values, group.final, controls, strata)
+    if not len(controls):
+        return ranks
+    logs = [_logarithm(v) for v in (group.values, group.final[None, None, :], controls)]
+    values = correlate_across_runs(logs[0], logs[1][0, 0], logs[2], strata, "values")
+    return StepCorrelations(ranks.rho, ranks.mean, np.maximum(ranks.p, values.p), ranks.band)
+
+
+def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the logarithms of each series, shape (f, t, n), that is positive everywhere; others as they are."""
+    positive = (np.nan_to_num(values, nan=1.0) > 0).all(axis=(1, 2), keepdims=True)
+    return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
+
+
+def _n_terms(population: RunPopulation, given: str) -> int:
+    """Return the largest number of terms that a test takes out at any step."""
+    group = max(_groups(population), key=lambda group: len(group.runs), default=None)
+    if group is None:
+        return 0
+    controls, strata = group.given(given), group.strata
+    known = np.isfinite(controls).all(axis=(0, 2))
+    return max((control_basis(controls[:, t], strata, "ranks").shape[1] for t in np.flatnonzero(known)), default=0)
+
+
+def _reason(group: _Group, place: int, result: StepCorrelations) -> str:
+    """Say why the correlation of a feature given the loss and the controls is not defined at any step."""
+    if np.isfinite(result.rho[place]).any():
+        return ""
+    strata, values, controls = group.strata, group.values[place], group.given("_given_all")
+    if not is_enough(strata):
+        return f"known in {len(group.runs)} runs that can be compared"
+    known = np.isfinite(values).all(axis=1) & np.isfinite(controls).all(axis=(0, 2))
+    if not known.any():
+        return "no step at which feature, loss and controls are known in all runs"
+    if np.ptp(group.final) == 0:
+        return "the final loss is the same in all runs"
+    if (np.ptp(values[known], axis=1) == 0).all():
+        return "the same in all runs"
+    bases = [control_basis(controls[:, t], strata, "ranks").shape[1] for t in np.flatnonzero(known)]
+    if len(strata) - len(np.unique(strata)) - min(bases) - 1 < MIN_FREEDOM:
+        return f"too few runs for {min(bases)} controls"
+    known_before = "the size or length of the runs, " if len(group.population.covariates) else ""
+    return f"{known_before}the loss and the controls determine it, or the final loss, at every step"

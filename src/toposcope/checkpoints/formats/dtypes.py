@@ -1,0 +1,75 @@
+"""The dtypes of stored tensors, by torch's names, as NumPy reads them.
+
+What NumPy has no type for, bfloat16 and the floats of 8 and 4 bits, is read as opaque bytes: with such an array it can
+slice and copy, and refuses to compute.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.kernels.magnitudes import BFLOAT16
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NATIVE = (
+    *("float64", "float32", "float16", "complex64", "complex128", "bool"),
+    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"),
+)
+_OPAQUE = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2")
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{name: np.dtype(name) for name in _NATIVE},
+    "bfloat16": BFLOAT16,
+    **{name: np.dtype([(name, "V1")]) for name in _OPAQUE},
+}
+MANTISSA_BITS = {
+    **{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7},
+    **{"float8_e4m3fn": 3, "float8_e5m2": 2, "float8_e4m3fnuz": 3, "float8_e5m2fnuz": 2, "float8_e8m0fnu": 0},
+}
+"""Of the floating-point dtypes; the distance from 1 to the next number is two to minus this power."""
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of one number.
+
+    Raises
+    ------
+    ToposcopeError
+        For a dtype that torch does not have.
+    """
+    known = DTYPES.get(dtype)
+    if known is None:
+        raise ToposcopeError(f"the dtype {dtype[:40]!a} is not known")
+    return known.itemsize
+
+
+def as_tensor(stored: NDArray[Any], dtype: str) -> "Tensor":
+    """Return an array as a tensor of torch that shares its memory."""
+    import torch
+
+    if stored.dtype.names is None:
+        return torch.from_numpy(stored)
+    return torch.from_numpy(stored.view(f"u{stored.itemsize}")).view(getattr(torch, dtype))
+
+
+def from_tensor(tensor: "Tensor") -> NDArray[Any]:
+    """Return a tensor of torch as an array; it shares the memory of a tensor on the CPU."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    known = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+    if known.names is None:
+        return tensor.numpy()
+    return tensor.view(torch.int16 if known.itemsize == 2 else torch.uint8).numpy().view(known)
+
+
+def without_8_bits(stored: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return floats of 8 bits as float32, which is exact, and any other array as it is."""
+    if "float8" not in dtype:
+        return stored
+    import torch
+
+    return as_tensor(stored, dtype).to(torch.float32).numpy()

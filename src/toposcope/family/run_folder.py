@@ -1,0 +1,116 @@
+"""The folder of a run that is trained here: its declaration, its checkpoints, and how far it is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+
+from toposcope.errors import ToposcopeError
+from toposcope.family.run import Run
+from toposcope.files import write_bytes
+from toposcope.version import __version__
+
+Status = Literal["running", "complete", "diverged"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Status of a training.
+
+    Attributes
+    ----------
+    status : "running", "complete" or "diverged"
+    step : int
+        Last step in the log.
+    """
+
+    status: Status
+    step: int
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Return the path of the checkpoint of one step."""
+    return directory / "checkpoints" / f"step_{step:06d}.safetensors"
+
+
+def outcome(directory: Path) -> Outcome | None:
+    """Return the status of the run in a directory from its state file; None if it has not begun."""
+    path = directory / "state.safetensors"
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            return msgspec.json.decode(file.metadata()["outcome"], type=Outcome)
+    except (SafetensorError, OSError) as error:
+        raise ToposcopeError(f"{path}: damaged ({error}); delete it and run again to retrain this run") from error
+
+
+def finished(run: Run, directory: Path) -> Outcome | None:
+    """Return the outcome of a run that was trained to its end in a directory; None if not, or if a file is damaged."""
+    try:
+        last = outcome(directory)
+        ended = last is not None and last.status != "running" and read_run(directory) == run
+        return last if last and ended and has_checkpoints(run, directory, last) else None
+    except ToposcopeError:
+        return None
+
+
+def has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
+    """Return whether every checkpoint up to an outcome exists; a diverged step has none."""
+    steps = [
+        s for s in run.training.checkpoint_steps if s < last.step or (last.status != "diverged" and s == last.step)
+    ]
+    return all(checkpoint_path(directory, step).is_file() for step in steps)
+
+
+def read_run(directory: Path) -> Run:
+    """Return the declaration of the run in a directory."""
+    return _read_run_file(directory / "run.json").run
+
+
+def write_run(run: Run, corpus_sha256: str, directory: Path) -> None:
+    """Write the declaration of a run into its directory, as ``run.json``."""
+    write_bytes(directory / "run.json", described(run, corpus_sha256))
+
+
+def described(run: Run, corpus_sha256: str) -> bytes:
+    """Return the content of ``run.json``."""
+    return msgspec.json.format(msgspec.json.encode(_RunFile(run, corpus_sha256, __version__))) + b"\n"
+
+
+class _RunFile(msgspec.Struct, frozen=True):
+    """The content of ``run.json``."""
+
+    run: Run
+    corpus_sha256: str
+    version: str
+
+
+def claim_directory(run: Run, sha256: str, directory: Path) -> None:
+    """Write ``run.json``; a directory of another run is refused."""
+    path = directory / "run.json"
+    if not path.exists():
+        write_run(run, sha256, directory)
+        return
+    known = _read_run_file(path)
+    if known.corpus_sha256 != sha256:
+        raise ToposcopeError(f"{path}: trained on another corpus; use another directory, or delete {directory}")
+    for part in ("size", "corpus", "training"):
+        before, now = (msgspec.to_builtins(getattr(r, part)) for r in (known.run, run))
+        for field in before:
+            if before[field] != now[field]:
+                raise ToposcopeError(
+                    f"{path}: this run has {part}.{field} = {before[field]!r}, the declaration now says "
+                    f"{now[field]!r}; use another directory, or delete {directory}"
+                )
+
+
+def _read_run_file(path: Path) -> _RunFile:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_RunFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ToposcopeError(
+            f"{path}: not a run's declaration ({error}); delete {path.parent} to train it again"
+        ) from error

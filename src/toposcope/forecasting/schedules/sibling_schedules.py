@@ -1,0 +1,347 @@
+"""How a schedule goes on by those siblings whose learning rate has been that of the run so far."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.forecasting.caching import cached
+from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.schedules.logged_rates import LoggedRates, logged_rates, rounding
+from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, warm_up_end
+from toposcope.forecasting.schedules.schedule import WARMED_UP
+from toposcope.forecasting.wording import counted
+from toposcope.logs import Log
+from toposcope.typing import Vector
+
+MAX_MISFIT = 0.02
+"""Root mean square difference of a sibling that agrees with the logged rates, as a share of their range."""
+MAX_APART = 0.02
+"""Mean difference, over the peak, of schedules that go on alike: over all steps ahead, and over the last of them."""
+MAX_COMPARED_ROWS = 100
+N_STEPS_AHEAD, N_LAST_STEPS = 64, 4
+"""Steps from the last one seen to the end at which schedules are compared, and the last of them."""
+N_TAIL_STEPS = 500
+"""Steps, counted from the end, at which siblings of different lengths are compared."""
+TAIL_DIFFERENCES = (1e-4, 1e-3)
+"""Over the peak, of rates that are the same so many steps before the end."""
+TAIL_QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Of the numbers of steps over which pairs of siblings end alike: how long the end that they share may be."""
+MAX_TAIL_SHARE = 0.98
+"""Share of the steps after warm-up that they may be."""
+MAX_TAIL_SIBLINGS = 40
+"""Siblings, evenly chosen by their lengths, on which these are compared."""
+MAX_TAIL_COST = 0.5
+"""Times the differences without it: a tail that counts leaves no more."""
+SAME_LENGTH = 0.01
+"""Relative difference of two numbers of steps that count as one."""
+
+SAME_PEAK = 1e-9
+"""Relative difference of two peaks that is round-off."""
+
+
+class Continuation(NamedTuple):
+    """How a schedule goes on.
+
+    Attributes
+    ----------
+    rates : callable
+        The rate at any steps from the last one seen on.
+    last_step : int
+    words : str
+        A sentence for people.
+    """
+
+    rates: Plan
+    last_step: int
+    words: str
+
+
+class _Seen(NamedTuple):
+    """What was seen of the run: rates from the end of warm-up on, or, while they rise, all of them."""
+
+    steps: Vector
+    rates: Vector
+    last_step: int
+    warm_up: float
+    rising: bool
+
+
+class _Sibling(NamedTuple):
+    """The schedule of a sibling, its rates over their peak; its warm-up is NaN where it was not logged."""
+
+    run: LoggedRun
+    rates: Vector
+    warm_up: float
+
+    @property
+    def last_step(self) -> int:
+        return len(self.rates) - 1
+
+
+class _Match(NamedTuple):
+    """A sibling beside the run: which of its steps each step of the run corresponds to, and how high its peak is."""
+
+    sibling: _Sibling
+    steps: Vector
+    sibling_steps: Vector
+    peak: float
+
+    def rates(self, steps: Vector) -> Vector:
+        """Return the sibling's rates at the steps of the run, over its peak."""
+        at = np.interp(steps, self.steps, self.sibling_steps)
+        low = np.clip(at.astype(np.int64), 0, max(self.sibling.last_step - 1, 0))
+        high = np.minimum(low + 1, self.sibling.last_step)
+        share = np.clip(at - low, 0, 1)
+        return np.asarray((1 - share) * self.sibling.rates[low] + share * self.sibling.rates[high])
+
+
+def continued_by_siblings(
+    log: Log, logged: LoggedRates | None, siblings: Sequence[LoggedRun], end: int | None
+) -> Continuation | None:
+    """Return how the schedule goes on as those of siblings that agree with it so far; None if none does.
+
+    A sibling agrees if its rates over their peak, at the same share of the way from the end of warm-up to the last
+    step, are those of the run so far. Where cool-downs of one number of steps explain siblings of several lengths
+    better, the last steps are counted from the end. Siblings that agree vote, the more the nearer their length is to
+    that of the run; of those that go on alike the nearest in length, then in size, is followed.
+
+    Parameters
+    ----------
+    log : Log
+        Of the beginning of the run.
+    logged : LoggedRates or None
+        Its learning rates; without them all siblings agree.
+    siblings : sequence of LoggedRun
+        Those of the log's family whose rates were logged have a vote. If the log names its schedule, siblings that name
+        another have none.
+    end : int or None
+        The last step planned. If it is None, it is that of the siblings that agree, if these have one length.
+    """
+    candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
+    seen = _seen(log, logged)
+    if end is None:
+        end = _common_length(seen, candidates)
+    if not candidates or end is None or end <= seen.last_step:
+        return None
+    seen = _with_warm_up(seen, candidates, end)
+    ahead = np.linspace(seen.last_step, end, N_STEPS_AHEAD + 1)[1:]
+    matches = _agreeing(seen, candidates, end, _tail(seen, candidates, end, ahead))
+    if not matches:
+        return None
+    rates = np.array([match.rates(ahead) for match in matches])
+    alike = _apart(rates) <= MAX_APART
+    nearness = [_distances(match.sibling.run, log, end) for match in matches]
+    votes = alike @ np.exp([-length for length, *_ in nearness])
+    most = min(range(len(matches)), key=lambda i: (-round(float(votes[i]), 9), nearness[i]))
+    followed = min(np.flatnonzero(alike[most]), key=lambda i: nearness[i])
+    plan = partial(_plan, matches[followed], seen)
+    return Continuation(plan, end, _words(int(alike[most].sum()), len(matches), rates[followed], end))
+
+
+def _plan(match: _Match, seen: _Seen, steps: NDArray[np.number]) -> Vector:
+    t = np.asarray(steps, dtype=np.float64)
+    rates = match.peak * match.rates(t)
+    return np.where(t < seen.warm_up, _rise(seen, t), rates) if seen.rising else rates
+
+
+def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
+    to = f"to {100 * ahead[-1]:.3g}% of its peak at step {end:,}"
+    if n_alike == n:
+        verb = "that agrees" if n == 1 else "that agree"
+        return f"learning rate goes on as that of {counted(n, 'sibling')} {verb} with it so far, {to}"
+    return (
+        f"learning rate goes on as that of {n_alike} of the {n} siblings that agree with it so far, {to}; the others "
+        "go on differently: declare the schedule"
+    )
+
+
+def _may_vote(log: Log, run: LoggedRun) -> bool:
+    """Return whether a sibling is of the log's family and does not name another schedule."""
+    if run.log.family != log.family:
+        return False
+    names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
+    return not all(names) or names[0] == names[1]
+
+
+def _sibling(run: LoggedRun) -> _Sibling | None:
+    """Return the schedule of a sibling; None if no learning rate was logged."""
+
+    def made() -> _Sibling | None:
+        logged = logged_rates(run.log)
+        if logged is None:
+            return None
+        return _Sibling(run, _to_the_end(run, logged) / run.schedule.peak, _warm_up(logged))
+
+    return cached(run.log, run.schedule, "sibling schedule", made)
+
+
+def _to_the_end(run: LoggedRun, logged: LoggedRates) -> Vector:
+    """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
+    rates = run.schedule.rates
+    missing = (run.log.last_step or 0) - run.schedule.last_step
+    if missing <= 0 or len(logged.rates) < 2:
+        return rates
+    slope = (logged.rates[-1] - logged.rates[-2]) / (logged.steps[-1] - logged.steps[-2])
+    return np.concatenate([rates, np.clip(rates[-1] + slope * np.arange(1, missing + 1), 0, run.schedule.peak)])
+
+
+def _warm_up(logged: LoggedRates) -> float:
+    """Return where warm-up ends; NaN if the log begins after it."""
+    if logged.rates[0] >= WARMED_UP * logged.peak:
+        return np.nan
+    return warm_up_end(logged.steps, logged.rates)
+
+
+def _seen(log: Log, logged: LoggedRates | None) -> _Seen:
+    last = int(log.steps[-1])
+    if logged is None:
+        return _Seen(np.empty(0), np.empty(0), last, np.nan, rising=False)
+    steps, rates = logged
+    rising = len(rates) > 1 and int(np.argmax(rates >= WARMED_UP * logged.peak)) == len(rates) - 1
+    warm_up = np.nan if rising else _warm_up(logged)
+    if not rising:
+        after = steps >= (0 if np.isnan(warm_up) else warm_up)
+        steps, rates = steps[after], rates[after]
+        few = np.unique(np.linspace(0, len(rates) - 1, MAX_COMPARED_ROWS).round().astype(np.int64))
+        steps, rates = steps[few], rates[few]
+    return _Seen(steps, rates, last, warm_up, rising)
+
+
+def _with_warm_up(seen: _Seen, candidates: Sequence[_Sibling], end: int) -> _Seen:
+    """Return what was seen with the end of warm-up by the siblings, where it is ahead: at their step or their share."""
+    if not seen.rising:
+        return seen
+    known = np.array([(s.warm_up, s.warm_up / s.last_step) for s in candidates if np.isfinite(s.warm_up)])
+    if not len(known):
+        return seen
+    spread = known.std(axis=0) / known.mean(axis=0)
+    step, share = np.median(known, axis=0)
+    warm_up = float(step if spread[0] <= spread[1] else share * end)
+    if warm_up >= seen.steps[-1]:
+        return seen._replace(warm_up=warm_up)
+    if warm_up > seen.steps[-2]:  # the last row is the first after warm-up
+        return _Seen(seen.steps[-1:], seen.rates[-1:], seen.last_step, warm_up, rising=False)
+    return seen
+
+
+def _rise(seen: _Seen, steps: Vector) -> Vector:
+    """Return rates along the line of the warm-up that was logged."""
+    slope, height = np.polyfit(seen.steps, seen.rates, 1)
+    return np.asarray(np.maximum(height + slope * steps, 0))
+
+
+def _common_length(seen: _Seen, candidates: Sequence[_Sibling]) -> int | None:
+    """Return the number of steps of the siblings that agree, if they all have that number."""
+    longer = [s for s in candidates if s.last_step > seen.last_step]
+    lengths = [s.last_step for s in longer if _agreeing(_with_warm_up(seen, [s], s.last_step), [s], s.last_step, 0)]
+    if not lengths or max(lengths) > (1 + SAME_LENGTH) * min(lengths):
+        return None
+    return int(np.median(lengths))
+
+
+def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tail: int) -> list[_Match]:
+    """Return the siblings that agree with what was seen, the last `tail` steps counted from the end."""
+    matches = []
+    for sibling in candidates:
+        match = _matched(seen, sibling, end, tail)
+        if match is None:
+            continue
+        if seen.rising:
+            matches.append(match._replace(peak=float(_rise(seen, np.array([seen.warm_up]))[0])))
+            continue
+        if not len(seen.rates):
+            matches.append(match)
+            continue
+        theirs = match.rates(seen.steps)
+        size = float(theirs @ theirs)
+        peak = float(theirs @ seen.rates) / size if size > 0 else 0.0
+        misfit = float(np.sqrt(np.mean((seen.rates - peak * theirs) ** 2)))
+        largest = float(seen.rates.max())
+        if abs(peak - largest) <= SAME_PEAK * largest:
+            peak = largest
+        if misfit <= max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates)):
+            matches.append(match._replace(peak=peak))
+    return matches
+
+
+def _matched(seen: _Seen, sibling: _Sibling, end: int, tail: int) -> _Match | None:
+    """Return which steps of a sibling those of the run correspond to; None if they cannot."""
+    if seen.rising and not np.isfinite(seen.warm_up):
+        return None
+    warm_ups = [seen.warm_up, sibling.warm_up]
+    # where one warm-up was not logged, it is that of the other
+    known = next((warm_up for warm_up in warm_ups if np.isfinite(warm_up)), 0.0)
+    mine, theirs = (warm_up if np.isfinite(warm_up) else known for warm_up in warm_ups)
+    left = min(end - mine, sibling.last_step - theirs)
+    if left <= 0:
+        return None
+    if abs(sibling.last_step - end) <= SAME_LENGTH * end:
+        tail = 0
+    if tail > MAX_TAIL_SHARE * left:
+        return None
+    knots = [(0.0, 0.0)] if mine > 0 else []
+    knots += [(mine, theirs)]
+    knots += [(end - tail, sibling.last_step - tail)] if tail else []
+    steps, sibling_steps = np.array([*knots, (end, sibling.last_step)], dtype=np.float64).T
+    return _Match(sibling, steps, sibling_steps, 1.0)
+
+
+def _tail(seen: _Seen, candidates: Sequence[_Sibling], end: int, ahead: Vector) -> int:
+    """Return how many of the last steps are the same in siblings of all lengths; 0 if their cool-downs scale."""
+    lengths = np.array([s.last_step for s in candidates])
+    if np.ptp(lengths) <= SAME_LENGTH * lengths.max():
+        return 0
+    by_length = np.argsort(lengths, kind="stable")
+    chosen = np.unique(np.linspace(0, len(lengths) - 1, MAX_TAIL_SIBLINGS).round().astype(np.int64))
+    some = [candidates[i] for i in by_length[chosen]]
+    shortest = MAX_TAIL_SHARE * min(min(s.last_step - np.nan_to_num(s.warm_up) for s in some), end - seen.last_step)
+    shared = _shared_ends(some)
+    tails = [0, *np.unique(np.concatenate([shared, np.minimum(shared, shortest)]).astype(np.int64)).tolist()]
+    costs = [_tail_cost(_agreeing(seen, some, end, tail), len(some), ahead) for tail in tails]
+    best = int(np.argmin(costs))
+    return tails[best] if costs[best] < MAX_TAIL_COST * costs[0] - MAX_APART / N_STEPS_AHEAD else 0
+
+
+def _shared_ends(siblings: Sequence[_Sibling]) -> Vector:
+    """Return over how many steps siblings next to each other in length end alike, as a few numbers to try."""
+    shared = []
+    for one, other in pairwise(siblings):
+        if other.last_step - one.last_step <= SAME_LENGTH * other.last_step:
+            continue
+        back = np.unique(np.linspace(0, one.last_step, N_TAIL_STEPS).round().astype(np.int64))
+        apart = np.abs(one.rates[one.last_step - back] - other.rates[other.last_step - back])
+        for limit in TAIL_DIFFERENCES:
+            differs = apart > limit
+            # the corner lies between the last step that agrees and the next
+            place = int(np.argmax(differs)) if differs.any() else len(back)
+            shared.append(float(back[min(place, len(back) - 1)]))
+    return np.quantile(shared, TAIL_QUANTILES) if shared else np.empty(0)
+
+
+def _tail_cost(matches: Sequence[_Match], n: int, ahead: Vector) -> float:
+    """Return how far siblings differ from the most similar of other lengths; those that do not agree differ by 1."""
+    if len(matches) < 2:
+        return 1.0
+    lengths = np.array([match.sibling.last_step for match in matches], dtype=np.float64)
+    apart = _apart(np.array([match.rates(ahead) for match in matches]))
+    apart[np.abs(lengths[:, None] - lengths) <= SAME_LENGTH * lengths] = 1.0
+    quarter = np.sort(apart, axis=1)[:, len(matches) // 4]
+    return float((quarter.sum() + n - len(matches)) / n)
+
+
+def _apart(rates: Vector) -> Vector:
+    """Return by how much schedules differ from each other, shape (n, n)."""
+    differences = np.abs(rates[:, None, :] - rates[None, :, :])
+    return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -N_LAST_STEPS:].mean(axis=2)))
+
+
+def _distances(run: LoggedRun, log: Log, end: int) -> tuple[float, float, str]:
+    """Return how far a sibling is from the run: in length, in size, then by name."""
+    length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
+    size = abs(float(np.log(run.log.parameters / log.parameters)))
+    return length, size if np.isfinite(size) else np.inf, run.log.name

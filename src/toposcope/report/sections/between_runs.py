@@ -1,0 +1,185 @@
+"""Which features go with the final loss across runs at equal step; first on the page where that can be asked."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.analysis.between_runs import (
+    BEYOND,
+    CANNOT_BE_TOLD,
+    GIVEN,
+    NORM,
+    RATE,
+    RULE,
+    between_runs_step_table,
+    between_runs_table,
+)
+from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
+from toposcope.analysis.verdict import LEVEL
+from toposcope.analysis.wording import counted, joined
+from toposcope.probes.feature import TOPOLOGY
+from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.figures.between_runs import between_runs_chart
+from toposcope.report.headline import named
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import (
+    Spec,
+    feature_of,
+    headline_rows,
+    number_of,
+    p_value,
+    signed,
+    table,
+    text_of,
+    whole,
+)
+
+MAX_EXAMPLES = 3
+"""How many features or runs a sentence names before it says how many more there are."""
+_HEADINGS = dict(zip(GIVEN, ("alone", "given the loss", "given loss and controls"), strict=True))
+SPECS: tuple[Spec, ...] = (
+    feature_of(),
+    text_of("verdict", "verdict"),
+    number_of("runs", "n_runs", whole),
+    *(
+        spec
+        for given, heading in _HEADINGS.items()
+        for spec in (
+            number_of("steps", f"n_steps{given}", whole, group=heading),
+            number_of("mean rho", f"rho{given}", group=heading),
+            number_of("p", f"p{given}", p_value, group=heading),
+            number_of("p, adjusted", f"p_adjusted{given}", p_value, group=heading),
+        )
+    ),
+    text_of("why it cannot be told", "reason", prose=True),
+)
+
+
+def _population(material: Material) -> RunPopulation:
+    return run_population(material.trajectories, material.log, material.runs)
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = material.tables["between_runs"]
+    if not len(frame):
+        return ()
+    population = _population(material)
+    full = table("between-runs-all", "Every feature of the network, across runs at equal step", SPECS, frame.to_dicts())
+    return (
+        *pictures,
+        say(
+            f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
+            "common. No clock can explain a correlation across runs at equal step. The test given the loss and the "
+            f"controls at the same step ({joined(_controls(population))}) decides; p is by permuting the runs. "
+            f"{_power(frame)}",
+        ),
+        say(f"Left out: {_left_out(population)}.", note=True) if population.left_out else None,
+        table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
+        folded(full, "Every feature of the network", max_rows=0),
+        say("All: ", csv("between_runs"), "; step by step: ", csv("between_runs_by_step"), "."),
+    )
+
+
+def _methods(material: Material) -> Iterable[Block | None]:
+    if len(material.tables["between_runs"]):
+        return (say(RULE),)
+    return (say(f"Between runs at equal step: not tested; {_population(material).shortfall}."),)
+
+
+def _summary(material: Material) -> list[str]:
+    """Say what goes with the final loss across runs, and how strong a correlation these runs would have detected."""
+    frame = material.tables["between_runs"]
+    topology = frame.filter(kind=TOPOLOGY) if len(frame) else frame
+    if not len(topology):
+        return []
+    population = _population(material)
+    runs, final = _compared(population, frame), FINAL_LOSSES[population.loss]
+    known = joined([f"the {name}" for name in _controls(population)])
+    tested = topology.filter(pl.col("verdict") != CANNOT_BE_TOLD)
+    if not len(tested):
+        reasons = topology.get_column("reason").unique(maintain_order=True).to_list()
+        return [
+            f"{runs} at equal step: it cannot be told whether topology carries information about the final {final} "
+            f"beyond {known} at the same step ({'; '.join(reasons[:MAX_EXAMPLES])})."
+        ]
+    beyond = [named(f) for f in tested.filter(verdict=BEYOND).get_column("feature")]
+    alone = len(tested.filter(pl.col("p_adjusted") < LEVEL))
+    total = counted(len(tested), "topological feature")
+    if beyond:
+        first = (
+            f"{runs} at equal step: topology carries information about the final {final} beyond {known} at the same "
+            f"step: {len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({_examples(beyond)})."
+        )
+    else:
+        first = (
+            f"{runs} at equal step: topology adds no detectable information about the final {final} once {known} at "
+            f"the same step are known. Of {total}, {alone} {'goes' if alone == 1 else 'go'} with it before."
+        )
+    unknown = len(topology) - len(tested)
+    untested = f" Of {counted(unknown, 'further one')} it cannot be told." if unknown else ""
+    controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != CANNOT_BE_TOLD)
+    informative = len(controls.filter(verdict=BEYOND))
+    plain_ones = (
+        f" Of {counted(len(controls), 'plain quantity', 'plain quantities')} (norms, spectra), "
+        f"{informative or 'none'} {'do' if informative > 1 else 'does'} so given the same."
+        if len(controls)
+        else ""
+    )
+    return [f"{first}{untested} {_power(frame)}{plain_ones}"]
+
+
+def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
+    """Say which runs are compared."""
+    n_sizes, n_runs = len(population.sizes), int(frame.get_column("n_runs").to_numpy().max())
+    if n_sizes <= 1:
+        return f"Between {n_runs} runs of one size"
+    how = "given the size" if len(population.covariates) else "each among those of its size"
+    return f"Between {n_runs} runs of {n_sizes} sizes, {how},"
+
+
+def _controls(population: RunPopulation) -> list[str]:
+    """Name what is known at the same step."""
+    clocks = {RATE: "learning rate", NORM: "weight norm"}
+    known = [name for clock, name in clocks.items() if all(clock in t.clocks for t in population.runs)]
+    return ["loss", *known]
+
+
+def _power(frame: pl.DataFrame) -> str:
+    """State the smallest correlation that would have been detected 4 times in 5."""
+    given = frame.get_column("detectable_given_all").drop_nulls().drop_nans()
+    if not len(given):
+        return (
+            f"So few runs could have detected no correlation, however strong, 4 times in 5 over {len(frame)} features; "
+            "more runs could."
+        )
+    return (
+        f"{int(frame.get_column('n_runs').to_numpy().max())} runs would have detected a rank correlation of "
+        f"{signed(given.item(0), 2).lstrip('+')} given these, the same at every step, 4 times in 5."
+    )
+
+
+def _left_out(population: RunPopulation) -> str:
+    return _examples([f"{run} ({why})" for run, why in population.left_out.items()])
+
+
+def _examples(names: Sequence[str]) -> str:
+    if len(names) <= MAX_EXAMPLES:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_EXAMPLES])} and {len(names) - MAX_EXAMPLES} more"
+
+
+SECTION = ReportSection(
+    anchor="between-runs",
+    title="Between runs at equal step",
+    position=5,
+    tables={
+        "between_runs": lambda m: between_runs_table(m.trajectories, m.log, m.runs, m.adjust),
+        "between_runs_by_step": lambda m: between_runs_step_table(m.trajectories, m.log, m.runs),
+    },
+    charts=(between_runs_chart,),
+    blocks=_blocks,
+    summary=_summary,
+    summary_position=5,
+    methods=_methods,
+)

@@ -1,0 +1,65 @@
+"""Commands that read weights do so without torch, whose import costs more than most of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_studies import SHAPES
+
+import toposcope as ts
+
+STEPS = (0, 10)
+
+
+def weights(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+
+
+def write(folder: Path, ending: str, dtype: torch.dtype) -> Path:
+    folder.mkdir()
+    for step in STEPS:
+        tensors, path = weights(step, dtype), folder / f"step_{step}{ending}"
+        if ending == ".safetensors":
+            save_file(tensors, path)
+        else:
+            name = next(iter(tensors))
+            torch.save({"model": tensors | {"tied.weight": tensors[name], "turned.weight": tensors[name].T}}, path)
+    return folder
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where torch cannot be imported, in no process."""
+    forbidden = tmp_path / "forbidden"
+    forbidden.mkdir(exist_ok=True)
+    (forbidden / "torch.py").write_text("raise ImportError('torch is imported')\n")
+    path = os.pathsep.join([str(forbidden), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    command = [sys.executable, "-c", "from toposcope.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ending", [".safetensors", ".pt"])
+def test_measure_needs_no_torch_and_gives_the_same(ending: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    folder, out = write(tmp_path / "run", ending, dtype), tmp_path / "features.parquet"
+    done = run(tmp_path, "measure", str(folder), "--out", str(out), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert pl.read_parquet(out).equals(ts.measure(folder))
+
+
+@pytest.mark.parametrize("command", ["layers", "doctor"])
+def test_looking_needs_no_torch(command: str, tmp_path: Path) -> None:
+    for ending in (".safetensors", ".pt"):
+        done = run(tmp_path, command, str(write(tmp_path / ending.strip("."), ending, torch.bfloat16)))
+        assert done.returncode == 0, done.stderr
+
+
+def test_worker_processes_need_no_torch(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", ".safetensors", torch.float32)
+    done = run(tmp_path, "measure", str(folder), "--workers", "2", "--json")
+    assert done.returncode == 0, done.stderr
