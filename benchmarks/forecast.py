@@ -24,6 +24,7 @@ from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.window import LATE_SHARE
 from toposcope.forecasting.intervals import (
+    LANGUAGE,
     SLOPE,
     TABLE,
     ErrorTable,
@@ -127,7 +128,7 @@ def main(curves: Path, workers: int, out: Path, small: Path | None, every: int, 
     if ship:
         if found_alone is None:
             raise click.UsageError("--ship needs --small: the table is also of runs that are no language models")
-        write_table(quantiles(found_alone))
+        write_table(calibrated(found_alone))
         return
     facts: dict[str, object] = {
         "runs": len(runs.runs),
@@ -253,13 +254,12 @@ def alone(runs: Sequence[LoggedRun], workers: int) -> pl.DataFrame:
 def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
     """Return the median errors of each family, and how often its intervals hold, made from the other families."""
     judged = found.filter(pl.col("fraction").is_in(DEFAULT_FRACTIONS), pl.col("forecaster").is_in(("default", *NAIVE)))
+    judged = judged.join(judged.filter(forecaster="power_law"), on=["family", "run", "fraction"], how="semi")
     relative = (pl.col("predicted") / pl.col("final") - 1).abs() * 100
     for (family, fraction), part in sorted(judged.group_by("family", "fraction")):
         rows = part.filter(forecaster="default")
-        table = quantiles(found.filter(pl.col("family") != family))
-        width = np.array([
-            row["unit"] * width_of(table, row["row"], row["part"], row["share"]) for row in rows.iter_rows(named=True)
-        ])  # fmt: skip
+        table = calibrated(found.filter(pl.col("family") != family))
+        width = np.array([half_width(table, row) for row in rows.iter_rows(named=True)])
         off = rows.select((pl.col("predicted") / pl.col("final")).log().abs()).to_series().to_numpy()
         median = {
             str(name): float(each.select(relative.median()).item()) for (name,), each in part.group_by("forecaster")
@@ -273,19 +273,53 @@ def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def quantiles(found: pl.DataFrame) -> ErrorTable:
-    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up.
+def half_width(table: ErrorTable, row: Row) -> float:
+    """Return the half width of an interval as `toposcope.forecasting.intervals.shipped_width` does."""
+    key = str(row["row"]), str(row["part"])
+    width = float(row["unit"]) * width_of(table, *key, float(row["share"]))  # type: ignore[arg-type]
+    return width if key[1].startswith(LANGUAGE) else min(width, width_of(table, *key, 0.0))
 
-    Errors of language models are of published runs alone: early, small networks may fall like one.
+
+def calibrated(found: pl.DataFrame) -> ErrorTable:
+    """Return `quantiles`, each part and forecaster widened by what a family errs beyond the quantiles of the others.
+
+    The factor is the 90% quantile, each family counting the same, of the errors over the width that the other families
+    give: families differ by more than runs of one family do.
     """
-    published, language = ~pl.col("family").is_in([*TRAINED, *POWER_LAWS]), pl.col("part").str.starts_with(LANGUAGE)
-    known = found.filter(
-        published | ~language, ~pl.col("family").is_in(list(POWER_LAWS)), pl.col("forecaster") != "default"
-    )
+    known = calibrating(found)
+    table = quantiles(known)
+    ratios = []
+    for (family,), rows in sorted(known.filter(pl.col("share") > 0).group_by("family")):
+        others = quantiles(known.filter(pl.col("family") != family))
+        width = pl.Series([
+            width_of(others, *key) if (key[1], key[0]) in others else np.nan
+            for key in rows.select("forecaster", "part", "share").iter_rows()
+        ])  # fmt: skip
+        ratios.append(rows.with_columns(error=pl.col("error") / width).filter(pl.col("error").is_not_nan()))
+    for key, rows in pl.concat(ratios).group_by("part", "forecaster"):
+        factor = quantile_of(rows)
+        cells = table[str(key[0]), str(key[1])]
+        cells.update({share: width * factor for share, width in cells.items() if share > 0})
+    return table
+
+
+def calibrating(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the forecasts whose errors make the table.
+
+    Errors of runs that fall as language models do are of the published ones, all others of the small networks; early,
+    either may fall like the other. Made-up runs follow the laws, and teach nothing.
+    """
+    small, language = pl.col("family").is_in(list(TRAINED)), pl.col("part").str.starts_with(LANGUAGE)
+    made_up = pl.col("family").is_in(list(POWER_LAWS))
+    return found.filter(small != language, ~made_up, pl.col("forecaster") != "default")
+
+
+def quantiles(known: pl.DataFrame) -> ErrorTable:
+    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up."""
     within = {name: errors for (name,), errors in known.filter(share=0).group_by("forecaster")}
     table: ErrorTable = {}
     for (part, forecaster), errors in sorted(known.group_by("part", "forecaster")):
-        cells = table.setdefault((str(part), str(forecaster)), {})
+        cells: dict[float, float] = {}
         widest = 0.0
         for share in reversed(SHIPPED_SHARES):
             there = errors.filter(pl.col("share").is_between(share / NEAR, share * NEAR))
@@ -296,6 +330,8 @@ def quantiles(found: pl.DataFrame) -> ErrorTable:
                 cells[share] = widest
         there = errors.filter(share=0)
         cells[0.0] = quantile_of(there if len(there) >= MIN_ROWS else within[forecaster])
+        if len(cells) > 1:
+            table[str(part), str(forecaster)] = cells
     return table
 
 

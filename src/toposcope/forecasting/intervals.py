@@ -109,11 +109,15 @@ def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
 
     It is the 90% quantile of the errors of the same forecaster on published and trained runs, by the share of the run
     that was seen past its warm-up. For runs that fall as language models do these are errors of language models; for
-    others they are errors over `error_unit`, and the width is their quantile times this run's unit.
+    others they are errors over `error_unit`, and the width is their quantile times this run's unit; at most as wide as
+    within the warm-up.
     """
     part, share = error_part(log, schedule), share_past_warm_up(log, schedule)
-    unit = error_unit(log, schedule) / forecast.loss if part.startswith(SLOPE) and share > 0 else 1.0
-    return unit * width_of(_shipped(), forecast.forecaster, part, share)
+    width = width_of(_shipped(), forecast.forecaster, part, share)
+    if part.startswith(LANGUAGE) or share <= 0:
+        return width
+    widest = width_of(_shipped(), forecast.forecaster, part, 0.0)
+    return min(width * error_unit(log, schedule) / forecast.loss, widest)
 
 
 def error_part(log: Log, schedule: Schedule) -> str:
