@@ -65,12 +65,12 @@ def test_correlations_are_those_of_other_implementations(seed: int, n: int, k: i
 
 def test_few_runs_have_the_exact_p() -> None:
     rng = np.random.default_rng(3)
-    final = rng.standard_normal(7)
-    features = np.stack([np.tile(final, (2, 1)), np.tile(final[[1, 0, 2, 3, 4, 5, 6]], (2, 1))])
-    result = correlate_across_runs(features, final, np.empty((0, 2, 7)), np.zeros(7, dtype=np.int64))
-    everyone = np.array([abs(spearmanr(features[1, 0], final[list(o)]).statistic) for o in permutations(range(7))])
-    assert result.p[0] == pytest.approx(2 / 5040)
-    assert result.p[1] == pytest.approx((everyone >= everyone[0] - 1e-9).mean(), abs=0.04)  # by 2,000 draws
+    final = rng.standard_normal(6)
+    features = np.stack([np.tile(final, (2, 1)), np.tile(final[[1, 0, 2, 3, 4, 5]], (2, 1))])
+    result = correlate_across_runs(features, final, np.empty((0, 2, 6)), np.zeros(6, dtype=np.int64))
+    everyone = np.array([abs(spearmanr(features[1, 0], final[list(o)]).statistic) for o in permutations(range(6))])
+    assert result.p[0] == pytest.approx(2 / 720)
+    assert result.p[1] == pytest.approx((everyone >= everyone[0] - 1e-9).mean(), abs=0.06)  # by 1,000 draws
 
 
 @settings(max_examples=50, deadline=None)
@@ -82,12 +82,12 @@ def test_two_statistics_are_combined_by_the_smaller_p(pairs: list[tuple[int, int
 
 
 def test_drawn_permutations_are_as_good_as_all() -> None:
-    """Twelve runs, p by 20,000 draws against Student's for a feature that is the same at all steps."""
+    """Twelve runs, p by at least 1,000 draws against Student's for a feature that is the same at all steps."""
     rng = np.random.default_rng(5)
     final = rng.standard_normal(12)
     features = np.repeat(final + rng.standard_normal((20, 1, 12)), 3, axis=1)
     found = correlate_across_runs(features, final, NO_CONTROLS, ONE_SIZE)
-    np.testing.assert_allclose(found.p, [spearmanr(x[0], final).pvalue for x in features], atol=0.02)
+    np.testing.assert_allclose(found.p, [spearmanr(x[0], final).pvalue for x in features], atol=0.04)
 
 
 def test_permutations_stay_within_strata() -> None:
@@ -158,7 +158,7 @@ def test_the_stated_correlation_is_detected_four_times_in_five(n_controls: int) 
     r = 2 * np.sin(np.pi / 6 * stated)
     rng = np.random.default_rng(8)
     detected = []
-    for _ in range(120):
+    for _ in range(80):
         x = rng.standard_normal(n)
         final = r * x + np.sqrt(1 - r * r) * rng.standard_normal(n)
         features, controls = np.tile(x, (1, 2, 1)), np.tile(rng.standard_normal((n_controls, 1, n)), (1, 2, 1))
@@ -166,7 +166,7 @@ def test_the_stated_correlation_is_detected_four_times_in_five(n_controls: int) 
         if n_controls:
             p = np.maximum(p, correlate_across_runs(features, final, controls, strata, "values").p)
         detected.append(p[0] <= 0.05 / n_tests)
-    assert 0.68 <= np.mean(detected) <= 0.92
+    assert 0.66 <= np.mean(detected) <= 0.93
 
 
 def test_too_few_runs_for_a_low_p_detect_nothing() -> None:

@@ -9,11 +9,13 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, decide, run_of_log
 from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
 from toposcope.forecasting.scaling.inference import best_for_budget
-from toposcope.forecasting.scaling.planner import over_training, plan
+from toposcope.forecasting.scaling.planner import optimal_split, over_training, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.repeated_data import plan_repeated
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.wording import short
 from toposcope.logs import Log
+from toposcope.report.decision import lead
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
@@ -97,3 +99,39 @@ def test_every_part_is_of_the_fitted_law() -> None:
     assert found.checked is not None
     assert found.checked.remark in found.notes
     assert found.decision.scaled.loss == pytest.approx(found.repeated.loss)
+
+
+def isoflop_points(a: float) -> Points:
+    """Runs at five budgets whose best size grows as C^a: parabolas in ln N, which is not the form of the law."""
+    budgets, steps = np.geomspace(1e18, 1e21, 5), np.linspace(-1.2, 1.2, 7)
+    C, off = (axis.ravel() for axis in np.meshgrid(budgets, steps))
+    N = 0.1 * C**a / 1e18 ** (a - 0.5) * np.exp(off)
+    loss = 1.7 + 2.5 * (C / 1e18) ** -0.15 + 0.12 * off**2 + 0.05 * off**3
+    return Points(N, C / (6 * N), loss)
+
+
+def test_an_answer_warns_where_law_and_parabolas_part() -> None:
+    found = decide(isoflop_points(0.35), budget=1e27, resamples=20)
+    law, *others = found.frontiers
+    sizes = {each.approach: each.optimal_parameters(1e27) for each in others}
+    assert abs(np.log(sizes["parabolas"] / found.plan.N.value)) > np.log(1.5)
+    (warning,) = found.warnings
+    assert warning.startswith("Law and parabolas part: ")
+    assert "\n" not in warning
+    assert warning in lead(found)
+    assert f"N* ~ C^{law.a.value:.2f}" in warning
+
+
+def test_there_is_no_warning_where_they_agree() -> None:
+    N, C = (axis.ravel() for axis in np.meshgrid(np.geomspace(0.2, 5, 7), np.geomspace(1e19, 1e22, 5)))
+    N = N * np.array([optimal_split(LAW, float(c))[0] for c in C])
+    D = C / (6 * N)
+    found = decide(Points(N, D, LAW.loss(N, D)), budget=1e22, resamples=20)
+    assert [each.approach for each in found.frontiers] == ["law", "parabolas"]
+    assert found.warnings == ()
+
+
+def test_the_best_size_is_printed_with_its_interval() -> None:
+    found = decide(points(), budget=1e21, resamples=30)
+    N = found.plan.N
+    assert f"train {short(N.value)} (95%: {short(N.low)} to {short(N.high)}) parameters on " in lead(found)[0]

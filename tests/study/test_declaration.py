@@ -418,3 +418,37 @@ def test_the_protocol_chooses_the_probes_in_python_too() -> None:
     assert Declaration(name="a").probes == DEFAULT_PROBES
     assert Declaration(name="a", probes=[]).resolved_probes() == []
     assert Declaration(name="a", protocol="published", probes=[{"name": "rips"}]).probes == [{"name": "rips"}]
+
+
+TRAINED = 'name = "s"\n[[runs]]\nsize = "tiny-3k"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("x = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("x = " + "{a = " * 60 + "1" + "}" * 60, "more than 20 deep"),
+        (".".join(["a"] * 5000) + " = 1", "deep"),
+        ("x = " + "9" * 5000, "not valid TOML"),
+        (TRAINED + "[training]\nlearning_rate = inf", "training.learning_rate is inf"),
+        (TRAINED + "[training]\nlearning_rate = nan", "training.learning_rate is nan"),
+        (TRAINED + "[training]\nlearning_rate = 1e999", "training.learning_rate is inf"),
+        (TRAINED + "[training]\nlearning_rate = -1", "learning_rate is -1"),
+        (TRAINED + "[training]\nsteps = 99999999999999999999999", "training.steps is too large"),
+        (TRAINED + "[runs.training]\nlearning_rate = inf", "runs.training.learning_rate is inf"),
+        (TRAINED + f'name = "{"n" * 300}"', "has 300 characters"),
+        (f'name = "{"n" * 300}"\n[[runs]]\nsize = "tiny-3k"', "has 300 characters"),
+        (f'name = "s"\n[[series]]\nname = "{"é" * 150}"\npath = "p"', "has 150 characters"),
+        (f'name = "s"\n[[series]]\npath = "{"p/" * 3000}"', "cannot be accessed"),
+        ('name = "s"\n[[series]]\npath = "p\\u0000q"', "cannot"),
+    ],
+)
+def test_what_no_study_holds_is_refused_in_one_line(content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(content)
+    with pytest.raises(ToposcopeError) as caught:
+        load_declaration(path)
+    message = str(caught.value)
+    assert words in message
+    assert message.splitlines() == [message]
+    assert len(message) - len(str(path)) < 400

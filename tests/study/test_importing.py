@@ -446,6 +446,15 @@ def test_a_model_that_one_of_the_files_lacks_comes_from_the_other(tmp_path: Path
     assert "results of pythia-160m: nothing else of these runs is here" in cut.notes
 
 
+def test_a_model_without_rows_is_named(tmp_path: Path) -> None:
+    folder = hidden_states(tmp_path / "states")
+    content = json.loads((folder / "all_results.json").read_text())
+    write(folder / "all_results.json", content | {"pythia-410m": []})
+    found = import_study(folder)
+    assert f"left out: {folder / 'all_results.json'}: pythia-410m: no rows" in found.notes
+    assert len(found.declaration.named_series()) == 3
+
+
 def test_files_that_disagree_on_a_run_are_refused_with_the_place(tmp_path: Path) -> None:
     folder = hidden_states(tmp_path / "states")
     content = json.loads((folder / "all_results.json").read_text())

@@ -94,9 +94,8 @@ def _critical_value(strata: Indices, n_terms: int, level: float, scale: Scale) -
     for _ in range(samples):
         x, y = rng.standard_normal((2, 1, n))
         bases = _bases(rng.standard_normal((1, n_terms, n)), strata, scale)
-        left, target = (_residuals(v, bases, strata, scale)[0] for v in (x, y))
-        moved = target[permutations]
-        squares = 1 - ((moved @ bases[0]) ** 2).sum(axis=1)
+        left, moved = _residuals(x, bases, strata, scale)[0], scores(y[0], strata, scale)[permutations]
+        squares = (moved**2).sum(axis=1) - ((moved @ bases[0]) ** 2).sum(axis=1)
         values.append(np.abs(moved @ left) / np.sqrt(np.maximum(squares, 1e-12)))
     pooled = np.sort(np.concatenate(values))[::-1]
     reached = int(level * len(pooled))

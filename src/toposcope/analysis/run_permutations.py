@@ -23,9 +23,9 @@ RUNS_PER_TERM = 3
 """Powers of the controls are taken out as far as there are this many runs for each term."""
 MIN_FREEDOM = 2
 """Residual degrees of freedom (runs - strata - controls - 1) below which a correlation is not defined."""
-N_FIRST = 2000
+N_FIRST = 1000
 """Permutations drawn for every feature; more are drawn for those with few exceedances."""
-MIN_LAST, PER_FEATURE, MAX_LAST = 20_000, 100, 400_000
+MIN_LAST, PER_FEATURE, MAX_LAST = 20_000, 50, 400_000
 """Permutations of the last stage: so many for each feature tested, within these bounds."""
 MIN_EXCEEDANCES = 25
 """A feature with this many permutations as extreme as itself is settled."""
@@ -36,7 +36,8 @@ TOLERANCE = 1e-9
 """Correlations that differ by less are equal."""
 MAX_STATISTICS = 1 << 24
 """Statistics held in memory at once: features times permutations."""
-BLOCK_FEATURES, BLOCK_PERMUTATIONS = 128, 256
+BLOCK_FEATURES, MIN_BLOCK, MAX_BLOCK = 128, 256, 8192
+"""Features, and permutations, that are multiplied at once: more permutations where features are few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +113,9 @@ def correlate_across_runs(
 ) -> StepCorrelations:
     """Correlate features with the final loss across runs at each step, given controls, and permute the runs.
 
-    Powers of the controls (`control_basis`) are regressed out of both. The residuals of the final loss are permuted
-    within strata, by the same permutation at all steps, and what the controls explain of them is taken out again
-    (Freedman and Lane 1983). Without controls the test is exact.
+    Powers of the controls (`control_basis`) are regressed out of both. The final losses are permuted within strata, by
+    the same permutation at all steps, and regressed on the controls anew (Manly 1986; Winkler et al. 2014). The test is
+    exact if the final loss depends on neither feature nor controls, and without controls.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def correlate_across_runs(
     -----
     Permutations are drawn in stages. A feature is settled at the first stage with 25 permutations as extreme as itself;
     stopping so keeps p valid, since what goes on has a p below that of any feature settled before (Besag and Clifford
-    1991). The last stage has 100 permutations for each feature, or all 40,320 orders of 8 runs.
+    1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
     test = _Test.of(features, final, controls, strata, scale, seed)
     n_features = len(features)
@@ -197,15 +198,15 @@ class _Test:
     ----------
     left : ndarray, shape (t, f, n)
         Residual ranks of the features, each of length 1; zeros where not defined.
-    target : ndarray, shape (t, n)
-        Residual ranks of the final loss.
+    target : ndarray, shape (n,)
+        Scores of the final loss.
     bases : list of ndarray, shape (n, k)
         Orthonormal bases of the ranks of the controls.
     rho : ndarray, shape (f, t)
     """
 
     left: NDArray[np.float64]
-    target: Matrix
+    target: Vector
     bases: list[Matrix]
     rho: Matrix
     strata: Indices
@@ -222,7 +223,7 @@ class _Test:
         seed: int,
     ) -> "_Test":
         n_features, n_steps, n = features.shape
-        left, target = np.zeros((n_steps, n_features, n)), np.zeros((n_steps, n))
+        left = np.zeros((n_steps, n_features, n))
         rho, bases = np.full((n_features, n_steps), np.nan), []
         y = scores(final, strata, scale)
         for t in range(n_steps):
@@ -231,16 +232,16 @@ class _Test:
                 basis = control_basis(controls[:, t], strata, scale)
                 known = np.isfinite(features[:, t]).all(axis=1)
                 x = scores(features[known, t], strata, scale)
-                residual, target[t] = x - (x @ basis) @ basis.T, y - basis @ (basis.T @ y)
-                sizes, size = np.linalg.norm(residual, axis=1), np.linalg.norm(target[t])
+                residual, target = x - (x @ basis) @ basis.T, y - basis @ (basis.T @ y)
+                sizes, size = np.linalg.norm(residual, axis=1), np.linalg.norm(target)
                 free = sizes > _rounding(features[known, t], scale)
                 enough = n - len(np.unique(strata)) - basis.shape[1] - 1 >= MIN_FREEDOM
                 if enough and size > _rounding(final, scale):
                     rows = np.flatnonzero(known)[free]
                     left[t, rows] = residual[free] / sizes[free, None]
-                    rho[rows, t] = np.clip(left[t, rows] @ target[t] / size, -1, 1)
+                    rho[rows, t] = np.clip(left[t, rows] @ target / size, -1, 1)
             bases.append(basis)
-        return cls(left, target, bases, rho, strata, seed)
+        return cls(left, y, bases, rho, strata, seed)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -273,14 +274,17 @@ class _Test:
         steps = np.flatnonzero(np.isfinite(self.rho[rows]).any(axis=0))
         left = self.left[np.ix_(steps, rows)]
         means, maxima = np.empty((2, len(rows), len(permutations)))
-        for begin in range(0, len(permutations), BLOCK_PERMUTATIONS):
-            block = slice(begin, begin + BLOCK_PERMUTATIONS)
-            permuted = [_permuted(self.target[t], self.bases[t], permutations[block]) for t in steps]
+        size = max(MIN_BLOCK, MAX_BLOCK // max(len(rows), 1))
+        for begin in range(0, len(permutations), size):
+            block = slice(begin, begin + size)
+            moved = self.target[permutations[block].T]
+            inverse_sizes = [_inverse_sizes(moved, self.bases[t]) for t in steps]
             for first in range(0, len(rows), BLOCK_FEATURES):  # small enough for sums and maxima to stay in the cache
                 part = slice(first, first + BLOCK_FEATURES)
                 total, largest = np.zeros((2, *means[part, block].shape))
-                for of_step, moved in zip(left, permuted, strict=True):
+                for of_step, inverse_size in zip(left, inverse_sizes, strict=True):
                     rho = of_step[part] @ moved
+                    rho *= inverse_size
                     total += rho
                     np.maximum(largest, np.abs(rho, out=rho), out=largest)
                 means[part, block], maxima[part, block] = np.abs(total), largest
@@ -288,17 +292,15 @@ class _Test:
         return means, maxima
 
 
-def _permuted(target: Vector, basis: Matrix, permutations: Indices) -> Matrix:
-    """Permute residuals, shape (n, permutations), divided by their length less what the controls explain of them.
+def _inverse_sizes(moved: Matrix, basis: Matrix) -> Vector:
+    """Return the inverse length of the residuals of permuted losses, shape (n, permutations); 0 where nothing is left.
 
-    What the controls explain stays in: they are multiplied with what is free of the controls.
+    The residuals themselves need not be computed: what they are multiplied with is free of the controls.
     """
-    moved = target[permutations]
-    squares = target @ target - ((moved @ basis) ** 2).sum(axis=1)
-    size = np.sqrt(np.maximum(squares, 0))
-    small = size <= MIN_RESIDUAL_SHARE * np.linalg.norm(target)
-    moved /= np.where(small, np.inf, size)[:, None]
-    return np.ascontiguousarray(moved.T)
+    total = (moved**2).sum(axis=0)
+    squares = total - ((basis.T @ moved) ** 2).sum(axis=0)
+    squares[squares <= MIN_RESIDUAL_SHARE * total] = np.inf
+    return np.asarray(1 / np.sqrt(squares))
 
 
 def draw_permutations(strata: Indices, count: int, seed: int) -> Indices:

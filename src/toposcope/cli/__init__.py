@@ -12,7 +12,22 @@ from toposcope.version import __version__
 EPILOG = "Start with: toposcope demo. The --help of each command has an example."
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands; credentials in an argument are refused before any message can show or store them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(":" in argument for argument in args):
+            from toposcope.checkpoints.sources import refuse_credentials
+
+            try:
+                for argument in args:
+                    refuse_credentials(argument)
+            except ToposcopeError as error:
+                raise click.UsageError(str(error)) from error
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toposcope")
 def toposcope() -> None:
     """Measure the topology of language models as they train, and forecast their loss."""

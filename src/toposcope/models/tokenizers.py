@@ -1,5 +1,6 @@
 """Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from toposcope.family.corpus import CHARACTERS
 
 BY_CHARACTERS = "characters"
 """Names the tokenizer by characters, in place of a file."""
+STANDARD_ERROR = 2
+"""Its file descriptor."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -124,12 +127,32 @@ class FastTokenizer:
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
-        """Turn an error of the library into one that names the file."""
+        """Turn an error of the library into one that names the file.
+
+        The library also panics, for example on a regular expression that takes too long: then it raises something that
+        is no Exception, after its compiled code has written its stack to the standard error.
+        """
         try:
-            yield
-        except Exception as error:  # the library raises plain ones
+            with _standard_error_closed():
+                yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             reason = " ".join(str(error).split())[:100]
             raise ToposcopeError(f"{self.location}: not a tokenizer ({reason}); save or fetch it again") from error
+
+
+@contextmanager
+def _standard_error_closed() -> Iterator[None]:
+    """Discard what compiled code writes to the standard error of this process."""
+    saved = os.dup(STANDARD_ERROR)
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+        yield
+    finally:
+        os.dup2(saved, STANDARD_ERROR)
+        os.close(saved)
 
 
 def _prefix(tokenizer: Any) -> tuple[int, ...]:

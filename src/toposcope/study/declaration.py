@@ -1,5 +1,6 @@
 """The declaration of a study: one TOML file, every field checked, unknown fields refused."""
 
+import math
 import re
 import tomllib
 from collections import Counter
@@ -11,7 +12,7 @@ import tomli_w
 
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
-from toposcope.checkpoints.sources import is_remote, local_path
+from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
 from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
@@ -25,6 +26,13 @@ from toposcope.study.published import Law, Published, Trace
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_FILE_BYTES = 20_000_000
+"""Of a declaration; with published numbers of many runs it has less."""
+MAX_DEPTH = 20
+"""Tables and lists within each other."""
+MAX_NAME_BYTES = 200
+"""Of a run, a series or a study; most file systems allow 255."""
+MAX_WHOLE_NUMBER = (1 << 63) - 1
 
 DEFAULT_PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
@@ -220,16 +228,23 @@ def load_declaration(path: str | Path) -> Declaration:
     """
     path = Path(path)
     try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ToposcopeError(f"{path}: more than {MAX_FILE_BYTES // 10**6} MB; not the declaration of a study")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ToposcopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ToposcopeError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ToposcopeError(f"{path}: not valid TOML: nested too deeply") from error
+    except ValueError as error:  # also an integer of more digits than Python reads
+        raise ToposcopeError(f"{path}: not valid TOML: {' '.join(str(error).split())[:200]}") from error
     try:
+        _check_depth(content)
+        _check_numbers({name: value for name, value in content.items() if name not in ("probes", "published")})
+        _refuse_credentials(content)
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
         check(declaration)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise ToposcopeError(f"{path}: {_with_choices(str(error), content)}") from error
     except ToposcopeError as error:
         raise ToposcopeError(f"{path}: {error}") from error
@@ -237,7 +252,10 @@ def load_declaration(path: str | Path) -> Declaration:
 
 
 def check(declaration: Declaration) -> None:
-    """Refuse a declaration that cannot be run: wrong options, equal or unsafe names, nothing to do."""
+    """Refuse a declaration that cannot be run: credentials, wrong options, equal or unsafe names, nothing to do."""
+    content = msgspec.to_builtins(declaration)
+    _refuse_credentials(content)
+    _check_numbers({name: value for name, value in content.items() if name not in ("probes", "published")})
     declaration.resolved_probes()
     names = [run.name for run in declaration.resolved_runs()] + [s.resolved_name() for s in declaration.series]
     if not names:
@@ -246,6 +264,7 @@ def check(declaration: Declaration) -> None:
         if count > 1:
             raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
     for name in [declaration.name, *(run.name for run in declaration.resolved_runs())]:
+        _check_length(name)
         if not _SAFE_NAME.fullmatch(name):
             raise ToposcopeError(
                 f"the name {name!r} cannot name a folder; use letters, digits, dots, dashes, underscores"
@@ -262,8 +281,44 @@ def check(declaration: Declaration) -> None:
         if declared.step_pattern:
             step_pattern(declared.step_pattern)
     for name in declaration.named_series():  # taken from folders that exist
+        _check_length(name)
         if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
             raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
+
+
+def _check_length(name: str) -> None:
+    if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        raise ToposcopeError(
+            f"the name {name[:40]!r}... has {len(name)} characters and cannot name a folder; give a shorter one"
+        )
+
+
+def _check_depth(content: Any, depth: int = MAX_DEPTH) -> None:
+    """Refuse content nested more deeply than any declaration is."""
+    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    if inner and not depth:
+        raise ToposcopeError(f"tables or lists more than {MAX_DEPTH} deep; no field of a study is")
+    for value in inner:
+        _check_depth(value, depth - 1)
+
+
+def _check_numbers(content: Any, place: str = "") -> None:
+    """Refuse numbers that are not finite, and whole numbers of more than 64 bits."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _check_numbers(value, f"{place}.{name}".lstrip("."))
+    elif isinstance(content, list | tuple):
+        for value in content:
+            _check_numbers(value, place)
+    elif isinstance(content, float) and not math.isfinite(content):
+        raise ToposcopeError(f"{place} is {content}; it must be finite")
+    elif isinstance(content, int) and abs(content) > MAX_WHOLE_NUMBER:
+        raise ToposcopeError(f"{place} is too large a number; it must be below {MAX_WHOLE_NUMBER:.3g}")
+
+
+def _refuse_credentials(content: Any) -> None:
+    """Refuse credentials in any text of a declaration, before it is stored or shown."""
+    refuse_credentials_anywhere(content, without_query=("published.source",))
 
 
 def _without_none(content: Any) -> Any:

@@ -172,6 +172,8 @@ def _by_run(content: Any, stem: str) -> dict[str, tuple[str, Rows]]:
         where = f"{key[:MAX_NAME_LENGTH]}: " if key else ""
         if not isinstance(rows, list):
             raise _ContentError(f"{where}expected a list of rows, found {_json_type(rows)}")
+        if not rows:
+            raise _ContentError(f"{where}no rows")
         named: dict[str, Rows] = {}
         for i, row in enumerate(rows):
             place = f"{where}row {i + 1}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from toposcope.checkpoints import series
 from toposcope.checkpoints.formats import is_checkpoint
+from toposcope.checkpoints.sources import without_credentials
 from toposcope.errors import ToposcopeError
 from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, Declaration, DeclaredSeries, check
 from toposcope.study.feature_file import PublishedRun, parse_features, read_json
@@ -145,7 +146,9 @@ class _Contents:
 
     def _add_features(self, path: Path, runs: dict[str, PublishedRun]) -> None:
         """Add the runs of a file that no other file holds already, with the same features."""
-        self.notes += [f"{path}: run {run.written!r} is called {name!r} here" for name, run in _renamed(runs)]
+        self.notes += [
+            f"{path}: run {without_credentials(run.written)!r} is called {name!r} here" for name, run in _renamed(runs)
+        ]
         self.features[path] = {}
         repeated: dict[Path, list[str]] = {}
         for name, run in runs.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from toposcope.checkpoints import Access, Series, series
-from toposcope.checkpoints.sources import is_remote
+from toposcope.checkpoints.sources import is_remote, refuse_credentials
 from toposcope.errors import ToposcopeError
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
@@ -127,6 +127,8 @@ def check_probes(probes: Sequence[Probe], text: str, tokenizer: str) -> None:
         If a probe needs a run that is trained here, or reads a text without one; or if there is a text or a tokenizer
         and no probe reads with it.
     """
+    refuse_credentials(text, "text")
+    refuse_credentials(tokenizer, "tokenizer")
     reading = []
     for probe in probes:
         for need in needs_of(probe):

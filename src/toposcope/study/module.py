@@ -83,7 +83,9 @@ def _measured(
         )
         for result in probe.measure(subject):
             yield checked(result)
-    except Exception as error:  # noqa: BLE001 - one probe must not stop the others; the reason is reported
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - one probe must not stop the others; the reason is reported
         yield from (Failure(name, one_line(error)) for name in wanted)
 
 

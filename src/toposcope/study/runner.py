@@ -276,7 +276,7 @@ class _Runner:
             )
             self.store.set_meta(f"ignored {name}", ", ".join(opened.ignored))
             if name in declared:
-                self.store.set_status(name, "complete", opened.steps[-1])
+                self.store.set_status(name, "running", opened.steps[-1])
 
     def _published(self, declared: DeclaredSeries) -> PublishedRun | None:
         """Store the published features of a run; those of a file that cannot be read any more are deleted."""
@@ -368,6 +368,8 @@ class _Runner:
             if name in declared and declared[name].is_selection():
                 findings = [finding for finding in findings if finding.check not in GRID_CHECKS]
             self.store.put_findings(name, findings)
+            if name in declared:
+                self.store.set_status(name, "complete", max(self.checkpoints[name]))
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)

@@ -233,7 +233,9 @@ class Survey:
         for step in steps:
             try:
                 keys[step] = need.key(self.checkpoints[run][step], self.contexts[run])
-            except Exception as error:  # noqa: BLE001 - kept as a row of the study
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - kept as a row of the study, as in `measure_task`
                 self._fail({Unit(run, step, "", need.name, ""): one_line(error)})
         return keys
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints.sources import without_credentials
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
@@ -91,7 +92,9 @@ def train_task(task: TrainTask) -> Outcome | TaskFailure:
 
     try:
         return train(task.run, task.corpus, task.directory, report)
-    except Exception as error:  # noqa: BLE001 - kept as a row of the study
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
         return TaskFailure(one_line(error))
 
 
@@ -118,7 +121,9 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
         place = (task.run, checkpoint.step, checkpoint.location)
         row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
         return Read(row, evidence)
-    except Exception as error:  # noqa: BLE001 - kept as a row of the study
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
         return TaskFailure(one_line(error))
 
 
@@ -135,7 +140,9 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
             if seen is not None:
                 _check_unchanged(*seen)
         return results
-    except Exception as error:  # noqa: BLE001 - kept as rows of the study
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - kept as rows of the study; a panic of compiled code is no Exception
         return [Failure(layer, one_line(error)) for layer in task.wanted]
 
 
@@ -189,7 +196,7 @@ def _hash_all(evidence: CheckpointSummary) -> str:
     return hashlib.sha256(named.encode()).hexdigest()
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return what an error says in one line; its type too, if it is not one of ours."""
-    text = " ".join(str(error).split())
+    text = without_credentials(" ".join(str(error).split()))
     return text if isinstance(error, ToposcopeError) else f"{type(error).__name__}: {text}"

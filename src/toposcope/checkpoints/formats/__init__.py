@@ -12,6 +12,7 @@ from functools import cache
 from types import ModuleType
 
 from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
@@ -20,6 +21,12 @@ __all__ = ["Entry", "entries", "is_checkpoint"]
 
 MAX_NAME_LENGTH = 1000
 """Of a tensor."""
+
+
+MAX_SHARING = 64
+"""Tensors that share their numbers, on average over a checkpoint; models with shared layers have up to 48."""
+MAX_SHARED_BYTES = 1 << 28
+"""Of all tensors of a checkpoint, whatever its files hold."""
 
 
 @cache
@@ -60,8 +67,23 @@ def entries(spec: str, files: Files) -> list[Entry]:
                     raise CheckpointError(
                         f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
                     )
+            _check_expansion(spec, files, listed)
             return listed
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "
         "folder of torch.distributed.checkpoint)"
     )
+
+
+def _check_expansion(spec: str, files: Files, listed: list[Entry]) -> None:
+    """Refuse tensors that are together far larger than the files that hold them."""
+    total = sum(entry.n_bytes for entry in listed)
+    if total <= MAX_SHARED_BYTES:
+        return
+    stored = sum(file.size for file in (of_weights(files) or files).values())
+    if total > max(MAX_SHARED_BYTES, MAX_SHARING * stored):
+        raise CheckpointError(
+            f"{spec}: {stored} bytes that would become {total:.3g}, many tensors of the same numbers; save the model's "
+            "state_dict again",
+            "damaged",
+        )

@@ -15,9 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import model_folder
-from toposcope.checkpoints.formats.dtypes import DTYPES
+from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.torch_file import WEIGHT_KEYS, Archive, weights_of, without_attribute
+from toposcope.checkpoints.formats.torch_file import (
+    MAX_EXPANDED_BYTES,
+    WEIGHT_KEYS,
+    Archive,
+    weights_of,
+    without_attribute,
+)
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
@@ -249,6 +255,8 @@ class _Stored:
                 "it again",
                 "truncated",
             )
+        if math.prod(sizes) * itemsize(dtype) > max(length, MAX_EXPANDED_BYTES):
+            raise _damaged(self._file, f"{fqn[:80]!r} has chunks larger than the {length} bytes that hold them")
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
     def _shard(self, name: Any) -> StoredFile:

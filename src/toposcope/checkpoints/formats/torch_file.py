@@ -25,8 +25,8 @@ then model), the recipes of torch.distributed.checkpoint (app, then model)."""
 MAX_NESTING = 4
 """Keys within keys; a pickled dictionary can hold itself."""
 LOCAL_HEADER_BYTES = 30
-MAX_EXPANDED_BYTES = 1 << 30
-"""Of a tensor that repeats fewer stored numbers by its strides."""
+MAX_EXPANDED_BYTES = 1 << 24
+"""Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 MAX_PADDING = 128
 """Bytes that torch may put between a record's header and its numbers."""
 MAX_READ_AHEAD = 1 << 15

@@ -11,6 +11,11 @@ of the group ``toposcope.sources`` in a package of one's own.
 from functools import cache
 from types import ModuleType
 
+from toposcope.checkpoints.sources.credentials import (
+    refuse_credentials,
+    refuse_credentials_anywhere,
+    without_credentials,
+)
 from toposcope.checkpoints.sources.local import LocalFile, LocalSource, local_path, name_of
 from toposcope.checkpoints.sources.range_cache import parse_keep
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Files, Source, StoredFile, fingerprint
@@ -30,7 +35,10 @@ __all__ = [
     "is_remote",
     "local_path",
     "parse_keep",
+    "refuse_credentials",
+    "refuse_credentials_anywhere",
     "roots",
+    "without_credentials",
 ]
 
 
@@ -54,8 +62,9 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
     Raises
     ------
     ToposcopeError
-        If there is no such place, or it cannot be reached.
+        If there is no such place, it cannot be reached, or its address holds credentials.
     """
+    refuse_credentials(spec)
     for kind in _kinds():
         if kind.claims(spec):
             found: list[tuple[str, Source]] = kind.roots(spec, access)

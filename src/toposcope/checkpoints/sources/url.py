@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -66,18 +66,15 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
     Raises
     ------
     ToposcopeError
-        If its driver is not installed, or the address holds credentials.
+        If its driver is not installed, or it is a chain of addresses.
     """
     scheme, _, rest = spec.partition("://")
     if not rest.strip("/"):
         raise ToposcopeError(f"{scheme}://: names no place; write {scheme}://bucket/folder")
     if scheme == "hf":
         raise ToposcopeError("hf://: models on the hub are written hf:owner/name@revision")
-    if "@" in urlsplit(f"x://{rest}").netloc or "::" in spec:
-        raise ToposcopeError(
-            f"{scheme}://: holds a user name, a password or a second address, and addresses are stored in "
-            "studies; credentials belong where the driver looks for them: its own variables or files"
-        )
+    if "::" in spec:
+        raise ToposcopeError(f"{scheme}://: holds a second address, which is not supported; give one address")
     if scheme == "file":
         path = local_path(Path(unquote(rest)))
         if not path.exists():

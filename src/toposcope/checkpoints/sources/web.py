@@ -63,7 +63,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
     Raises
     ------
     ToposcopeError
-        If the address is not valid, or holds credentials.
+        If the address is not valid.
     """
     try:
         parts = urlsplit(spec)
@@ -72,16 +72,6 @@ def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
         host = None
     if not host:
         raise ToposcopeError("an http address without a host; write https://host/path")
-    plain = f"{parts.scheme}://{host}{parts.path}"
-    if "@" in parts.netloc:
-        raise ToposcopeError(
-            f"{plain}: holds a user name or password, and addresses are stored in studies; put it into ~/.netrc"
-        )
-    if parts.query or parts.fragment:
-        raise ToposcopeError(
-            f"{plain}: holds a query or fragment, and addresses are stored in studies; give the address without what "
-            "follows ? or #, and put credentials into ~/.netrc"
-        )
     return [(_name_of(spec) or host, WebSource(spec, access))]
 
 

@@ -27,6 +27,7 @@ from toposcope.plugins import collect
 
 HEAD = 4096
 """Bytes by which a file without a known ending is recognised."""
+MAX_FILE_BYTES = 4 * 10**9
 _NO_LOG = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
@@ -73,6 +74,8 @@ def read_raw(path: Path, *, look: bool = False) -> list[RawLog] | None:
     """
     formats = _formats()
     with refusing(path):
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
         module = next((m for m in formats if _claims(m, path)), None)
         if module is None and look and path.is_file():
             with path.open("rb") as file:

@@ -71,8 +71,8 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         say(
             f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
             "common. No clock can explain a correlation across runs at equal step. The test given the loss and the "
-            f"controls at the same step ({joined(_controls(population))}) decides; p is by permuting the runs. "
-            f"{_power(frame)}",
+            f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
+            f"others; p is by permuting the runs. {_power(frame)}",
         ),
         say(f"Left out: {_left_out(population)}.", note=True) if population.left_out else None,
         table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
@@ -149,13 +149,10 @@ def _power(frame: pl.DataFrame) -> str:
     """State the smallest correlation that would have been detected 4 times in 5."""
     given = frame.get_column("detectable_given_all").drop_nulls().drop_nans()
     if not len(given):
-        return (
-            f"So few runs could have detected no correlation, however strong, 4 times in 5 over {len(frame)} features; "
-            "more runs could."
-        )
+        return f"So few runs detect no correlation 4 times in 5, however strong, over {len(frame)} features."
     return (
-        f"{int(frame.get_column('n_runs').to_numpy().max())} runs would have detected a rank correlation of "
-        f"{signed(given.item(0), 2).lstrip('+')} given these, the same at every step, 4 times in 5."
+        f"With {int(frame.get_column('n_runs').to_numpy().max())} runs a rank correlation of "
+        f"{signed(given.item(0), 2).lstrip('+')} given these, the same at every step, would be detected 4 times in 5."
     )
 
 
