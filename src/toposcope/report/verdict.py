@@ -28,6 +28,8 @@ from toposcope.report.tables import signed
 
 MIN_TRACKING_CORRELATION = 0.9
 """A feature whose absolute rank correlation with the step is above this is said to track the step."""
+DETERMINED = {LOSS.untested: "the loss", FEATURE.untested: "the feature"}
+"""What the step determines where nothing can be tested given it."""
 MAX_EXAMPLES = 3
 """How many runs or features a sentence names before it says how many more there are."""
 MAX_RUNS_LISTED = 8
@@ -104,6 +106,8 @@ def _overall_sentence(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
         )
     drift = f"{len(trend) or 'none'} {'drift' if len(trend) > 1 else 'drifts'} with the loss"
     of = "none" if not len(untested) else f"none of the {len(_features_of(tested))} that can be tested"
+    if (n_tested := tested.get_column("run").n_unique()) < n_runs:
+        within = f"the {n_tested} of {n_runs} runs where that is possible"
     return (
         f"Topology adds no detectable information about the loss beyond the training step: of {features}, {drift}, "
         f"and {of} is detectably associated with it given {_clocks(topology)}, in {within}{tail}."
@@ -131,16 +135,13 @@ def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
     return f"; for {which} it cannot be told, {_reasons(untested)} ({_needs(untested)} would make it possible)"
 
 
-REASONS = {
-    LOSS.untested: "the loss orders the checkpoints exactly as the step does",
-    FEATURE.untested: "the feature orders the checkpoints exactly as the step does",
-}
-
-
 def _reasons(rows: pl.DataFrame) -> str:
     """Say why rows could not be tested, the most frequent reason first."""
-    counts = rows.get_column("untested").value_counts(sort=True).get_column("untested")
-    return f"because {' or '.join(REASONS.get(untested, f'{untested} is missing') for untested in counts)}"
+    causes = rows.get_column("untested").value_counts(sort=True).get_column("untested").to_list()
+    ordered = [DETERMINED[cause] for cause in causes if cause in DETERMINED]
+    as_the_step = [f"{' or '.join(ordered)} orders the checkpoints exactly as the step does"] if ordered else []
+    others = [f"a test is missing ({cause})" for cause in causes if cause not in DETERMINED]
+    return f"because {', or '.join([*as_the_step, *others])}"
 
 
 def _needs(rows: pl.DataFrame) -> str:
