@@ -54,6 +54,7 @@ UNDERSTOOD = {
     "header repeated": "\n".join([*LINES[:60], LINES[0], *LINES[60:]]),
     "epochs": table(lambda t, x, r: f"{(t - 1) % 1000 + 1},{x:.4f},{r:.6g}"),
     "epochs from 0": table(lambda t, x, r: f"{(t - 50) % 1000 + 50},{x:.4f},{r:.6g}"),
+    "short epochs": table(lambda t, x, r: f"{(t - 1) % 300 + 1},{x:.4f},{r:.6g}"),
     "epochs named": table(
         lambda t, x, r: f"{(t - 1) // 4000},{(t - 1) % 4000 + 1},{x:.4f},{r:.6g}", "epoch,batch,loss,lr"
     ),
