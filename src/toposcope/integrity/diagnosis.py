@@ -9,7 +9,7 @@ import msgspec
 from toposcope import checkpoints
 from toposcope.checkpoints import Series
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import discontinuity, duplicates, initialisation, step_grid, values
+from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
@@ -125,8 +125,14 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     whole = list(duplicates.whole_duplicates(summaries, log))
     excluded = _steps_with_foreign_weights(summaries, whole)
     unchanged = duplicates.unchanged_tensors(summaries, excluded)
+    outliers = outlying.outlying_values(summaries)
+    left_out = {name: set(steps) for name, steps in unchanged.final.items()}
+    for name, steps_of in unchanged.stale.items():
+        left_out.setdefault(name, set()).update(steps_of)
+    for outlier in outliers:
+        left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    misplaced = list(discontinuity.discontinuities(summaries, excluded, unchanged.final, suspicious))
+    misplaced = list(discontinuity.discontinuities(summaries, excluded, left_out, suspicious))
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
@@ -136,6 +142,8 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *values.layouts(summaries),
         *values.not_finite(summaries),
         *values.dead(summaries),
+        *outlying.findings(outliers, summaries),
+        *rounding.rounded(summaries),
         *whole,
         *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
         *misplaced,
