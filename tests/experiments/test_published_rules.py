@@ -8,9 +8,9 @@ from toposcope.analysis.trajectories import trajectories
 from toposcope.experiments.published_study.forecast_rules import published_rules
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.experiments.topology_gain.gain import topology_gain
-from toposcope.forecasting.backtesting import known_schedule
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
+from toposcope.forecasting.schedules.known import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import read_logs
 from toposcope.study import Study, load_declaration, run_study

@@ -12,10 +12,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.schedules.known import known_schedule
 from toposcope.forecasting.siblings import runs_to_score
-from toposcope.logs import Log, read_logs
+from toposcope.logs import read_logs
 from toposcope.progress import Progress, silent
 
 Split = Literal["size", "group", "family"]
@@ -40,24 +39,6 @@ SCHEMA = {
 def siblings_in_split(run: LoggedRun, runs: Sequence[LoggedRun], split: Split) -> tuple[LoggedRun, ...]:
     """Return the runs that a forecast of `run` may borrow from: those of another size, group or family."""
     return tuple(other for other in runs if _split_key(other, split) != _split_key(run, split))
-
-
-def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> Schedule:
-    """Return the schedule of a complete run as it was known from its beginning, to the end of its log.
-
-    It is what `toposcope.forecasting.forecast` would assume, given the siblings and the number of steps planned: by the
-    learning rates that were seen, then as in the siblings, then by the shape so far. Nothing else of the run's schedule
-    is used.
-
-    Raises
-    ------
-    ToposcopeError
-        If a rate that was seen is negative.
-    """
-    end = run.schedule.last_step
-    # a log may end shortly before the plan does; the shape of the plan is known all the same
-    schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
-    return schedule if schedule.last_step == end else Schedule(schedule.rates[: end + 1], schedule.remarks)
 
 
 def backtest(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, end_steps, fraction_seen
+from toposcope.forecasting.schedules.known import schedule_at
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
 from toposcope.logs import Log
@@ -84,22 +85,23 @@ class LawForecaster(ABC):
     def _errors(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
         """Return log(predicted / final) of the siblings that can be forecast, and which are of the log's family."""
         runs = tuple(usable_siblings(log, siblings))
-        errors = _sibling_errors(self, runs, fraction_seen(log, schedule))
+        errors = _sibling_errors(self, runs, fraction_seen(log, schedule), schedule.assumed)
         known = np.isfinite(errors)
         relatives = np.array([run.log.family == log.family for run in runs], dtype=bool)
         return errors[known], relatives[known]
 
 
 @lru_cache(maxsize=512)
-def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
+def _sibling_errors(forecaster: LawForecaster, runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -> Vector:
     """Return log(predicted / final) of each run, predicted without the runs of its size; NaN if it cannot be."""
     errors = np.full(len(runs), np.nan)
     for i, run in enumerate(runs):
         seen = run.seen(fraction)
         if seen is None:
             continue
+        others = of_other_sizes(run, runs)
         try:
-            law = forecaster.law(seen, run.schedule, of_other_sizes(run, runs))
+            law = forecaster.law(seen, schedule_at(run, seen, others, assumed), others)
             errors[i] = np.log(law.final() / run.final())
         except RefusedError:
             continue

@@ -18,6 +18,7 @@ from toposcope.forecasting.forecasters.law_forecaster import LawForecaster
 from toposcope.forecasting.forecasters.ridge import RidgeFit, fit_ridge
 from toposcope.forecasting.forecasters.sibling_template import template_final
 from toposcope.forecasting.forecasters.window import window
+from toposcope.forecasting.schedules.known import schedule_at
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
 from toposcope.logs import Log
@@ -66,7 +67,7 @@ class Stack:
         if sized:
             # runs of known and of unknown size cannot be compared
             relatives = tuple(run for run in relatives if np.isfinite(run.log.parameters))
-        ridge, errors, reach = self._fitted(relatives, fraction_seen(log, schedule), sized)
+        ridge, errors, reach = self._fitted(relatives, fraction_seen(log, schedule), sized, schedule.assumed)
         base = BASE.law(log, schedule, relatives)
         row = self._features(log, schedule, relatives, base.final(), sized)
         correction = float(ridge(row[None])[0])
@@ -88,7 +89,9 @@ class Stack:
             remarks=base.remarks,
         )
 
-    def _fit(self, relatives: tuple[LoggedRun, ...], fraction: float, sized: bool) -> tuple[RidgeFit, Vector, Vector]:
+    def _fit(
+        self, relatives: tuple[LoggedRun, ...], fraction: float, sized: bool, assumed: bool
+    ) -> tuple[RidgeFit, Vector, Vector]:
         """Return the ridge, log(predicted / final) of each sibling, held out with its size, and its reach."""
         rows, target, sizes = [], [], []
         for run in relatives:
@@ -97,8 +100,9 @@ class Stack:
                 continue
             others = of_other_sizes(run, relatives)
             try:
-                base = BASE.law(seen, run.schedule, others).final()
-                row = self._features(seen, run.schedule, others, base, sized)
+                schedule = schedule_at(run, seen, others, assumed)
+                base = BASE.law(seen, schedule, others).final()
+                row = self._features(seen, schedule, others, base, sized)
             except RefusedError:
                 continue
             rows.append(row)

@@ -70,7 +70,9 @@ def _planned(
         _check_end(log, end)
     if logged is not None and end is not None and _complete(logged, end):
         return _joined(log, logged, end, None, [])
-    return _continued(log, logged, end, siblings)
+    schedule = _continued(log, logged, end, siblings)
+    schedule.assumed = True
+    return schedule
 
 
 def _check_end(log: Log, end: int) -> None:

@@ -23,6 +23,8 @@ class Schedule:
         Learning rate at steps 0 to T, in any unit; at least one of them positive.
     remarks : sequence of str
         Assumptions about it, a sentence each.
+    assumed : bool
+        Whether what follows the log is neither logged nor declared, but as in siblings or as the rates went so far.
 
     Attributes
     ----------
@@ -35,7 +37,7 @@ class Schedule:
         If a rate is negative or not finite, or none is positive.
     """
 
-    def __init__(self, rates: Sequence[float] | Vector, remarks: Sequence[str] = ()) -> None:
+    def __init__(self, rates: Sequence[float] | Vector, remarks: Sequence[str] = (), *, assumed: bool = False) -> None:
         planned = np.array(rates, dtype=np.float64)
         if planned.ndim != 1 or not len(planned) or not np.isfinite(planned).all() or (planned < 0).any():
             raise ToposcopeError("schedule: learning rates must be finite and not negative")
@@ -46,6 +48,7 @@ class Schedule:
         planned[: self.warm_up] = self.peak
         self.rates = planned
         self.remarks = tuple(remarks)
+        self.assumed = assumed
         self._momenta: dict[float, Vector] = {}
 
     @property
