@@ -81,7 +81,7 @@ class ForecastReport:
             spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
             return (
                 f"the run is complete, at step {log.steps[-1]:,} of {self.schedule.last_step:,}: "
-                f"final loss {loss:.{digits}f}{spread} {log.unit}, the mean of the last {FINAL_SHARE:.0%} of its rows"
+                f"final loss {loss:.{digits}f}{spread} {log.unit}, over the last {FINAL_SHARE:.0%} of its rows"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
         return f"final loss {self.loss:.{digits}f} {log.unit} ({LEVEL:.0%}: {low} to {high}), default: {self.chosen}"

@@ -60,8 +60,9 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
 
     Looks for checkpoints and tensors that are the same under two steps, final weights under early steps, missing and
     extra steps, files that are missing, truncated, unsafe or disagree with their index, and tensors that change shape
-    or dtype. A deep look also finds values that are not finite, dead layers, checkpoints that are off the path of
-    training, and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
+    or dtype. A deep look also finds values that are not finite or absurd, tensors of zeros, ``.pt`` files that do not
+    match their checksums, tensors that are replaced, scaled or stale, checkpoints that are off the path of training,
+    and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
 
     Parameters
     ----------
