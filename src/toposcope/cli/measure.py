@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -162,9 +163,10 @@ def _name_series(specs: tuple[str, ...], opening: Opening, tokenizer: str) -> li
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:
+    from toposcope.csv_file import write_csv
     from toposcope.files import write_whole
 
-    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)
+    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else partial(write_csv, frame))
 
 
 def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
