@@ -1,6 +1,6 @@
 """A server that sends a byte now and then, or pages without end, is given up."""
 
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ class Drip(Handler):
 
     def answer(self) -> None:
         if self.where == "headers":
-            for _ in range(200):
+            for _ in range(60):
                 self.wfile.write(b"H")
-                time.sleep(0.05)
+                threading.Event().wait(0.05)
             self.close_connection = True
             return
         if self.where == "pages":
@@ -42,9 +42,9 @@ class Drip(Handler):
         self.send_header("Content-Length", str(int(last) - int(first) + 1))
         self.send_header("ETag", '"x"')
         self.end_headers()
-        for _ in range(200):
+        for _ in range(60):
             self.wfile.write(b"x")
-            time.sleep(0.05)
+            threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize(

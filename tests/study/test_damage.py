@@ -15,7 +15,6 @@ from small_studies import (
     NEURAL_PERSISTENCE,
     RIPS,
     assert_same_study,
-    frame,
     measurement_ids,
     series_study,
     write_series,
@@ -79,12 +78,9 @@ def test_changed_rows_are_refused_and_made_again(
     declared, directory = study
     ids = measurement_ids(directory)
     changed(directory, statement)
-    for read in (lambda: frame(directory), lambda: Study.load(directory).log()):
-        with pytest.raises(
-            ToposcopeError, match=r"study\.db: damaged since it was written \(.*run the study again"
-        ) as e:
-            read()
-        assert "\n" not in str(e.value)
+    _, message = read_all(directory)
+    assert "study.db: damaged since it was written (" in message
+    assert "run the study again" in message
     for command in (["study", "status"], ["report"], ["export"]):
         result = CliRunner().invoke(toposcope, [*command, str(directory)])
         assert isinstance(result.exception, ToposcopeError)
