@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
 from toposcope.forecasting.decision.calibration import (
-    Bin,
     Calibration,
     brier_score,
     calibration_error,
@@ -39,11 +37,8 @@ from toposcope.forecasting.decision.equal_flop_pairs import (
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-from toposcope.report.figures.chart import STYLE
-from toposcope.report.figures.reliability import reliability_chart
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "decision-reliability.png"
 RESAMPLES = 200
 FIRST = 8e9
 """Tokens before which Gemstones are left out: no power law describes the beginning of training."""
@@ -70,14 +65,9 @@ def main(quick: bool, points: Path, out: Path) -> None:
     deals, resamples = (1, 30) if quick else (5, RESAMPLES)
     fit = partial(scaling_law, resamples=resamples)
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
-    bins: dict[str, list[Bin]] = {}
     for name, each in collections.items():
         judged, probability, slopes, offset = judged_by_run(each, fit, deals)
         tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, slopes, offset))
-        bins |= {
-            f"{name}, {when}": reliability(p, judged.won, judged.pairs.weight)
-            for when, p in (("bootstrap", share_of(judged)), ("with the scatter of runs", probability))
-        }
         if (by_size := judged_by_size(each, fit)) is not None:
             sizes, probability = by_size
             tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None, None))
@@ -94,8 +84,6 @@ def main(quick: bool, points: Path, out: Path) -> None:
     for title, (rows, columns) in tables.items():
         show(rows, columns, title)
     write("decision", out, facts, tables, ("toposcope", "numpy", "scipy"))
-    if not quick:
-        picture(bins)
 
 
 def gemstones(points: Points) -> Points:
@@ -328,15 +316,6 @@ def resampled(judged: Judged, n: int = 1000) -> list[Vector]:
         if drawn.sum() > 0:
             found.append(drawn)
     return found
-
-
-def picture(bins: Mapping[str, Any]) -> None:
-    """Write the reliability plot of the documentation."""
-    with mpl.rc_context(STYLE):
-        drawn = reliability_chart(bins, "Decisions on pairs of runs that neither law nor calibration had seen.")
-        PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        drawn.figure.savefig(PICTURE, dpi=150, metadata={"Software": None})
-    print(PICTURE)
 
 
 if __name__ == "__main__":

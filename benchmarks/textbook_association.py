@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.special import gamma
 from scipy.stats import rankdata, spearmanr
 from scipy.stats import t as student
 
@@ -21,7 +22,8 @@ Vector = NDArray[np.float64]
 Row = dict[str, str | int | float]
 
 RESAMPLES = 1000
-CLOCKS = ("step", "cumulative_learning_rate", "weight_norm")
+CLOCKS = ("step", "learning_rate", "cumulative_learning_rate", "weight_norm")
+PARTIALLED = ("step", "learning_rate", "weight_norm")
 
 
 def association(found: Sequence[Trajectory], runs: int, features: int) -> pl.DataFrame:
@@ -55,19 +57,24 @@ def _items(
     block_low, block_high = _interval(x, y, [_blocks(n, length, rng) for _ in range(RESAMPLES)])
     shifts = [spearmanr(x, np.roll(y, k))[0] for k in range(n)]
     rho_given_step, p_given_step = partial(x, y, step)
-    rho_given_all, p_given_all = partial(x, y, clocks)
-    dx, dy, later = np.diff(x), np.diff(y), [step[0][1:]]
+    rate, norm = (trajectory.clocks[name] for name in PARTIALLED[1:])
+    rho_given_all, p_given_all = partial(x, y, [step[0], rate, norm])
+    n_eff = float(effective_size(rankdata(x), rankdata(y)))
+    dx, dy, later = np.diff(x), np.diff(y), [step[0][1:], np.diff(rate)]
     rho_differences = spearmanr(dx, dy)[0]
-    p_differences = _two_sided(float(rho_differences), float(effective_size(rankdata(dx), rankdata(dy))) - 2)
+    p_differences = _dependent_p(float(rho_differences), float(effective_size(rankdata(dx), rankdata(dy))))
     rho_changes, p_changes = partial(dx, dy, later)
+    rho_changes_all, p_changes_all = partial(dx, dy, [*later, np.diff(norm)])
     as_well = [abs(spearmanr(other, y)[0]) >= abs(rho) for other in others]
     as_well_given = [abs(partial(other, y, step)[0]) >= abs(rho_given_step) for other in others]
+    changes_of_others = [partial(np.diff(other), dy, [*later, np.diff(norm)])[0] for other in others]
+    as_well_changes = [abs(rho) >= abs(rho_changes_all) for rho in changes_of_others]
     twin = trajectory.twins["network"][feature]
     rho_twin_given_step, p_twin = partial(twin, y, step)
     return {
         **{"n": n, "rho": float(rho), "p": float(p), "low": low, "high": high},
         **{"block_low": block_low, "block_high": block_high, "block_length": float(length)},
-        "n_eff": float(effective_size(rankdata(x), rankdata(y))),
+        **{"n_eff": n_eff, "p_n_eff": _dependent_p(float(rho), n_eff)},
         "p_shift": float(np.mean(np.abs(shifts) >= abs(rho) * (1 - 1e-12))),
         **{f"rho_{name}": float(spearmanr(c, y)[0]) for name, c in zip(CLOCKS, clocks, strict=True)},
         "rho_with_step": float(spearmanr(x, step[0])[0]),
@@ -75,11 +82,15 @@ def _items(
         **{"rho_given_all": rho_given_all, "p_given_all": p_given_all},
         **{"rho_differences": float(rho_differences), "p_differences": p_differences},
         **{"rho_differences_given_step": rho_changes, "p_differences_given_step": p_changes},
+        **{"rho_differences_given_all": rho_changes_all, "p_differences_given_all": p_changes_all},
         **{"n_others": float(len(others)), "share_others": float(np.mean(as_well))},
         "share_others_given_step": float(np.mean(as_well_given)),
+        **{"n_others_differences": float(len(others)), "share_others_differences": float(np.mean(as_well_changes))},
         **{"rho_twin": float(spearmanr(twin, y)[0]), "rho_twin_given_step": rho_twin_given_step},
         "p_twin_given_step": p_twin,
-        "p_pairing": np.nan,  # over all runs at once; the loop does without
+        **{"p_pairing": np.nan, "p_pairing_differences": np.nan},  # over all runs at once; the loop does without
+        # Features of weights have no scale of hidden states.
+        **dict.fromkeys(("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale"), np.nan),
         "noise": float(np.median(trajectory.noise[feature]) / np.median(np.abs(np.diff(x)))),
     }
 
@@ -100,10 +111,12 @@ def partial(x: Vector, y: Vector, controls: Sequence[Vector]) -> tuple[float, fl
     design = np.column_stack([np.ones(len(x)), *(rankdata(c) for c in controls)])
     left = [ranks - design @ np.linalg.lstsq(design, ranks, rcond=None)[0] for ranks in (rankdata(x), rankdata(y))]
     rho = float(np.corrcoef(*left)[0, 1])
-    return rho, _two_sided(rho, float(effective_size(*left)) - 1 - int(np.linalg.matrix_rank(design)))
+    return rho, _dependent_p(rho, float(effective_size(*left)) + 1 - int(np.linalg.matrix_rank(design)))
 
 
-def _two_sided(rho: float, freedom: float) -> float:
-    if not freedom > 0:
+def _dependent_p(rho: float, n: float) -> float:
+    """Student's p with n - 2 degrees of freedom, at least the two perfect orders of all orders of n."""
+    if not n > 2:
         return np.nan
-    return float(2 * student.sf(abs(rho) * np.sqrt(freedom / (1 - rho**2)), freedom))
+    p = 2 * student.sf(abs(rho) * np.sqrt((n - 2) / (1 - rho**2)), n - 2)
+    return float(max(p, min(1.0, 2 / gamma(n + 1))))

@@ -1,5 +1,25 @@
-"""The one error type of the library."""
+"""The one error type of the library, and the advice on a name that does not exist."""
+
+from collections.abc import Iterable
 
 
 class ToposcopeError(Exception):
     """Something the user can mend: one line that names the thing at fault and the mend."""
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """Return the mend of a wrong name: the one that was probably meant, and all that exist.
+
+    Examples
+    --------
+    >>> choices("Max-Point", ["max_points", "pooled"])
+    "did you mean 'max_points'? Choose from max_points, pooled"
+    >>> choices("x", ["max_points", "pooled"])
+    'choose from max_points, pooled'
+    """
+    from difflib import get_close_matches  # slow to import
+
+    plain = {each.lower().replace("-", "_"): each for each in known}
+    near = get_close_matches(name.lower().replace("-", "_"), plain, 1)
+    listed = ", ".join(plain.values())
+    return f"did you mean {plain[near[0]]!r}? Choose from {listed}" if near else f"choose from {listed}"

@@ -28,7 +28,8 @@ def test_h0_total_says_what_the_step_says(published: Study) -> None:
     found = trajectories(published.frame(), published.labels(), published.log())
     rows = association_table(found).filter(feature=H0_TOTAL, group="network")
     assert set(rows.get_column("target")) == {"smoothed_loss", "batch_loss"}
-    assert set(rows.get_column("verdict")) == {"trend only"}
+    assert set(rows.get_column("verdict")) == {"cannot be told"}
+    assert all("exactly as the step does" in text for text in rows.get_column("untested"))
     # To the last bit but one: ranks are the same, sums are not taken in the same order.
     np.testing.assert_allclose(rows.get_column("rho"), rows.get_column("rho_step"), rtol=1e-12)
     np.testing.assert_allclose(rows.get_column("rho"), rows.get_column("rho_weight_norm"), rtol=1e-12)
@@ -80,7 +81,8 @@ def test_one_checkpoint_is_no_error() -> None:
     *frames, runs = _frames(1, loss=True)
     found = trajectories(*frames)
     assert len(scaling_table(found, runs)) == 0
-    assert set(association_table(found).get_column("verdict")) == {"too few"}
+    assert set(association_table(found).get_column("verdict")) == {"cannot be told"}
+    assert set(association_table(found).get_column("needs")) == {"more checkpoints"}
 
 
 def test_a_run_of_failures_alone_is_no_error() -> None:

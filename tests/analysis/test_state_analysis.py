@@ -117,8 +117,8 @@ def _passing(**other: float) -> pl.DataFrame:
     values = dict.fromkeys(COLUMNS, np.nan) | {
         **{"rho": 0.9, "block_low": 0.5, "block_high": 0.95, "p_shift": 0.02, "n_others": 4.0},
         **{"rho_given_step": 0.8, "rho_given_all": 0.8, "rho_differences_given_step": 0.7},
-        **{"share_others_given_step": 0.0, "p_pairing": 0.008},
-        **dict.fromkeys(("p", "p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
+        **{"share_others_given_step": 0.0, "p_pairing": 0.008, "p_pairing_differences": 0.008},
+        **dict.fromkeys(("p_n_eff", "p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
         **other,
     }
     return pl.DataFrame({"target": ["text_loss"], "n": [50], **{name: [value] for name, value in values.items()}})
@@ -132,7 +132,7 @@ def _passing(**other: float) -> pl.DataFrame:
         ({"n_scale": 20, "rho_top_eigenvalue": -0.9, "rho_given_scale": 0.2, "p_given_scale": 0.3}, "trend only"),
         ({"n_scale": 20, "rho_top_eigenvalue": -0.9, "rho_given_scale": -0.6, "p_given_scale": 1e-3}, "trend only"),
         ({"n_scale": 20, "rho_top_eigenvalue": -0.9}, "trend only"),  # nothing is left given it: the scale itself
-        ({"n_scale": 3}, "trend only"),  # known too rarely to be asked
+        ({"n_scale": 3}, "cannot be told"),  # known at too few checkpoints to be tested
     ],
 )
 def test_a_verdict_on_hidden_states_asks_for_more_than_their_scale(scale: dict[str, float], verdict: str) -> None:

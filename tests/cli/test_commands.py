@@ -100,9 +100,9 @@ def succeed(*arguments: str | Path, by: Run = command, cwd: Path | None = None) 
 def fail(*arguments: str | Path, by: Run = command, note: str = "") -> list[str]:
     """Run a command whose work fails in part; what it says, a line for each failure, and perhaps where the rest is."""
     done = by(*arguments)
-    lines = [line for line in complaints(done) if not note or note not in line or line.startswith("error: ")]
+    lines = [line for line in complaints(done) if not note or note not in line or line.startswith("Error: ")]
     assert lines
-    assert all(line.startswith("error: ") for line in lines), lines
+    assert all(line.startswith("Error: ") for line in lines), lines
     assert done.returncode == 1
     return lines
 
@@ -232,7 +232,7 @@ def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Pat
     assert {row["probe"] for row in rows} == {"neural_persistence", "rips", "controls", "distances"}
     assert all(math.isfinite(float(row["value"])) for row in rows)
     # What made the work resumable is gone when it is done.
-    assert list(tmp_path.iterdir()) == [out]
+    assert sorted(tmp_path.iterdir()) == [out, out.with_name("features.csv.study")]
 
 
 def test_layers_whose_loops_are_of_landmarks_are_named(series: Path) -> None:
@@ -323,10 +323,10 @@ def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> No
 
     out = tmp_path / "features.csv"
     folders = [truncated, nan, pickled, tmp_path / "empty"]
-    partial = tmp_path / "features.csv.partial"
-    lines = fail("measure", *folders, "--out", out, "--probe", "controls", "--workers", "1", note=str(partial))
+    kept = tmp_path / "features.csv.study"
+    lines = fail("measure", *folders, "--out", out, "--probe", "controls", "--workers", "1", note=str(kept))
     assert not (tmp_path / "executed").exists()
-    by_run = {name: [line for line in lines if line.startswith(f"error: {name}")] for name in (f.name for f in folders)}
+    by_run = {name: [line for line in lines if line.startswith(f"Error: {name}")] for name in (f.name for f in folders)}
     assert sum(map(len, by_run.values())) == len(lines)
     assert [len(by_run[name]) for name in ("truncated", "pickled", "empty")] == [1, 1, 1]
     assert "step_010.safetensors: truncated or damaged" in by_run["truncated"][0]
@@ -345,13 +345,12 @@ def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> No
     assert found.filter(step=10)["run"].unique().to_list() == ["nan"]
 
     # Mended, the same command takes up the work it kept, and is told of no error any more.
-    assert partial.is_dir()
+    assert kept.is_dir()
     for folder in (truncated, nan, pickled):
         safetensors.torch.save_file(weights(10), folder / "step_010.safetensors")
         (folder / "step_010.pt").unlink(missing_ok=True)
     shutil.copy(truncated / "step_010.safetensors", tmp_path / "empty")
     succeed("measure", *folders, "--out", out, "--probe", "controls", "--workers", "1")
-    assert not partial.exists()
     assert pl.read_csv(out)["layer"].unique().sort().to_list() == sorted(whole)
 
 
@@ -408,7 +407,7 @@ def test_an_unknown_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
 
 def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
     line = misuse("measure", series, "--probe", "rips:max_dim=1", by=inside)
-    assert "`max_dim`" in line
+    assert "'max_dim'" in line
     assert "max_dimension" in line
 
 
@@ -596,7 +595,7 @@ def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
     declared.write_text('name = "mine"\n[[series]]\npath = "found"\n[[probes]]\nname = "neural_persistence"\n')
     done = command("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
     (line,) = complaints(done)
-    assert line.startswith("error: found step 10: read: ")
+    assert line.startswith("Error: found step 10: read: ")
     assert done.returncode == 1
     assert any(text.startswith("report: ") for text in done.stdout.splitlines())
 

@@ -27,7 +27,14 @@ COMMANDS = {
     ],
     "toposcope study": ["--help", "-h"],
     "toposcope study import": ["--help", "--out", "--workers", "-h", "FOLDER"],
-    "toposcope study run": ["--engine", "--help", "--keep", "--offline", "--out", "--workers", "-h", "FILE"],
+    "toposcope study init": [
+        *("--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--step-pattern", "--steps"),
+        *("-h", "SERIES"),
+    ],
+    "toposcope study run": [
+        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--step-pattern"),
+        *("--steps", "--workers", "-h", "PLACES"),
+    ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--help", "--out", "-h", "DIRECTORIES"],
     "toposcope forecast": [

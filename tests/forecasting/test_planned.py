@@ -449,3 +449,25 @@ def test_the_peak_ahead_of_a_warm_up() -> None:
     assert schedule.peak == pytest.approx(3e-3, rel=0.01)
     assert schedule.warm_up == pytest.approx(600, abs=2)
     assert apart(schedule, rates) < 0.03
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+@pytest.mark.parametrize(
+    "fall",
+    [
+        lambda x, after: (1 + np.cos(np.pi * x)) / 2,  # multiplied by the warm-up: it falls from the first step
+        lambda x, after: 0.1 + 0.45 * (1 + np.cos(np.pi * x)),
+        lambda x, after: 1 - x,
+        lambda x, after: (1 - after) ** 2,
+        lambda x, after: 0.05 + 0.95 * (1 - after) ** 1.5,
+        lambda x, after: (1 - after) ** 0.5,
+    ],
+)
+def test_more_shapes(
+    fall: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]], fraction: float
+) -> None:
+    t = np.arange(T + 1)
+    rates = 1e-3 * np.minimum(1, t / 500) * fall(t / T, np.clip((t - 500) / (T - 500), 0, 1))
+    schedule = planned(seen(rates, fraction))
+    assert apart(schedule, rates) < 0.01
+    assert "follows" in schedule.remarks[0]

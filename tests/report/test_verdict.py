@@ -2,11 +2,16 @@
 
 import dataclasses
 
+import numpy as np
 import polars as pl
 import pytest
-from made_studies import FEATURES, RUNS, no_findings, runs_frame, study
+from made_studies import FEATURES, RUNS, N, no_findings, runs_frame, study
 from section_tools import summary, with_tables
 
+from toposcope.analysis.table import association_table
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.verdict import RUNS as RUNS_GAP
+from toposcope.analysis.verdict import UNTOLD
 from toposcope.report.association_tables import primary
 from toposcope.report.material import Material
 
@@ -25,10 +30,67 @@ def with_columns(of: Material, **columns: object) -> Material:
 def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
     first, *others = said("clock", runs)
     assert first.startswith("Topology adds no detectable information about the loss beyond the training step")
-    assert first.endswith("in any of 4 runs." if len(runs) > 1 else "in the run.")
+    within, count = ("any of 4 runs", "4 of 12 pairs of run and feature") if len(runs) > 1 else ("the run", "1 feature")
+    tested = "none of the 2 that can be tested is detectably associated with it given the step and the weight norm"
+    assert f"{tested}, in {within}; for {count} it cannot be told, because the feature orders the" in first
+    assert first.endswith("(finer checkpoints would make it possible).")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert "is a clock: it orders the checkpoints exactly as the step does" in h0
     assert ("in all 4 runs" in h0) == (len(runs) > 1)
+
+
+def with_losses(*losses: np.ndarray) -> Material:
+    """A study of noise, one run for each of these losses."""
+    of = study("nothing", RUNS[: len(losses)])
+    found = [
+        Trajectory(t.run, t.steps, t.features, {"smoothed_loss": loss}, t.clocks)
+        for t, loss in zip(of.trajectories, losses, strict=True)
+    ]
+    return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
+
+
+def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
+    falling = np.linspace(3, 1, N) ** 2
+    first, *others = summary(with_losses(falling, falling + 1, falling + 2))
+    assert first == (
+        "It cannot be told whether topology carries information about the loss beyond the training step: given the "
+        "step and the weight norm, none of 3 topological features can be tested in any of 3 runs, because the loss "
+        "orders the checkpoints exactly as the step does. Finer checkpoints or a validation loss would make it "
+        "possible."
+    )
+    assert any(s.startswith("In 3 of 3 runs the loss orders the checkpoints exactly as the step does") for s in others)
+    assert not any("none does so" in s or "no detectable information" in s for s in (first, *others))
+
+
+def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
+    falling = np.linspace(3, 1, N) ** 2
+    first, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
+    assert "none of the 3 that can be tested" in first
+    assert "in the 1 of 2 runs where that is possible; for 3 of 6 pairs" in first
+    assert "; for 3 of 6 pairs of run and feature it cannot be told, because the loss orders the checkpoints" in first
+    assert first.endswith("(finer checkpoints or a validation loss would make it possible).")
+
+
+def test_a_run_counts_once_where_features_were_measured_at_other_checkpoints() -> None:
+    falling = np.linspace(3, 1, N) ** 2
+    dented = np.where(np.arange(N) == 1, 2.0, falling)
+    of = with_losses(falling, dented)
+    features = list(of.trajectories[1].features)
+    of.trajectories[1].features[features[0]][:2] = np.nan  # what it saw of the second loss falls with every step
+    found = with_tables(of, {"association": association_table(of.trajectories)})
+    (sentence,) = [s for s in summary(found) if "the loss orders the checkpoints exactly as the step does, so" in s]
+    assert sentence.startswith(f"In 1 of 2 runs ({RUNS[0]}) the loss")
+
+
+def test_correlations_are_counted_with_dependent_checkpoints() -> None:
+    """A drift over 40 checkpoints is worth a few independent ones: its p by 40 would be far below .05."""
+    drifting = 3 - np.sqrt(np.arange(N)) / 4 + 0.01 * np.random.default_rng(6).standard_normal(N)
+    of = with_losses(drifting)
+    for i, feature in enumerate(of.trajectories[0].features):
+        of.trajectories[0].features[feature][:] = np.arange(N) + np.random.default_rng(i).standard_normal(N)
+    found = with_tables(of, {"association": association_table(of.trajectories)})
+    assert (found.tables["association"].get_column("p") < 1e-6).all()
+    assert summary(found)[1].startswith("None of 3 topological features correlates with the loss significantly")
 
 
 def test_information_is_said_as_plainly() -> None:
@@ -42,19 +104,21 @@ def test_information_is_said_as_plainly() -> None:
 
 def test_noise_does_not_correlate() -> None:
     first, *others = said("nothing")
-    assert "none correlates with the loss in any of 4 runs" in first
+    assert "none drifts with the loss, and none is detectably associated with it given the step" in first
+    assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
     assert any(s.startswith("H0 total does not correlate detectably with the loss in any of 4 runs") for s in others)
 
 
 @pytest.mark.parametrize(("verdict", "start"), [
-    ("undecided", "It is undecided whether topology carries information about the loss beyond the trend: 1 of 3"),
+    (UNTOLD, "It cannot be told whether topology carries information about the loss beyond the trend: 1 of 3"),
     ("beyond trend", "Topology carries information about the loss beyond the trend: 1 of 3"),
     ("none", "Topology adds no detectable information"),
 ])  # fmt: skip
 def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
     found = study("nothing")
     changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
-    assert summary(with_columns(found, verdict=changed))[0].startswith(start)
+    missing = RUNS_GAP.untested if verdict == UNTOLD else ""
+    assert summary(with_columns(found, verdict=changed, untested=missing))[0].startswith(start)
 
 
 def test_controls_are_told_apart_from_topology() -> None:
@@ -65,10 +129,8 @@ def test_controls_are_told_apart_from_topology() -> None:
     assert any("1 is beyond the trend in at least one run (Weight norm (control))" in s for s in told)
 
 
-@pytest.mark.parametrize("verdict", ["constant", "too few"])
-def test_nothing_to_say(verdict: str) -> None:
-    found = study("nothing")
-    (first,) = summary(with_columns(found, verdict=verdict))
+def test_nothing_to_say() -> None:
+    (first,) = summary(with_columns(study("nothing"), verdict="constant", rho=float("nan")))
     assert first.startswith("Nothing can be said about what topology adds: no feature varies")
 
 

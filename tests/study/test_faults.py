@@ -306,7 +306,7 @@ def assert_tells_of_the_full_disk(command: list[str | Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     lines = complaints(done.stderr)
     assert lines, "the disk was large enough"
-    assert all(line.startswith("error: ") and "space" in line for line in lines), lines
+    assert all(line.startswith("Error: ") and "space" in line for line in lines), lines
     # Each run may tell of itself; whatever stops all of them is told once.
     assert len(lines) <= 2
     assert done.returncode == 1

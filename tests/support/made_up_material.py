@@ -91,7 +91,7 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
         for target in t.targets:
             for j, feature in enumerate(t.features):
                 given = np.nan if j == 1 else 0.02 * (j - 3) - 0.01 * i
-                verdict = ("trend only", "none", "undecided", "beyond trend")[j % 4]
+                verdict = ("trend only", "none", "cannot be told", "beyond trend")[j % 4]
                 rows.append(
                     {"run": t.run, "group": "network", "target": target, "feature": str(feature),
                      "kind": feature.kind, "n": len(t.steps),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import Correlations, correlate, is_free, partial, ranks, two_sided
+from toposcope.analysis.ranks import correlate, dependent_p, is_free, partial, ranks, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -16,18 +16,22 @@ from toposcope.typing import Matrix, Vector
 RESAMPLES = 1000
 MIN_CHECKPOINTS = 5
 """An association is measured on at least this many checkpoints."""
-STEP = "step"
-CLOCKS = (STEP, "cumulative_learning_rate", "weight_norm")
+STEP, RATE, NORM = "step", "learning_rate", "weight_norm"
+CLOCKS = (STEP, RATE, "cumulative_learning_rate", NORM)
+PARTIALLED = (STEP, RATE, NORM)
+"""The clocks that are taken out together; within a run the cumulative learning rate is a function of the step."""
 
 COLUMNS = (
     *("rho", "p", "low", "high"),
-    *("block_low", "block_high", "block_length", "n_eff", "p_shift"),
+    *("block_low", "block_high", "block_length", "n_eff", "p_n_eff", "p_shift"),
     *(f"rho_{clock}" for clock in CLOCKS),
     *("n_scale", "rho_top_eigenvalue"),
     "rho_with_step",
     *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all", "rho_given_scale", "p_given_scale"),
     *("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step"),
+    *("rho_differences_given_all", "p_differences_given_all"),
     *("n_others", "share_others", "share_others_given_step"),
+    *("n_others_differences", "share_others_differences"),
     *("rho_twin", "rho_twin_given_step", "p_twin_given_step"),
     "noise",
 )
@@ -94,15 +98,18 @@ class AssociationResult:
     n : ndarray, shape (f,), int64
         Checkpoints where feature and target are known.
     table : ndarray, shape (f, len(COLUMNS)), float64
-        NaN where not defined: fewer than `FEWEST` checkpoints, or feature or target constant.
+        NaN where not defined: fewer than `MIN_CHECKPOINTS` checkpoints, or feature or target constant.
     pairings : ndarray, shape (f, o), float64
         Strength of the association of each other run's feature with this run's target, given the step: the absolute
         partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared.
+    change_pairings : ndarray, shape (f, o), float64
+        The same of the changes from checkpoint to checkpoint, given the clocks of this run.
     """
 
     n: NDArray[np.int64]
     table: Matrix
     pairings: Matrix
+    change_pairings: Matrix
 
 
 def associate(task: AssociationTask, seed: int) -> AssociationResult:
@@ -112,19 +119,19 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
 
     Parameters
     ----------
-    question : Question
+    task : AssociationTask
     seed : int
         Of both bootstraps.
 
     Returns
     -------
-    Answer
+    AssociationResult
     """
     features, target = task.series.features, task.target
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
     table = np.full((len(features), len(COLUMNS)), np.nan)
-    pairings = np.full((len(features), len(task.others)), np.nan)
+    pairings, change_pairings = np.full((2, len(features), len(task.others)), np.nan)
     for mask, rows in _by_mask(known):
         if n[rows[0]] < MIN_CHECKPOINTS or np.ptp(target[mask]) == 0:
             continue
@@ -133,8 +140,8 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
             shared = _SharedCheckpoints(task, rows, mask, seed)
             columns = shared.items()
             table[rows] = np.column_stack([columns[name] for name in COLUMNS])
-            pairings[rows] = shared.pairings
-    return AssociationResult(n, table, pairings)
+            pairings[rows], change_pairings[rows] = shared.pairings, shared.change_pairings
+    return AssociationResult(n, table, pairings, change_pairings)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
@@ -153,20 +160,23 @@ class _SharedCheckpoints:
         self.values, self.target = task.series.features[np.ix_(rows, mask)], task.target[mask]
         self.x, self.y = ranks(self.values), ranks(self.target)
         clocks = {name: clock[mask] for name, clock in task.clocks.items() if np.isfinite(clock[mask]).all()}
-        self.clocks = {name: ranks(clock) for name, clock in clocks.items() if np.ptp(clock) > 0}
+        self.clock_values = {name: clock for name, clock in clocks.items() if np.ptp(clock) > 0}
+        self.clocks = {name: ranks(clock) for name, clock in self.clock_values.items()}
         self.step = self.clocks[STEP][None]
-        self.rho = correlate(self.x, self.y)
+        self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
-        self.pairings = np.full((len(rows), len(task.others)), np.nan)
+        self.pairings, self.change_pairings = np.full((2, len(rows), len(task.others)), np.nan)
 
     def items(self) -> dict[str, Vector]:
         """Return every column of `COLUMNS`, shape (f,)."""
-        given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in CLOCKS if name in self.clocks]))
+        differences = self._differences()
+        given_all = partial(self.x, self.y, np.array([self.clocks[name] for name in PARTIALLED if name in self.clocks]))
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
             **self._intervals(),
-            "n_eff": effective_size(self.x, self.y),
+            "n_eff": self.n_eff,
+            "p_n_eff": dependent_p(self.rho, self.n_eff),
             "p_shift": self._shifts(),
             **{f"rho_{name}": self._all(self._clock(name)) for name in CLOCKS},
             "rho_with_step": correlate(self.x, self.step[0]),
@@ -175,8 +185,8 @@ class _SharedCheckpoints:
             "rho_given_all": given_all.rho,
             "p_given_all": given_all.p,
             **self._scales(),
-            **self._differences(),
-            **self._others(),
+            **differences,
+            **self._others(differences["rho_differences_given_all"]),
             **self._twins(),
             "noise": self._noise(),
         }
@@ -239,19 +249,32 @@ class _SharedCheckpoints:
 
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""
-        x, y, step = ranks(np.diff(self.values)), ranks(np.diff(self.target)), ranks(self.steps[1:].astype(np.float64))
-        rho, p = self._all(np.nan), self._all(np.nan)
+        x, y = ranks(np.diff(self.values)), ranks(np.diff(self.target))
+        columns = {
+            f"{kind}_differences{given}": self._all(np.nan)
+            for given in ("", "_given_step", "_given_all")
+            for kind in ("rho", "p")
+        }
         moving = (np.abs(x).max(axis=1) > 0) & (np.abs(y).max() > 0)
-        given = Correlations(self._all(np.nan), self._all(np.nan))
         if moving.any():
-            rho[moving] = correlate(x[moving], y)
-            p[moving] = two_sided(rho[moving], effective_size(x[moving], y) - 2)
-            for column, result in zip(given, partial(x[moving], y, step[None]), strict=True):
+            x, everything = x[moving], np.ones(len(self.steps), dtype=bool)
+            rho = correlate(x, y)
+            step_and_rate, all_clocks = (self._change_controls(everything, names) for names in ((RATE,), (RATE, NORM)))
+            results = (
+                *(rho, dependent_p(rho, effective_size(x, y))),
+                *partial(x, y, step_and_rate),
+                *partial(x, y, all_clocks),
+            )
+            for column, result in zip(columns.values(), results, strict=True):
                 column[moving] = result
-        names = ("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step")
-        return dict(zip(names, (rho, p, *given), strict=True))
+        return columns
 
-    def _others(self) -> dict[str, Vector]:
+    def _change_controls(self, mask: NDArray[np.bool_], names: Sequence[str]) -> Matrix:
+        """Return the centred ranks of the step and of the changes of some clocks, from checkpoint to checkpoint."""
+        changes = [np.diff(self.clock_values[name][mask]) for name in names if name in self.clock_values]
+        return np.array([ranks(values) for values in (self.steps[mask][1:].astype(np.float64), *changes)])
+
+    def _others(self, change: Vector) -> dict[str, Vector]:
         """Return the share of other runs whose feature correlates as strongly with this run's target (item 6)."""
         plain = np.full(self.pairings.shape, np.nan)
         for i, other in enumerate(self.task.others):
@@ -259,20 +282,26 @@ class _SharedCheckpoints:
             for mask, rows in _by_mask(np.isfinite(values)):
                 if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
                     continue  # too few common checkpoints for a comparison
-                y, step = ranks(self.target[mask]), ranks(self.steps[mask].astype(np.float64))[None]
-                x = ranks(values[np.ix_(rows, mask)])
-                if not is_free(y[None], step)[0]:
-                    continue  # the step determines the target at these checkpoints
-                plain[rows, i] = np.nan_to_num(np.abs(correlate(x, y)))
-                self.pairings[rows, i] = np.nan_to_num(np.abs(partial(x, y, step).rho))
-        counted = np.isfinite(plain).sum(axis=1).astype(np.float64)
-        own, own_given = np.abs(self.rho), np.nan_to_num(np.abs(self.given_step.rho))
-        as_well = [
-            (values >= strength[:, None] * (1 - 1e-12)).sum(axis=1).astype(np.float64)
-            for values, strength in ((plain, own), (self.pairings, own_given))
-        ]
-        shares = [_ratio(count, counted) for count in as_well]
-        return {"n_others": counted, "share_others": shares[0], "share_others_given_step": shares[1]}
+                of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
+                controls = self._change_controls(mask, (RATE, NORM))
+                self.change_pairings[rows, i] = _strength(np.diff(of_runs), np.diff(target), controls)
+                step = ranks(self.steps[mask].astype(np.float64))[None]
+                self.pairings[rows, i] = strength = _strength(of_runs, target, step)
+                # Where the step determines the target, the runs are not compared given the step, nor without it.
+                plain[rows, i] = np.where(np.isnan(strength), np.nan, _strength(of_runs, target))
+        counted, counted_differences = (
+            np.isfinite(pairings).sum(axis=1).astype(np.float64) for pairings in (self.pairings, self.change_pairings)
+        )
+        own, own_given, own_change = (np.nan_to_num(np.abs(rho)) for rho in (self.rho, self.given_step.rho, change))
+        shares = {
+            name: _ratio((values >= strength[:, None] * (1 - 1e-12)).sum(axis=1).astype(np.float64), count)
+            for name, values, strength, count in (
+                ("share_others", plain, own, counted),
+                ("share_others_given_step", self.pairings, own_given, counted),
+                ("share_others_differences", self.change_pairings, own_change, counted_differences),
+            )
+        }
+        return {"n_others": counted, "n_others_differences": counted_differences, **shares}
 
     def _twins(self) -> dict[str, Vector]:
         """Correlate the scale-free twins (item 7)."""
@@ -301,6 +330,19 @@ class _SharedCheckpoints:
 def dense(values: Matrix) -> NDArray[np.int64]:
     """Return dense ranks from 0 along the last axis: equal values share one."""
     return np.ascontiguousarray(rankdata(values, method="dense", axis=-1).astype(np.int64) - 1)
+
+
+def _strength(features: Matrix, target: Vector, controls: Matrix | None = None) -> Vector:
+    """Return the absolute rank correlation of each feature with the target, given the ranks of controls.
+
+    0 where the controls determine the feature, NaN where they determine the target.
+    """
+    x, y = ranks(features), ranks(target)
+    if controls is None:
+        return np.nan_to_num(np.abs(correlate(x, y)))
+    if not is_free(y[None], controls)[0]:
+        return np.full(len(x), np.nan)
+    return np.nan_to_num(np.abs(partial(x, y, controls).rho))
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

@@ -218,8 +218,8 @@ def _correlate(group: _Group, given: str) -> StepCorrelations:
 
 
 def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the logarithms of each series, shape (f, t, n), that is positive everywhere; others as they are."""
-    positive = (np.nan_to_num(values, nan=1.0) > 0).all(axis=(1, 2), keepdims=True)
+    """Return logarithms at each step where all runs are positive, else the values, shape (f, t, n)."""
+    positive = (values > 0).all(axis=2, keepdims=True)
     return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
 
 
@@ -235,7 +235,7 @@ def _n_terms(population: RunPopulation, given: str) -> int:
 
 def _reason(group: _Group, place: int, result: StepCorrelations) -> str:
     """Say why the correlation of a feature given the loss and the controls is not defined at any step."""
-    if np.isfinite(result.rho[place]).any():
+    if np.isfinite(result.p[place]):
         return ""
     strata, values, controls = group.strata, group.values[place], group.given("_given_all")
     if not is_enough(strata):

@@ -59,9 +59,15 @@ class Logged:
         return {name: found[name] for name in names if counts[name]}
 
     def clocks(self, steps: NDArray[np.int64]) -> dict[str, Vector]:
-        """Return ``cumulative_learning_rate`` and the logged ``weight_norm``, as far as they are known."""
+        """Return the logged clocks that are known: ``learning_rate``, its sum, and ``weight_norm``.
+
+        The rate is the last one logged up to a checkpoint; before the first logged one, that.
+        """
         found = {}
-        if np.isfinite(self.rate).any():
+        known = np.isfinite(self.rate)
+        if known.any():
+            latest = np.searchsorted(self.steps[known], steps, side="right") - 1
+            found["learning_rate"] = self.rate[known][np.maximum(latest, 0)]
             total = np.cumsum(np.nan_to_num(self.rate))
             index = np.searchsorted(self.steps, steps, side="right") - 1
             found["cumulative_learning_rate"] = np.where(index >= 0, total[np.maximum(index, 0)], 0.0)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gamma
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
@@ -43,11 +44,26 @@ def two_sided(rho: Vector, freedom: Vector) -> Vector:
     return p
 
 
+def dependent_p(rho: Vector, n: Vector) -> Vector:
+    """Return the two-sided p of rank correlations of dependent checkpoints.
+
+    Student's with n - 2 degrees of freedom, but at least 2 / n!: of all orders of n independent checkpoints only two
+    are perfect, so that no lower p can be reached (two series that rise have a correlation of 1, whatever they are).
+
+    Parameters
+    ----------
+    rho : ndarray, shape (f,)
+    n : ndarray, shape (f,)
+        Effective number of checkpoints (`effective_size`), less the number of controls. NaN at 2 and below.
+    """
+    lowest = np.minimum(1.0, 2 / gamma(np.maximum(n, 1) + 1))
+    return np.asarray(np.maximum(two_sided(rho, n - 2), lowest))
+
+
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """Correlate the residuals of the ranks of x and y after linear regression of both on the ranks of the controls.
 
-    p is Student's; its degrees of freedom are the effective number of checkpoints of the residuals (`effective_size`)
-    less 2 and the rank of the controls.
+    p is `dependent_p` of the effective number of checkpoints of the residuals, less the rank of the controls.
 
     Parameters
     ----------
@@ -69,7 +85,7 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     rho, p = np.full(len(x), np.nan), np.full(len(x), np.nan)
     if defined.any():
         rho[defined] = correlate(left[defined], target)
-        p[defined] = two_sided(rho[defined], effective_size(left[defined], target) - 2 - basis.shape[1])
+        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - basis.shape[1])
     return Correlations(rho, p)
 
 

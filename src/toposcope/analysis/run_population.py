@@ -116,14 +116,15 @@ def run_population(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: 
     members, strata = _compared(members, size, length, left_out)
     members, strata, steps = _with_common_steps(members, size, length, strata, left_out)
     shared = len(np.unique(strata)) == 1
-    covariates = [np.log([float(of[t.run]) for t in members]) for of in (size, length)] if shared else []
+    covariates = [np.log([float(of[t.run]) for t in members]) for of in (size, length)] if shared and members else []
+    varying = [c for c in covariates if np.ptp(c) > 0]
     return RunPopulation(
         runs=members,
         loss=loss,
         final=np.array([finals[t.run][loss] for t in members]),
         steps=steps,
         strata=strata,
-        covariates=np.array([c for c in covariates if len(c) and np.ptp(c) > 0]).reshape(-1, len(members)),
+        covariates=np.array(varying).reshape(len(varying), len(members)),
         sizes=sorted({size[t.run] for t in members}),
         left_out=left_out,
     )

@@ -37,7 +37,8 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     -------
     polars.DataFrame
         ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
-        of `toposcope.analysis.pairing.pairing_p`, and those of `toposcope.analysis.verdict.with_verdicts`.
+        and ``p_pairing_differences`` of `toposcope.analysis.pairing.pairing_p`, and those of
+        `toposcope.analysis.verdict.with_verdicts`.
     """
     tasks = [
         (trajectory, group, target)
@@ -47,8 +48,12 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     ]
     parts = [_of_group(trajectory, group, target, trajectories) for trajectory, group, target in tasks]
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
-    strengths = [strength for _, strength in parts]
-    return with_verdicts(table.with_columns(p_pairing=_pairings(table, strengths, trajectories)), method)
+    given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
+    table = table.with_columns(
+        p_pairing=_pairings(table, given_step, trajectories),
+        p_pairing_differences=_pairings(table, changes, trajectories),
+    )
+    return with_verdicts(table, method)
 
 
 def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Sequence[Trajectory]) -> pl.Series:
@@ -77,13 +82,16 @@ def _empty() -> pl.DataFrame:
 
 def _of_group(
     trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory]
-) -> tuple[pl.DataFrame, Matrix]:
-    """Return the rows of a group, and the strength of each run's feature against this run's target given the step."""
+) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
+    """Return the rows of a group, and the strengths of each run's feature against this run's target.
+
+    Given the step, and of the changes given the clocks.
+    """
     features = _features(trajectory)[group]
     names = list(features)
     unknown = np.full(len(trajectory.steps), np.nan)
     if not names:
-        return _empty(), np.empty((0, len(trajectories)))
+        return _empty(), (np.empty((0, len(trajectories))), np.empty((0, len(trajectories))))
     n = len(trajectory.steps)
     noise = trajectory.noise if group == NETWORK else {}
     task = AssociationTask(
@@ -111,9 +119,16 @@ def _of_group(
         },
         schema=_empty().schema,
     )
-    own = np.nan_to_num(np.abs(result.table[:, COLUMNS.index("rho_given_step")]))
     here = [other.run for other in trajectories].index(trajectory.run)
-    return rows, np.insert(result.pairings, here, own, axis=1)
+
+    def with_own(strengths: Matrix, column: str) -> Matrix:
+        own = np.nan_to_num(np.abs(result.table[:, COLUMNS.index(column)]))
+        return np.insert(strengths, here, own, axis=1)
+
+    return rows, (
+        with_own(result.pairings, "rho_given_step"),
+        with_own(result.change_pairings, "rho_differences_given_all"),
+    )
 
 
 def _rows(features: Mapping[Feature, NDArray[np.float64]], names: Sequence[Feature], n: int) -> NDArray[np.float64]:

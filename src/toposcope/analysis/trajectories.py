@@ -53,7 +53,7 @@ class Trajectory:
         (the mean training loss of the last 100 steps, or of the steps since the last checkpoint if those are fewer).
         ``batch_loss`` is the loss of one batch, as published; it comes first under the published protocol.
     clocks : dict of ndarray, shape (n,)
-        ``step``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
+        ``step``, ``learning_rate``, ``cumulative_learning_rate``, ``weight_norm``; those that are known.
     groups : dict of dict of ndarray, shape (n,)
         Features of groups of layers (`toposcope.analysis.groups.layer_groups`), by group.
     layers : dict of dict of ndarray, shape (n,)

@@ -1,32 +1,84 @@
 """The verdict on an association, by one rule that is printed with the table (docs/methods/association.md, item 10)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method, adjusted
-from toposcope.analysis.association import MIN_CHECKPOINTS
+from toposcope.analysis.association import MIN_CHECKPOINTS, PARTIALLED
 from toposcope.analysis.pairing import MIN_RUNS
+from toposcope.typing import Vector
 
 LEVEL = 0.05
-TESTED = ("p", "p_given_step", "p_given_all", "p_given_scale", "p_differences_given_step")
-"""Columns whose p-values are adjusted."""
+MIN_PERFECT_CORRELATION = 1 - 1e-9
+"""Absolute rank correlations above this count as 1: the two order the checkpoints alike."""
+ADJUSTED = {
+    "p_adjusted": "p_n_eff",
+    "p_given_step_adjusted": "p_given_step",
+    "p_given_all_adjusted": "p_given_all",
+    "p_given_scale_adjusted": "p_given_scale",
+    "p_differences_adjusted": "p_differences_given_step",
+    "p_differences_given_all_adjusted": "p_differences_given_all",
+}
+"""The columns of adjusted p-values, and those that they adjust; all of them allow for dependent checkpoints."""
+
+BEYOND, UNTOLD, TREND, NONE, CONSTANT = "beyond trend", "cannot be told", "trend only", "none", "constant"
+VERDICTS = (BEYOND, UNTOLD, TREND, NONE)
+"""The verdicts on features and losses that vary, from the strongest to the weakest."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A test that cannot be made: which and why, and what would make it possible."""
+
+    untested: str
+    needs: str
+
+
+FEW = Gap(f"any correlation: fewer than {MIN_CHECKPOINTS} checkpoints", "more checkpoints")
+ON_FIXED_DATA = ("validation_loss", "text_loss")
+"""Targets that are a loss on fixed data, which is free of the noise of batches."""
+OR_VALIDATION = ", or a validation loss"
+LOSS = Gap(
+    "partial correlation given the step: the loss orders the checkpoints exactly as the step does",
+    f"finer checkpoints{OR_VALIDATION}",
+)
+FEATURE = Gap(
+    "partial correlation given the step: the feature orders the checkpoints exactly as the step does",
+    "finer checkpoints",
+)
+CLOCK = Gap(
+    "partial correlation given all clocks: the loss orders the checkpoints exactly as a clock does",
+    f"finer checkpoints{OR_VALIDATION}",
+)
+DEPENDENT = Gap("partial correlations: the checkpoints are worth too few independent ones for a p", "more checkpoints")
+SCALE = Gap(
+    f"partial correlation given the step and the top eigenvalue: undefined, or known at fewer than {MIN_CHECKPOINTS} "
+    "checkpoints",
+    "finer checkpoints with hidden states",
+)
+CHANGES = Gap("correlation of the changes given the clocks: it is not defined", "finer checkpoints")
+RUNS = Gap(f"pairing with other runs: fewer than {MIN_RUNS} runs can be compared", "more runs")
 
 RULE = (
-    f"Verdict, at level {LEVEL:g}. 'beyond trend' if all of these hold: the block bootstrap interval excludes 0, and "
-    "circular shifts of the loss rarely correlate as strongly (p of at most "
-    f"{LEVEL:g}, or the lowest that so few checkpoints allow); the partial correlations given the step, and given all "
-    "known clocks (step, weight norm, cumulative learning rate), are significant; for hidden states also the one given "
-    "the step and the top eigenvalue of the same states, their scale, so that this eigenvalue itself never passes; "
-    "so is the correlation of the changes given the step, and all of these have the same sign; "
+    f"Verdict, at level {LEVEL:g}. 'beyond trend' if all of these hold: the partial correlations given the step, and "
+    "given all known clocks (step, learning rate of the moment, weight norm), are significant; for hidden states also "
+    "the one given the step and the top eigenvalue of the same states, their scale, so that this eigenvalue itself "
+    "never passes; so is the correlation of the changes from checkpoint to checkpoint, given the step and the change "
+    "of the learning rate; all of these have the same sign; "
     f"at most {LEVEL:.0%} of the other runs of the study have a feature "
     f"that correlates as strongly with this run's loss, given the step; and at most {LEVEL:.0%} of all pairings of the "
-    "runs' features with losses are as strong as the true one. 'undecided' if all other conditions hold, but fewer "
-    "than four runs can be compared, too few for the last one. A schedule that only one run has does not count as a "
-    "clock: a feature that follows the learning rate of such a run can pass. 'trend only' if the feature correlates "
-    "with the loss but not all conditions hold; 'none' if the correlation is not significant. p-values are adjusted "
-    "over all rows of the table with the same target; those of partial correlations and of changes are based on "
-    "effective numbers of checkpoints. "
-    f"'constant': feature or loss does not change. 'too few': fewer than {MIN_CHECKPOINTS} checkpoints."
+    "runs' features with losses are as strong as the true one. Where the step orders the checkpoints exactly as the "
+    "loss or the feature does, no partial correlation given it is defined; there the changes, given the step and also "
+    "given the changes of all clocks, take its place, and other runs are compared by their changes. "
+    "'cannot be told' if no test fails, but one of them is not defined: which one, and what would make it possible, is "
+    "in the columns untested and needs. Changes that are not significant do not settle what the step leaves open. "
+    "'trend only' if a test fails, the block bootstrap interval excludes 0, and circular shifts of the "
+    f"loss rarely correlate as strongly (p of at most {LEVEL:g}, or the lowest that so few checkpoints allow); 'none' "
+    "otherwise. p-values are adjusted over all rows of the table with the same target, and based on effective numbers "
+    "of checkpoints. 'constant': feature or loss does not change."
 )
 
 
@@ -36,44 +88,139 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     Parameters
     ----------
     table : polars.DataFrame
-        ``target, n, p_pairing`` and the columns of `toposcope.analysis.association.COLUMNS`.
+        ``target, n, p_pairing, p_pairing_differences`` and the columns of
+        `toposcope.analysis.association.COLUMNS`.
     method : "holm", "bonferroni" or "bh"
 
     Returns
     -------
     polars.DataFrame
-        With ``p_adjusted, p_given_step_adjusted, p_given_all_adjusted, p_given_scale_adjusted, p_differences_adjusted,
-        verdict``.
+        With the columns of `ADJUSTED`, ``verdict``, and, of rows that cannot be told, ``untested`` (which test is not
+        defined, and why) and ``needs`` (what would make it possible), both empty in the others.
     """
-    names = {name: f"{name.removesuffix('_given_step') if 'differences' in name else name}_adjusted" for name in TESTED}
     targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
     columns = {}
-    for name, adjusted_name in names.items():
-        p, p_adjusted = table.get_column(name).to_numpy(), np.full(len(table), np.nan)
+    for name, of in ADJUSTED.items():
+        p, p_adjusted = table.get_column(of).to_numpy(), np.full(len(table), np.nan)
         for target in dict.fromkeys(targets.tolist()):
             p_adjusted[targets == target] = adjusted(p[targets == target], method)
-        columns[adjusted_name] = pl.Series(p_adjusted, dtype=pl.Float64)
+        columns[name] = pl.Series(p_adjusted, dtype=pl.Float64)
     table = table.with_columns(**columns)
-    return table.with_columns(verdict=pl.Series(_verdicts(table), dtype=pl.String))
-
-
-def _verdicts(table: pl.DataFrame) -> list[str]:
-    column = {name: table.get_column(name).to_numpy() for name in table.columns if name not in ("target", "run")}
-    n, rho, share = column["n"], column["rho"], column["share_others_given_step"]
-    blocks = (column["block_low"] > 0) | (column["block_high"] < 0)
-    shifts = column["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(n, 1))
-    partials = (column["p_given_step_adjusted"] < LEVEL) & (column["p_given_all_adjusted"] < LEVEL)
-    changes = column["p_differences_adjusted"] < LEVEL
-    unscaled = ~np.isfinite(column["n_scale"])
-    same_sign = np.sign(column["rho_given_scale"]) == np.sign(column["rho_given_step"])
-    scales = unscaled | ((column["p_given_scale_adjusted"] < LEVEL) & same_sign)
-    signs = [np.sign(column[name]) for name in ("rho_given_step", "rho_given_all", "rho_differences_given_step")]
-    alone = blocks & shifts & partials & scales & changes & (signs[0] == signs[1]) & (signs[0] == signs[2])
-    known = np.isfinite(column["p_pairing"]) & (column["n_others"] + 1 >= MIN_RUNS)
-    others, none = (share <= LEVEL) & (column["p_pairing"] <= LEVEL), ~(column["p_adjusted"] < LEVEL)
-    chosen = np.select(
-        [n < MIN_CHECKPOINTS, ~np.isfinite(rho), alone & known & others, alone & ~known, none],
-        ["too few", "constant", "beyond trend", "undecided", "none"],
-        "trend only",
+    verdicts, gaps = _Rows(table).verdicts()
+    return table.with_columns(
+        verdict=pl.Series(verdicts, dtype=pl.String),
+        untested=pl.Series([gap.untested if gap else "" for gap in gaps], dtype=pl.String),
+        needs=pl.Series([_needs(gap, target) for gap, target in zip(gaps, targets, strict=True)], dtype=pl.String),
     )
-    return [str(verdict) for verdict in chosen]
+
+
+def _needs(gap: Gap | None, target: str) -> str:
+    if gap is None:
+        return ""
+    return gap.needs.removesuffix(OR_VALIDATION) if target in ON_FIXED_DATA else gap.needs
+
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A test of every row: where it holds, where it is not defined, and why not."""
+
+    holds: Flags
+    undefined: Flags
+    gap: Gap
+
+
+class _Rows:
+    """The rows of a table, by column."""
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        self.columns: dict[str, Vector] = {
+            name: table.get_column(name).to_numpy() for name, dtype in table.schema.items() if dtype.is_numeric()
+        }
+        self.by_changes = ~self.known("rho_given_step")
+        """Where nothing is left of feature or loss given the step, the changes take the place of what is left."""
+
+    def known(self, name: str) -> Flags:
+        return np.isfinite(self.columns[name])
+
+    def significant(self, p: str, rho: str) -> Flags:
+        """Return where a p is significant and its rho has the sign of the row's first partial correlation."""
+        first = np.where(self.by_changes, self.columns["rho_differences_given_step"], self.columns["rho_given_step"])
+        return np.asarray((self.columns[p] < LEVEL) & (np.sign(self.columns[rho]) == np.sign(first)))
+
+    def ordered_as(self, *names: str) -> Flags:
+        """Return where one of the rank correlations is perfect."""
+        return np.asarray(np.any([np.abs(self.columns[name]) > MIN_PERFECT_CORRELATION for name in names], axis=0))
+
+    def verdicts(self) -> tuple[list[str], list[Gap | None]]:
+        """Return the verdict of each row; where it cannot be told, also the first test that is not defined."""
+        tests = (*self._given_step(), *self._given_all(), self._given_scale(), self._changes(), self._others())
+        holds = np.all([test.holds for test in tests], axis=0)
+        fails = np.any([~test.holds & ~test.undefined for test in tests], axis=0)
+        few, constant = self.columns["n"] < MIN_CHECKPOINTS, ~self.known("rho")
+        verdicts = np.select(
+            [few, constant, holds, ~fails, self._trend()], [UNTOLD, CONSTANT, BEYOND, UNTOLD, TREND], NONE
+        )
+        missing = [_Test(~few, few, FEW), *tests]
+        first = np.argmax([test.undefined for test in missing], axis=0)
+        return (
+            [str(verdict) for verdict in verdicts],
+            [missing[i].gap if v == UNTOLD else None for v, i in zip(verdicts, first, strict=True)],
+        )
+
+    def _changes_hold(self) -> Flags:
+        return self.significant("p_differences_adjusted", "rho_differences_given_step") & self.significant(
+            "p_differences_given_all_adjusted", "rho_differences_given_all"
+        )
+
+    def _given_step(self) -> tuple[_Test, ...]:
+        holds = np.where(
+            self.by_changes, self._changes_hold(), self.significant("p_given_step_adjusted", "rho_given_step")
+        )
+        open_ = self.by_changes & ~holds  # changes that show nothing do not settle it
+        of_loss = self.ordered_as("rho_step")
+        return (
+            _Test(holds | ~(open_ & of_loss), open_ & of_loss, LOSS),
+            _Test(holds | ~(open_ & ~of_loss), open_ & ~of_loss, FEATURE),
+            _Test(holds | self.by_changes, ~self.by_changes & ~self.known("p_given_step"), DEPENDENT),
+        )
+
+    def _given_all(self) -> tuple[_Test, ...]:
+        holds = self.by_changes | self.significant("p_given_all_adjusted", "rho_given_all")
+        # A feature that the clocks determine fails: there is nothing left of it. Of the loss something has to be left.
+        of_loss = ~self.known("rho_given_all") & self.ordered_as(*(f"rho_{clock}" for clock in PARTIALLED))
+        dependent = self.known("rho_given_all") & ~self.known("p_given_all")
+        return (
+            _Test(holds | ~of_loss, ~holds & of_loss, CLOCK),
+            _Test(holds | of_loss, ~holds & dependent, DEPENDENT),
+        )
+
+    def _given_scale(self) -> _Test:
+        """Test features of hidden states given their scale; others have none."""
+        holds = ~self.known("n_scale") | self.significant("p_given_scale_adjusted", "rho_given_scale")
+        rare = ~(self.columns["n_scale"] >= MIN_CHECKPOINTS)
+        without_p = self.known("rho_given_scale") & ~self.known("p_given_scale")
+        return _Test(holds, ~holds & (self.by_changes | rare | without_p), SCALE)
+
+    def _changes(self) -> _Test:
+        holds = self.by_changes | self.significant("p_differences_adjusted", "rho_differences_given_step")
+        return _Test(holds, ~holds & ~self.known("p_differences_given_step"), CHANGES)
+
+    def _others(self) -> _Test:
+        def chosen(given_step: str, changes: str) -> Vector:
+            return np.where(self.by_changes, self.columns[changes], self.columns[given_step])
+
+        n_others = chosen("n_others", "n_others_differences")
+        share = chosen("share_others_given_step", "share_others_differences")
+        p = chosen("p_pairing", "p_pairing_differences")
+        holds = (share <= LEVEL) & (p <= LEVEL) & (n_others + 1 >= MIN_RUNS)
+        comparable = np.isfinite(p) & (n_others + 1 >= MIN_RUNS) & ~(self.by_changes & ~self._changes_hold())
+        return _Test(holds, ~holds & ~comparable, RUNS)
+
+    def _trend(self) -> Flags:
+        """Return where the plain correlation holds for dependent checkpoints (item 2)."""
+        excludes_zero = (self.columns["block_low"] > 0) | (self.columns["block_high"] < 0)
+        rarely = self.columns["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(self.columns["n"], 1))
+        return np.asarray(excludes_zero & rarely)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 
 NAMES = (
     *("embed", "pos_embed", "attn.qkv", "attn.q", "attn.k", "attn.v", "attn.out"),
@@ -192,7 +192,7 @@ def checked(rules: Mapping[str, str]) -> Rules:
         except re.error as error:
             raise ToposcopeError(f"role pattern {pattern!r}: not a regular expression ({error})") from error
         if role not in NAMES:
-            raise ToposcopeError(f"role {role!r} of {pattern!r}: not a role; choose from {', '.join(NAMES)}")
+            raise ToposcopeError(f"role {role!r} of {pattern!r}: not a role; {choices(role, NAMES)}")
     return tuple(rules.items())
 
 

@@ -16,7 +16,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     steps : list of int
         Only these.
     every : int
-        Only multiples of it; 0 for no condition.
+        Only one in so many of these, from the first on; 0 for no condition.
     log_spaced : int
         At most so many of the rest: the first and the last, and between them those nearest to an even grid in the
         logarithm of the step. Step 0, which has no logarithm, is always the first. 1 is the last alone; 0 for no
@@ -40,7 +40,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         Raises
         ------
         ToposcopeError
-            If a step does not exist, a condition is not valid, or nothing is left.
+            If a step does not exist, or a condition is not valid.
         """
         for name, value in (("every", self.every), ("log_spaced", self.log_spaced)):
             if value < 0:
@@ -49,9 +49,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         missing = sorted(wanted - set(steps))
         if missing:
             raise ToposcopeError(f"{spec}: no checkpoint at step {missing[0]}; {_available(steps)}")
-        chosen = [s for s in steps if (not wanted or s in wanted) and (not self.every or s % self.every == 0)]
-        if not chosen:
-            raise ToposcopeError(f"{spec}: no selected step is a multiple of {self.every}; {_available(steps)}")
+        chosen = [s for s in steps if not wanted or s in wanted][:: self.every or 1]
         return _log_spaced(chosen, self.log_spaced) if self.log_spaced else chosen
 
 

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import click
 
+from toposcope.cli.shared import Commands
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 from toposcope.version import __version__
@@ -12,7 +13,7 @@ from toposcope.version import __version__
 EPILOG = "Start with: toposcope demo. The --help of each command has an example."
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """The commands; credentials in an argument are refused before any message can show or store them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -52,9 +53,19 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to continue", err=True)
         sys.exit(1)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"Error: {_one_line(error)}", err=True)
+        sys.exit(error.exit_code)
     except ToposcopeError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         sys.exit(1)
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Return what is wrong with the use of a command, and where its use is described."""
+    message = " ".join(error.format_message().split()).removeprefix("Invalid value: ").rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message} (see {context.command_path} --help)" if context else message

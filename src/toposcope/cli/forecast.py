@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toposcope.cli.shared import BadUse, bad_use, print_table
+from toposcope.errors import choices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -132,10 +133,10 @@ def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
         with bad_use():
             read_declared(schedule)
     if unit is not None and unit not in UNITS:
-        raise BadUse(f"--unit {unit}: choose {', '.join(UNITS)}")
+        raise BadUse(f"--unit {unit}: {choices(unit, UNITS)}")
     for what in columns:
         if what not in FIELDS:
-            raise BadUse(f"--column {what}=...: choose from {', '.join(FIELDS)}")
+            raise BadUse(f"--column {what}=...: {choices(what, FIELDS)}")
 
 
 def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import click
 
@@ -16,8 +15,8 @@ from toposcope.cli.shared import (
     BadUse,
     Opening,
     bad_use,
-    check_exists,
     engine_option,
+    named_series,
     parse_options,
     print_errors,
     print_table,
@@ -30,13 +29,36 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.study import Study
-    from toposcope.study.declaration import DeclaredSeries
     from toposcope.study.store import Unit
 
 SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
 
 
-@click.command()
+class _WithProbes(click.Command):
+    """A command whose help lists the probes, which takes their packages to be imported."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        import msgspec
+
+        from toposcope.probes import probe_types
+        from toposcope.study.declaration import DEFAULT_PROBES
+
+        default = [probe["name"] for probe in DEFAULT_PROBES]
+        rows = []
+        for name, kind in probe_types().items():
+            options = msgspec.to_builtins(kind())
+            listed = [f"{key}={_as_toml(value)}" for key, value in options.items() if key != "name"]
+            rows.append((f"{name} *" if name in default else name, ", ".join(listed) or "no options"))
+        with formatter.section("Probes and the defaults of their options (* measured without --probe)"):
+            formatter.write_dl(rows, col_max=24)
+
+
+def _as_toml(value: Any) -> str:
+    return "none" if value is None else json.dumps(value).strip('"')
+
+
+@click.command(cls=_WithProbes)
 @click.argument("series", nargs=-1, required=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Table to write, .csv or .parquet; makes the work resumable."
@@ -74,8 +96,8 @@ def measure(
 
     A series is a folder of checkpoints (.safetensors, .pt, model folders such as checkpoint-500), one checkpoint, a
     URL, or revisions of a model on the Hugging Face hub.
-    The layer "network" holds the values of the whole checkpoint. With --out, the rows measured before an interruption
-    or a failure are kept in OUT.partial, and the same command continues from there.
+    The layer "network" holds the values of the whole checkpoint. With --out, what is measured is kept in the study
+    OUT.study: the same command measures only what is missing there, and `toposcope study run` takes it over.
 
     \b
     Example:
@@ -87,9 +109,10 @@ def measure(
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
     from toposcope.study.measuring import check_probes, measure_series
+    from toposcope.study.takeover import SUFFIX
 
     with bad_use():
-        declared = _name_series(series, opening, _resolve(tokenizer, "--tokenizer", ("characters",)))
+        declared = named_series(series, opening, _resolve(tokenizer, "--tokenizer", ("characters",)))
         read = Text(source=_resolve(text, "--text", ("python-docs",)))
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
@@ -97,7 +120,7 @@ def measure(
         from toposcope.probes import make_probes
 
         check_probes(make_probes(wanted), text, tokenizer)
-    directory = out.with_name(out.name + ".partial") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
+    directory = out.with_name(out.name + SUFFIX) if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
         with progress_bars() as progress:
@@ -112,14 +135,12 @@ def measure(
                 progress=progress,
             )
         frame = study.frame()
-        if out is not None:
+        if out is not None and not (errors and frame.is_empty()):
             _write(frame, out)
         _print(study, frame, out, as_json)
         _print_landmark_note(frame)
         for note in study.notes():
             click.echo(f"note: {note}", err=True)
-        if not errors:
-            shutil.rmtree(directory)
     finally:
         if out is None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -141,25 +162,6 @@ def _resolve(spec: str, option: str, names: tuple[str, ...]) -> str:
     if not path.exists():
         raise BadUse(f"{option} {spec}: no such file or folder")
     return str(path.absolute())
-
-
-def _name_series(specs: tuple[str, ...], opening: Opening, tokenizer: str) -> list[DeclaredSeries]:
-    """Name each series by the last parts of its path or address, as many as make the names differ."""
-    from toposcope.checkpoints.sources import is_remote, local_path
-
-    for spec in specs:
-        check_exists(spec)
-    # A link has its own name, not its target's.
-    absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
-    parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
-    longest = max(map(len, parts))
-    for depth in range(1, longest + 1):
-        names = ["-".join(names_of_spec[-depth:]).replace(":", "-") or "root" for names_of_spec in parts]
-        if len(set(names)) == len(names):
-            break
-    else:
-        raise click.BadParameter("the same series is given twice; drop one")
-    return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:

@@ -11,6 +11,10 @@ from toposcope.cli.shared import BadUse, progress_bars
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import Method
+    from toposcope.study import Study
+
+REPORTED = "reported.sha256"
+"""In a study's folder: the digest of what its report was written of."""
 
 
 @click.command()
@@ -51,14 +55,28 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> N
 
 def write_and_print(directory: Path, adjust: Method = "holm") -> None:
     """Write a study's report; print its verdict and its path."""
+    from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.study import Study
 
+    study = Study.load(directory)
     with progress_bars() as progress:
-        page, verdict = write_report(Study.load(directory), progress, adjust)
+        page, verdict = write_report(study, progress, adjust)
+    write_text(directory / REPORTED, study.digest() if adjust == "holm" else "")
     for sentence in verdict:
         click.echo(sentence)
     click.echo(f"report: {page.resolve()}")
+
+
+def report_of(study: Study) -> Path:
+    """Return the path of a study's report."""
+    return study.directory / "report" / "index.html"
+
+
+def is_up_to_date(study: Study) -> bool:
+    """Return whether a study's report was written of all that the study holds now."""
+    file = study.directory / REPORTED
+    return report_of(study).is_file() and file.is_file() and file.read_text() == study.digest()
 
 
 def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method) -> None:

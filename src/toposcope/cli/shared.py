@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -47,6 +49,8 @@ TIMED_STAGES = ("measure",)
 """Stages whose progress is in milliseconds of expected work."""
 SECONDS_BETWEEN_LINES = 30
 MAX_ERRORS_SHOWN = 10
+MAX_SUMMARY = 200
+"""Characters of the sentence that describes a command in a list."""
 TABLE_WIDTH = 200
 """Characters in a line of a table that goes to a file or another program."""
 
@@ -77,6 +81,10 @@ class Opening:
             tokenizer=tokenizer,
         )
 
+    def is_used(self) -> bool:
+        """Return whether any option selects checkpoints or reads names."""
+        return bool(self.steps or self.every or self.log_spaced or self.step_pattern or self.roles)
+
     def open(self, spec: str) -> Series:
         """Open a series; a mistake in what the user named is bad use."""
         from toposcope.checkpoints import series
@@ -100,6 +108,25 @@ def check_exists(spec: str) -> None:
     with bad_use():
         if not is_remote(spec) and not local_path(spec).exists():
             raise BadUse(f"{spec}: no such file or folder")
+
+
+def named_series(specs: tuple[str, ...], opening: Opening, tokenizer: str = "") -> list[DeclaredSeries]:
+    """Name each series by the last parts of its path or address, as many as make the names differ."""
+    from toposcope.checkpoints.sources import is_remote, local_path
+
+    for spec in specs:
+        check_exists(spec)
+    # A link has its own name, not its target's.
+    absolute = [spec if is_remote(spec) else os.path.abspath(local_path(spec)) for spec in specs]  # noqa: PTH100
+    parts = [[unquote(part) for part in spec.replace("*", "").split("/") if part] for spec in absolute]
+    longest = max(map(len, parts))
+    for depth in range(1, longest + 1):
+        names = ["-".join(names_of_spec[-depth:]).replace(":", "-") or "root" for names_of_spec in parts]
+        if len(set(names)) == len(names):
+            break
+    else:
+        raise click.BadParameter("the same series is given twice; drop one")
+    return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 
 def access_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -162,7 +189,9 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `series_options` and those that select checkpoints."""
 
     @click.option("--steps", default="", metavar="STEP,...", help="Use only these steps.")
-    @click.option("--every", type=click.IntRange(min=1), metavar="N", help="Use only multiples of N.")
+    @click.option(
+        "--every", type=click.IntRange(min=1), metavar="N", help="Use only every N-th checkpoint, from the first on."
+    )
     @click.option(
         "--log-spaced",
         type=click.IntRange(min=1),
@@ -181,6 +210,16 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, opening=selection, **options)
 
     return series_options(with_selection)
+
+
+class Commands(click.Group):
+    """A group of commands that lists each with the whole of its first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(MAX_SUMMARY)) for name, command in listed])
 
 
 class BadUse(click.ClickException):
@@ -314,10 +353,10 @@ def print_errors(errors: Mapping[Unit, str], directory: Path | None) -> None:
     n_shown = MAX_ERRORS_SHOWN if directory else len(causes)
     for unit, message in list(causes.items())[:n_shown]:
         place = unit.run if unit.step < 0 else f"{unit.run} step {unit.step}"
-        click.echo(f"error: {place}: {unit.probe}: {message}", err=True)
+        click.echo(f"Error: {place}: {unit.probe}: {message}", err=True)
     if len(causes) > n_shown:
         more = len(causes) - n_shown
-        click.echo(f"error: and {more} more; to see all: toposcope study status {directory}", err=True)
+        click.echo(f"Error: and {more} more; to see all: toposcope study status {directory}", err=True)
     raise click.exceptions.Exit(1)
 
 

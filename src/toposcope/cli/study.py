@@ -1,4 +1,4 @@
-"""``toposcope study run``, ``toposcope study import`` and ``toposcope study status``."""
+"""``toposcope study run``, ``init``, ``import`` and ``status``."""
 
 from __future__ import annotations
 
@@ -10,43 +10,107 @@ import click
 
 from toposcope.cli.shared import (
     BadUse,
-    access_options,
+    Commands,
+    Opening,
     bad_use,
     engine_option,
+    named_series,
     print_errors,
     print_table,
     progress_bars,
+    selection_options,
     workers_option,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toposcope.checkpoints import Access
     from toposcope.study import Declaration
 
 
-@click.group()
+@click.group(cls=Commands)
 def study() -> None:
-    """Run a declared study, import a published one, or show the status of one."""
+    """Run a study, write its declaration, import a published one, or show the status of one."""
 
 
 @study.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("places", nargs=-1, required=True, metavar="FILE.toml | SERIES...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: its name).")
-@access_options
+@selection_options
 @engine_option
 @workers_option
-def run(file: Path, out: Path | None, access: Access, engine: str, workers: int | None) -> None:
-    """Train, measure, analyse and report what a TOML file declares. Run it again to resume.
+def run(places: tuple[str, ...], out: Path | None, opening: Opening, engine: str, workers: int | None) -> None:
+    """Train, measure, analyse and report what a TOML file declares, or series of checkpoints.
+
+    Run it again to resume. A series is a folder of checkpoints, a URL, or revisions of a model on the hub, as for
+    `toposcope measure`; the default probes measure it, into the folder NAME-study. What `toposcope measure --out` has
+    measured of it is taken over from its folder OUT.study, if that is here, beside the checkpoints or beside --out.
 
     \b
     Example:
+      toposcope study run checkpoints/
       toposcope study run studies/paper.toml --out paper
     """
+    with bad_use():
+        declaration, directory = _declared(places, opening)
+    directory = out or directory
+    beside = [Path(place).resolve().parent for place in places if Path(place).exists()]
+    folders = [Path.cwd(), *beside, directory.resolve().parent]
+    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders)
+
+
+def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, Path]:
+    """Return a declaration and the default folder: of a TOML file, of a study that was begun, or of series."""
     from toposcope.study import load_declaration
+    from toposcope.study.draft import draft
+
+    first = Path(places[0])
+    begun = first / "study.toml"
+    file = begun if begun.is_file() else first
+    if file.suffix != ".toml" or len(places) > 1:
+        declaration = draft(named_series(places, opening))
+        return declaration, Path(declaration.name)
+    if opening.is_used():
+        raise BadUse(f"{file}: it declares which checkpoints are read; write the options of series there")
+    declaration = load_declaration(file)
+    return declaration, first if file is begun else Path(declaration.name)
+
+
+@study.command()
+@click.argument("series", nargs=-1, required=True)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write (default: NAME-study.toml)."
+)
+@selection_options
+def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
+    """Write the TOML file of a study of some series, to edit and run.
+
+    \b
+    Example:
+      toposcope study init checkpoints/ --out mine.toml
+    """
+    from toposcope.errors import ToposcopeError
+    from toposcope.files import write_text
+    from toposcope.logs.beside import log_beside
+    from toposcope.study.draft import draft, draft_toml
 
     with bad_use():
-        declaration = load_declaration(file)
-    run_and_report(declaration, out or Path(declaration.name), workers, engine=engine, access=access)
+        declaration = draft(named_series(series, opening))
+        file = out or Path(f"{declaration.name}.toml")
+        if file.exists():
+            raise BadUse(f"{file}: exists already; choose another name with --out")
+        for name, declared in declaration.named_series().items():
+            opened = declared.open(opening.access)
+            steps = f"steps {opened.steps[0]} to {opened.steps[-1]}" if len(opened) > 1 else f"step {opened.steps[0]}"
+            click.echo(f"{name}: {len(opened)} checkpoints, {steps}")
+            try:
+                if opened.source is None or log_beside(opened.source) is None:
+                    click.echo(f"note: {name}: no training log beside it, so its loss is not known", err=True)
+            except ToposcopeError as error:
+                click.echo(f"note: {name}: its log cannot be read: {error}", err=True)
+    write_text(file, draft_toml(declaration, file))
+    click.echo(f"{file}: edit it, or run it: toposcope study run {file}")
 
 
 def run_and_report(
@@ -57,11 +121,23 @@ def run_and_report(
     engine: str = "pool",
     access: Access | None = None,
     measured: bool = True,
+    folders: Sequence[Path] = (),
 ) -> None:
-    """Run a study, write its report, and print its verdict and its path."""
-    from toposcope.cli.report import write_and_print
-    from toposcope.study import Study, run_study
+    """Run a study, write its report, and print its verdict and its path.
 
+    `folders` are looked through for what `toposcope measure` has measured.
+    """
+    from toposcope.checkpoints import Access
+    from toposcope.cli.report import is_up_to_date, report_of, write_and_print
+    from toposcope.study import Study, run_study
+    from toposcope.study.opening import open_series
+    from toposcope.study.takeover import take_over
+
+    access = access or Access()
+    opened = open_series(declaration, directory, access)
+    taken = take_over(declaration, directory, folders)
+    if taken is not None:
+        click.echo(f"taken over: what is measured in {taken}")
     with progress_bars() as progress:
         errors = run_study(
             declaration,
@@ -69,11 +145,19 @@ def run_and_report(
             workers=workers,
             engine=engine,
             access=access,
+            opened=opened,
             measured=measured,
             progress=progress,
         )
-    write_and_print(directory)
-    for note in Study.load(directory).notes():
+    study = Study.load(directory)
+    if errors and study.frame().is_empty():
+        click.echo("no report: nothing could be measured", err=True)
+    elif is_up_to_date(study):
+        click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
+        click.echo(f"report: {report_of(study).resolve()}")
+    else:
+        write_and_print(directory)
+    for note in study.notes():
         click.echo(f"note: {note}", err=True)
     print_errors(errors, directory)
 
@@ -124,6 +208,6 @@ def status(directory: Path, as_json: bool) -> None:
         print_table(runs.columns, runs.iter_rows(), f"{opened.declaration.name} in {directory}")
         for error in errors.iter_rows(named=True):
             place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
-            click.echo(f"error: {place}: {error['probe']}: {error['message']}")
+            click.echo(f"Error: {place}: {error['probe']}: {error['message']}")
     if len(errors):
         raise click.exceptions.Exit(1)

@@ -40,13 +40,14 @@ def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, .
     from toposcope.family import Corpus, TrainingOptions
     from toposcope.study import Declaration, run_study
     from toposcope.study.declaration import DeclaredRun, check
+    from toposcope.study.field_errors import readable
 
     with bad_use():
         fields = {k: v for setting in settings for k, v in parse_options(setting, "--set").items()}
         try:
             training = msgspec.convert(fields, TrainingOptions)
         except msgspec.ValidationError as error:
-            raise ToposcopeError(f"--set: {error} (fields: {', '.join(TrainingOptions.__struct_fields__)})") from error
+            raise ToposcopeError(f"--set: {readable(error, TrainingOptions, '[training]')}") from error
         is_name = source == "python-docs" or source.startswith("hf:")
         corpus = Corpus(source=source if is_name else str(Path(source).resolve()))
         runs = [DeclaredRun(size=size) for size in sizes]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 
 
 class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,7 +64,5 @@ def find_size(size: str | ModelSize) -> ModelSize:
     if isinstance(size, ModelSize):
         return size
     if size not in SIZES:
-        raise ToposcopeError(
-            f"size {size!r} is not known; choose one of {', '.join(SIZES)}, or give hidden, layers and heads"
-        )
+        raise ToposcopeError(f"size {size!r} is not known; {choices(size, SIZES)}, or give hidden, layers and heads")
     return SIZES[size]

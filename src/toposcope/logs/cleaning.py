@@ -11,8 +11,9 @@ from toposcope.logs.anomalies import divergence, gaps, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of
 from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
-from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table
-from toposcope.logs.target import choose_target, row_steps
+from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
+from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
+from toposcope.logs.target import choose_target
 from toposcope.typing import Steps, Vector
 
 MAX_ROUND_OFF = 1e-6
@@ -47,15 +48,26 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw.table, step, loss)
     if step is None:
-        remarks.append("no column of steps: rows with a loss are counted")
+        remarks.append("no column of steps: rows with a loss are counted, and --steps counts rows too")
     elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
         row = row_steps(raw.table, None, loss)
         remarks.append(f"column {step!r} says the same step everywhere: rows with a loss are counted")
-    curve = _clean_losses(row, loss, remarks)
+    else:
+        check_steps(raw.table[step], row, loss.logged)
+        if not named.get("rank"):
+            epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
+            row = counted_on(row, epoch, loss, remarks)
+    curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
+    columns_beside = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
+    remarks += [
+        f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
+        for quantity, column in columns_beside.items()
+        if column.unreadable
+    ]
     beside = {
         quantity: by_step
-        for quantity in PER_ROW
-        if quantity in named and len((by_step := _finite_by_step(row, numbers(raw.table[named[quantity][0]]))).steps)
+        for quantity, column in columns_beside.items()
+        if len((by_step := _finite_by_step(row, column)).steps)
     }
     facts = _facts(raw, named, remarks)
     remarks += _columns_used(
@@ -101,8 +113,8 @@ def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[st
         return "nats", losses._replace(values=np.log(losses.values))
 
 
-def _clean_losses(row: Vector, loss: Numbers, remarks: list[str]) -> ByStep:
-    """Return the losses by step, with remarks on rows that were left out and on a run that went wrong."""
+def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> ByStep:
+    """Return the losses by step, of several ranks their mean; remarks say what was left out, and what went wrong."""
     if loss.unreadable:
         remarks.append(f"{plural(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
     steps, losses = row[loss.logged], loss.values[loss.logged]
@@ -127,8 +139,15 @@ def _clean_losses(row: Vector, loss: Numbers, remarks: list[str]) -> ByStep:
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss of 0 or below: ignored")
     diverged = divergence(whole_steps, np.where(positive, losses, np.nan))
     usable = finite & positive
-    remarks += _order_remarks(whole_steps[usable])
-    curve = last_of_step(whole_steps[usable], losses[usable])
+    several = rows_a_step(whole_steps[usable])
+    if ranks:
+        several = max(several, round(usable.sum() / max(1, len(np.unique(whole_steps[usable])))))
+    if several > 1:
+        remarks.append(f"{several} rows a step, as of several processes: their mean counts")
+        curve = mean_of_step(whole_steps[usable], losses[usable])
+    else:
+        remarks += _order_remarks(whole_steps[usable])
+        curve = last_of_step(whole_steps[usable], losses[usable])
     remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values), *diverged]
     return curve
 

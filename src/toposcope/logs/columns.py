@@ -9,7 +9,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "step": (
         *("global_step", "iter_num", "step", "optimizer_step", "update_step", "iteration", "iter", "it", "update"),
         *("num_updates", "n_iter", "train_step", "steps", "iterations", "iters", "t"),
+        *("batch", "batch_idx", "batch_id"),
     ),
+    "rank": ("rank", "global_rank", "local_rank", "process_index", "worker", "replica"),
+    "epoch": ("epoch", "current_epoch", "epochs", "ep"),
     "learning_rate": (
         *("learning_rate", "lr", "optimizer_lr", "lr_group0", "learning_rate_group0", "lr_group_0", "lr_pg1"),
         *("lr_adam_w", "lr_adam_w_pg1", "lr_adam", "lr_adam_pg1", "lr_sgd", "learning_rate_learning_rate"),
@@ -76,6 +79,8 @@ PREFIXES = frozenset(
 VALIDATION = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"})
 AUXILIARY = frozenset({"aux", "auxiliary", "z", "kl", "balance", "balancing", "router", "min", "max", "std", "scale"})
 """Words of a loss that is not the model's own, or of a spread."""
+_BRACKETS = re.compile(r"\([^)]*\)|\[[^]]*\]")
+"""A unit after a name: ``step (iterations)``."""
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})
 """Words of an accuracy."""
@@ -128,7 +133,7 @@ def identify_columns(names: Iterable[str]) -> Columns:
     accuracies, other_losses = [], []
     for name in names:
         words = _words(name)
-        if match := _known(words):
+        if match := _known(words) or _known(_words(_BRACKETS.sub("", name))):
             quantity, prefixes, rank = match
             ranked.setdefault(quantity, []).append((rank, prefixes, name))
         elif loss := _loss(name, words):

@@ -13,6 +13,17 @@ from toposcope.typing import Vector
 
 NOT_LOGGED = ("", "none", "null", "n/a", "na", "-")
 """Texts that stand for a missing number."""
+_SPACES = "[\u0020\u00a0\u2009\u202f]"
+_GROUPED = rf"^[+-]?\d{{1,3}}(?:(?:,\d{{3}})+|(?:['’_]\d{{3}})+|(?:{_SPACES}\d{{3}})+)(?:\.\d+)?$"
+"""1,000 or 1'000.5; the other way round, 1.000,5, it is `_GROUPED_BY_POINTS`."""
+_GROUPED_BY_POINTS = r"^[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?$"
+_DECIMAL_COMMA = r"^[+-]?\d+,\d+(?:[eE][+-]?\d+)?$"
+_NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-]?\d+)$"
+"""A comma that can only stand before decimals."""
+_MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+_WITH_MULTIPLE = r"^([+-]?\d+(?:\.\d+)?)\s?([kKMB])$"
+_OF_ALL = r"^(\d+)\s?/\s?\d+$"
+"""Step 100 of 20,000: 100/20000."""
 MAX_NAME_LENGTH = 200
 """Characters of a name from outside in a message; the rest is cut off."""
 MAX_REMARK_LENGTH = 1000
@@ -66,8 +77,12 @@ def numbers(column: pl.Series) -> Numbers:
     unreadable = 0
     if column.dtype == pl.String:
         text = column.str.strip_chars()
-        column = text.cast(pl.Float64, strict=False)
+        column = _as_numbers(text)
         rest = text.filter(column.is_null() & text.is_not_null())
+        if len(rest) and not rest.str.to_lowercase().is_in(NOT_LOGGED).all():
+            text = _plain(text)
+            column = text.cast(pl.Float64, strict=False)
+            rest = text.filter(column.is_null() & text.is_not_null())
         unreadable = int((~rest.str.to_lowercase().is_in(NOT_LOGGED)).sum())
     elif not column.dtype.is_numeric():
         unreadable = len(column) - column.null_count()
@@ -75,6 +90,58 @@ def numbers(column: pl.Series) -> Numbers:
     logged = column.is_not_null().to_numpy() if column.null_count() else np.ones(len(column), dtype=bool)
     # null is NaN in an array
     return Numbers(logged, column.to_numpy().astype(np.float64), unreadable)
+
+
+def _as_numbers(text: pl.Series) -> pl.Series:
+    """Return texts as numbers, null where they are none; 1.000 after 950 is a thousand."""
+    values = text.cast(pl.Float64, strict=False)
+    pointed = text.str.contains(_GROUPED_BY_POINTS)
+    if not pointed.any() or not (pointed | text.str.contains(r"^\d{1,3}$")).fill_null(True).all():
+        return values
+    grouped = text.str.replace_all(".", "", literal=True).cast(pl.Float64, strict=False)
+    ascends = [bool((series.drop_nulls().diff().drop_nulls() > 0).all()) for series in (values, grouped)]
+    return grouped if ascends == [False, True] else values
+
+
+def _plain(text: pl.Series) -> pl.Series:
+    """Return texts as plain numbers: without signs between thousands, with a point before decimals, 3200 for 3.2k."""
+    comma = text.str.contains(_DECIMAL_COMMA)
+    pointed = text.str.contains(r"\.\d{3}").fill_null(False) & text.str.contains(_GROUPED_BY_POINTS)
+    if text.str.contains(_NO_GROUP).any() or pointed.any() or (comma.any() and not _are_thousands(text, comma)):
+        text = text.to_frame("t").select(
+            pl.when(pl.col("t").str.contains(_GROUPED_BY_POINTS))
+            .then(pl.col("t").str.replace_all(".", "", literal=True))
+            .otherwise(pl.col("t"))
+            .str.replace(",", ".", literal=True)
+        )["t"]
+    return text.to_frame("t").select(
+        pl.when(pl.col("t").str.contains(_GROUPED))
+        .then(pl.col("t").str.replace_all(rf"[,'’_]|{_SPACES}", ""))
+        .when(pl.col("t").str.contains(_OF_ALL))
+        .then(pl.col("t").str.replace(_OF_ALL, "$1"))
+        .when(pl.col("t").str.contains(_WITH_MULTIPLE))
+        .then(
+            (
+                pl.col("t").str.extract(_WITH_MULTIPLE, 1).cast(pl.Float64, strict=False)
+                * pl.col("t")
+                .str.extract(_WITH_MULTIPLE, 2)
+                .replace_strict(_MULTIPLES, default=None, return_dtype=pl.Float64)
+            )
+            .round(6)
+            .cast(pl.String)
+        )
+        .otherwise(pl.col("t"))
+    )["t"]
+
+
+def _are_thousands(text: pl.Series, comma: pl.Series) -> bool:
+    """Return whether commas stand between thousands: whole numbers below 1,000 have none, or all end in 0."""
+    with_comma, without = text.filter(comma), text.filter(~comma & text.is_not_null())
+    below = without.str.contains(r"^[+-]?\d{1,3}$")
+    several = without.str.contains(_GROUPED)
+    if len(without) and (below | several).all():
+        return True
+    return len(with_comma) > 1 and with_comma.str.ends_with("0").all()
 
 
 def one_line(text: object, max_length: int = MAX_NAME_LENGTH) -> str:

@@ -14,6 +14,7 @@ from toposcope.logs.log import UNITS, Log
 from toposcope.logs.raw import RawLog, join_names, one_line
 from toposcope.logs.splitting import split_runs
 
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 MAX_DEPTH = 4
 """Folders below the given one that are searched."""
 
@@ -136,6 +137,8 @@ def _raw_logs(path: Path) -> tuple[list[RawLog], list[str]]:
     raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []
+    if path.suffix.lower() in COMPRESSED:
+        raise ToposcopeError(f"{path}: compressed; unpack it first")
     if not path.is_dir():
         raise ToposcopeError(
             f"{path}: not a training log of a known format (CSV, JSON, JSON lines, Parquet, TensorBoard events, "

@@ -86,6 +86,12 @@ def last_of_step(steps: Steps, values: Vector) -> ByStep:
     return ByStep(steps[last], values[last])
 
 
+def mean_of_step(steps: Steps, values: Vector) -> ByStep:
+    """Return the mean value of each step."""
+    each, place, counts = np.unique(steps, return_inverse=True, return_counts=True)
+    return ByStep(each, np.bincount(place, weights=values) / counts)
+
+
 def is_step(steps: Vector) -> NDArray[np.bool_]:
     """Return which numbers are steps: whole, and 0 or more."""
     with np.errstate(invalid="ignore"):

@@ -7,8 +7,8 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import AUXILIARY, Target
-from toposcope.logs.raw import Numbers, join_names, numbers, plural
-from toposcope.typing import Vector
+from toposcope.logs.raw import Numbers, join_names, numbers, one_line, plural
+from toposcope.logs.steps import row_steps
 
 MIN_VALIDATIONS = 20
 """Validation losses that make a curve of their own."""
@@ -103,9 +103,9 @@ def _step_column(table: pl.DataFrame, names: list[str], loss: Numbers) -> str | 
     if complete:
         return complete[0]
     best = max(shares, key=lambda name: shares[name], default=None)
+    if best is not None and not shares[best] and (texts := table[names[0]].drop_nulls()).len():
+        raise ToposcopeError(
+            f"column {one_line(names[0])!r} holds no number but {one_line(texts[0])!r} and the like; name the column "
+            "of steps with --column step=NAME"
+        )
     return best if best is not None and shares[best] > 0 else None
-
-
-def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
-    """Return the step of every row, NaN where it has none; without a column of steps, rows with a loss are counted."""
-    return np.cumsum(loss.logged).astype(np.float64) if column is None else numbers(table[column]).values

@@ -3,13 +3,14 @@
 Another package adds one by naming its module as an entry point of the group ``toposcope.probes``.
 """
 
+import re
 from functools import cache
 from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.plugins import collect
 from toposcope.probes.feature import KINDS, Feature, Kind
 from toposcope.probes.needs import check_needs
@@ -62,7 +63,7 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
     types = probe_types()
     name = declaration.get("name")
     if not isinstance(name, str) or name not in types:
-        raise ToposcopeError(f"probes: {name!r} is not a probe; choose from {', '.join(types)}")
+        raise ToposcopeError(f"probes: {name!r} is not a probe; {choices(str(name), types)}")
     try:
         probe: Probe = msgspec.convert(declaration, Union[tuple(types.values())], strict=False)  # noqa: UP007 - built at run time
     except msgspec.ValidationError as error:
@@ -72,13 +73,19 @@ def _make_probe(declaration: dict[str, Any]) -> Probe:
 
 def _option_error(kind: type[Probe], message: str) -> str:
     """Return a message that names the wrong option and the values it takes."""
+    if unknown := re.search(r"unknown field `(.+?)`", message):
+        mend = choices(unknown[1], kind.__struct_fields__) if kind.__struct_fields__ else "it takes none"
+        return f"unknown option {unknown[1]!r}; {mend}"
     options = ", ".join(kind.__struct_fields__) or "none"
     reason, _, place = message.partition(" - at `$.")
     name = place.rstrip("`").partition("[")[0]
     if name not in kind.__struct_fields__:
         return f"{message} (its options: {options})"
-    choices = [repr(value) for part in _parts(get_type_hints(kind)[name]) for value in _literals(part)]
-    takes = f"; it takes {' or '.join(choices)}" if choices else ""
+    allowed = [str(value) for part in _parts(get_type_hints(kind)[name]) for value in _literals(part)]
+    wrong = re.search(r"Invalid enum value '?(.*?)'?$", reason)
+    if wrong and allowed:
+        return f"{name} is {wrong[1]!r}; {choices(wrong[1], allowed)}"
+    takes = f"; it takes {' or '.join(map(repr, allowed))}" if allowed else ""
     return f"{name}: {reason}{takes} (its options: {options})"
 
 

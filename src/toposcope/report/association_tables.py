@@ -23,7 +23,6 @@ from toposcope.report.tables import (
 
 SCALED = "rho_top_eigenvalue"
 """This column has a number for features of hidden states only."""
-UNMEASURED = ("constant", "too few")
 
 _RAW, _BLOCKS, _CLOCKS, _GIVEN = "1 as usually reported", "2 dependence", "3 clocks", "4 given the clocks"
 _DIFFERENCES, _OTHERS, _TWIN, _NOISE, _ADJUSTED = (
@@ -40,21 +39,25 @@ LEGEND = Terms(
          "interval of 1,000 resamples of single checkpoints. All three assume independent checkpoints, which these are "
          "not."),
         ("2 dependence", "the interval of a moving-block bootstrap and its block length; the number of independent "
-         "checkpoints the series is worth (n eff.); the p of a permutation by circular shifts."),
-        ("3 clocks", "rho of the step, of the cumulative learning rate and of the weight norm with the same loss, and "
-         "of the feature with the step. A feature that only follows a clock has that clock's rho."),
-        ("4 given the clocks", "partial rho given the step, and given all known clocks: step, weight norm and "
-         "cumulative learning rate."),
-        ("5 differences", "rho of the changes from checkpoint to checkpoint, and the same given the step."),
+         "checkpoints the series is worth (n eff.), and the p of rho with that number; the p of a permutation by "
+         "circular shifts."),
+        ("3 clocks", "rho of the step, of the learning rate of the moment, of its sum and of the weight norm with the "
+         "same loss, and of the feature with the step. A feature that only follows a clock has that clock's rho."),
+        ("4 given the clocks", "partial rho given the step, and given all known clocks: step, learning rate of the "
+         "moment and weight norm."),
+        ("5 differences", "rho of the changes from checkpoint to checkpoint; the same given the step and the change of "
+         "the learning rate; and given these and the change of the weight norm."),
         ("6 others", "cross-pairing: of the study's other comparable runs, the share whose feature correlates with "
          "this run's loss at least as strongly, and the same given the step; p of pairings: over the whole study, the "
-         "share of all pairings of features with losses of the runs that correlate as strongly."),
+         "share of all pairings of features with losses of the runs that correlate as strongly. Then the same of the "
+         "changes given the clocks."),
         ("7 scale-free twin", "the same feature divided by the scale of the weights."),
         ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
          "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
-         "of that of the changes given the step."),
-        ("verdict", "item 10, by the rule in the methods."),
+         "of those of the changes."),
+        ("verdict", "item 10, by the rule in the methods. Where it cannot be told: which test is missing, and what it "
+         "needs."),
         ("–", "not defined, mostly because a clock orders the checkpoints exactly as the feature or the loss does."),
     )
 )  # fmt: skip
@@ -70,6 +73,8 @@ SPECS: tuple[Spec, ...] = (
     feature_of(),
     text_of("run", "run", names_row=True),
     text_of("verdict", "verdict"),
+    text_of("missing test", "untested"),
+    text_of("needs", "needs"),
     number_of("n", "n", whole),
     number_of("rho", "rho", group=_RAW),
     number_of("p", "p", p_value, group=_RAW),
@@ -77,9 +82,11 @@ SPECS: tuple[Spec, ...] = (
     interval_of("95% interval", "block_low", "block_high", group=_BLOCKS),
     number_of("block", "block_length", whole, group=_BLOCKS),
     number_of("n eff.", "n_eff", tenths, group=_BLOCKS),
+    number_of("p", "p_n_eff", p_value, group=_BLOCKS),
     number_of("shift p", "p_shift", p_value, group=_BLOCKS),
     number_of("step", "rho_step", group=_CLOCKS),
-    number_of("cum. rate", "rho_cumulative_learning_rate", group=_CLOCKS),
+    number_of("rate", "rho_learning_rate", group=_CLOCKS),
+    number_of("sum of rates", "rho_cumulative_learning_rate", group=_CLOCKS),
     number_of("norm", "rho_weight_norm", group=_CLOCKS),
     number_of("with step", "rho_with_step", group=_CLOCKS),
     number_of("step", "rho_given_step", group=_GIVEN),
@@ -90,10 +97,15 @@ SPECS: tuple[Spec, ...] = (
     number_of("p", "p_differences", p_value, group=_DIFFERENCES),
     number_of("given step", "rho_differences_given_step", group=_DIFFERENCES),
     number_of("p", "p_differences_given_step", p_value, group=_DIFFERENCES),
+    number_of("given all", "rho_differences_given_all", group=_DIFFERENCES),
+    number_of("p", "p_differences_given_all", p_value, group=_DIFFERENCES),
     number_of("runs", "n_others", whole, group=_OTHERS),
     number_of("as well", "share_others", share, group=_OTHERS),
     number_of("given step", "share_others_given_step", share, group=_OTHERS),
     number_of("p of pairings", "p_pairing", p_value, group=_OTHERS),
+    number_of("runs, changes", "n_others_differences", whole, group=_OTHERS),
+    number_of("as well, changes", "share_others_differences", share, group=_OTHERS),
+    number_of("p of pairings, changes", "p_pairing_differences", p_value, group=_OTHERS),
     number_of("rho", "rho_twin", group=_TWIN),
     number_of("given step", "rho_twin_given_step", group=_TWIN),
     number_of("p", "p_twin_given_step", p_value, group=_TWIN),
@@ -102,6 +114,7 @@ SPECS: tuple[Spec, ...] = (
     number_of("given step", "p_given_step_adjusted", p_value, group=_ADJUSTED),
     number_of("given all", "p_given_all_adjusted", p_value, group=_ADJUSTED),
     number_of("changes", "p_differences_adjusted", p_value, group=_ADJUSTED),
+    number_of("changes given all", "p_differences_given_all_adjusted", p_value, group=_ADJUSTED),
 )  # fmt: skip
 
 _SCALE = "scale of hidden states"
@@ -140,7 +153,7 @@ def primary(material: Material) -> pl.DataFrame:
 
 def measured(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows where a correlation is defined."""
-    return rows.filter(~pl.col("verdict").is_in(UNMEASURED))
+    return rows.filter(pl.col("rho").is_finite())
 
 
 SHORT_SCALE: tuple[Spec, ...] = (

@@ -22,7 +22,8 @@ from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
-from toposcope.study.published import Law, Published, Trace
+from toposcope.study.field_errors import readable
+from toposcope.study.published import Published
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -87,7 +88,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     steps : list of int
         Only these; all if empty.
     every : int
-        Only steps that are multiples of it.
+        Only one in so many, from the first on.
     log_spaced : int
         Only this many, evenly spaced in the logarithm of the step.
     step_pattern : str
@@ -204,8 +205,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         try:
             training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, TrainingOptions)
         except msgspec.ValidationError as error:
-            known = ", ".join(TrainingOptions.__struct_fields__)
-            raise ToposcopeError(f"runs: {name}: training: {error} (fields: {known})") from error
+            raise ToposcopeError(f"runs: {name}: {readable(error, TrainingOptions, '[training]')}") from error
         if isinstance(declared.size, ModelSize) and declared.size.vocabulary not in (
             CHARACTERS,
             self.corpus.vocabulary,
@@ -245,7 +245,7 @@ def load_declaration(path: str | Path) -> Declaration:
         declaration = _anchored(declaration, path.resolve().parent)
         check(declaration)
     except (msgspec.ValidationError, OverflowError) as error:
-        raise ToposcopeError(f"{path}: {_with_choices(str(error), content)}") from error
+        raise ToposcopeError(f"{path}: {readable(error, Declaration)}") from error
     except ToposcopeError as error:
         raise ToposcopeError(f"{path}: {error}") from error
     return declaration
@@ -354,25 +354,3 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
         corpus=msgspec.structs.replace(corpus, source=of_text(corpus.source)),
         text=msgspec.structs.replace(text, source=of_text(text.source)),
     )
-
-
-def _with_choices(message: str, content: dict[str, Any]) -> str:
-    """Add the known fields to a message about an unknown one."""
-    match = re.search(r"unknown field `(.+?)`(?: - at `\$\.?([^`]*)`)?", message)
-    if not match:
-        return message
-    places: dict[str | None, type[msgspec.Struct]] = {
-        None: Declaration,
-        "corpus": Corpus,
-        "text": Text,
-        "training": TrainingOptions,
-        "runs": DeclaredRun,
-        "runs.size": ModelSize,
-        "series": DeclaredSeries,
-        "published": Published,
-        "published.scaling": Law,
-        "published.traces": Trace,
-    }
-    place = re.sub(r"\[\d*\]|\[\.\.\.\]", "", match.group(2)) if match.group(2) else None
-    known = ", ".join(places[place].__struct_fields__) if place in places else "other fields"
-    return f"unknown field {match.group(1)!r} at {f'[{place}]' if place else 'top level'}; it takes {known}"

@@ -17,6 +17,7 @@ from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
 from toposcope.study.module import measure_module
+from toposcope.study.opening import open_series
 from toposcope.study.runner import run_study
 from toposcope.study.store import Unit
 from toposcope.study.study import FRAME_SCHEMA, Study
@@ -112,6 +113,7 @@ def measure_series(
 ) -> tuple[Study, dict[Unit, str]]:
     """Measure series in a study of their own; return it with what failed (see `run_study`)."""
     declaration = Declaration(name="measure", series=declared, probes=list(probes), text=text)
+    opened = opened or open_series(declaration, directory, access or Access())
     errors = run_study(
         declaration, directory, workers=workers, engine=engine, access=access, opened=opened, progress=progress
     )

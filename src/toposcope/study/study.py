@@ -1,5 +1,6 @@
 """The content of a study's directory, as frames."""
 
+import hashlib
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -8,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
 from toposcope.probes.needs import needs_of
@@ -17,6 +18,7 @@ from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.store import OLDER_VERSIONS
+from toposcope.version import __version__
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -234,6 +236,14 @@ class Study:
         rows = self._read("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else ""
 
+    def digest(self) -> str:
+        """Return a SHA-256 of all that a report is written of: the declaration, the version, and the rows."""
+        digest = hashlib.sha256(f"{__version__}\n{self.declaration.to_toml()}".encode())
+        for table in ("meta", "runs", "checkpoints", "log", "measurements", "findings", "errors"):
+            for row in self._read(f"SELECT * FROM {table}"):
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
+
     def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
         """Return the diagrams of a declared probe: layer -> name (``H0``, ``H1``, ``NP``) -> diagram.
 
@@ -248,8 +258,8 @@ class Study:
                 if self.checkpoints().filter(run=run, step=step).is_empty():
                     raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
                 return diagrams
-        labels = ", ".join(p.label() for p in self.declaration.resolved_probes())
-        raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; it has {labels}")
+        labels = [p.label() for p in self.declaration.resolved_probes()]
+        raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, labels)}")
 
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())

@@ -89,12 +89,12 @@ class LocalSource:
         """
         try:
             if not self.path.is_dir():
-                status = self.path.stat()
-                if not stat.S_ISREG(status.st_mode):
+                own = self.path.stat()
+                if not stat.S_ISREG(own.st_mode):
                     raise ToposcopeError(
                         f"{self.path}: a pipe, a socket or a device, not a file; name a file or folder"
                     )
-                return {self.path.name: LocalFile.of(self.path, status)}
+                return {self.path.name: LocalFile.of(self.path, own)}
             found = {}
             for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
                 path = Path(entry.path)

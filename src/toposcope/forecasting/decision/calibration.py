@@ -34,10 +34,14 @@ class Calibration:
         Nats: scale of the difference of two runs beyond what N and D explain, 2^(1/2) times the scatter of one.
     degrees_of_freedom : float
         Of Student's t, the distribution of that difference; infinite for a normal one.
+    narrowing : float
+        Factor on the spread of the margins about their median. Refits of a few runs drawn again and again spread more
+        than laws of as many new runs would: a resample has fewer different runs, and sometimes hardly enough.
     """
 
     blur: float
     degrees_of_freedom: float = np.inf
+    narrowing: float = 1.0
 
     @property
     def scatter(self) -> float:
@@ -63,8 +67,9 @@ class Calibration:
         if not self.blur > 0:
             bare: Vector = (np.sign(found) + 1).mean(axis=-1) / 2
             return bare
+        middle = np.median(found, axis=-1, keepdims=True)
         with np.errstate(over="ignore"):
-            scaled = found / self.blur
+            scaled = (found - (1 - self.narrowing) * (found - middle)) / self.blur
         normal = not np.isfinite(self.degrees_of_freedom)
         blurred: Vector = (ndtr(scaled) if normal else stdtr(self.degrees_of_freedom, scaled)).mean(axis=-1)
         return blurred
@@ -83,7 +88,7 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     the points of each run, W the weights 1 / m of the m points of each; n - 5 where each of n runs is one point. It is
     combined with `ASSUMED_SCATTER` as a scaled inverse chi-squared prior of `ASSUMED_RUNS` degrees of freedom: the
     difference of two runs is then Student's t of `ASSUMED_RUNS` + nu degrees (Gelman et al., Bayesian Data Analysis,
-    section 3.2).
+    section 3.2). The bootstrap is narrowed by (nu / (nu + 5))^(1/2), ((n - 5) / n)^(1/2) where each run is one point.
     """
     points, law = fitted.points, fitted.law
     of_n, of_d = points.N**-law.alpha, points.D**-law.beta
@@ -98,7 +103,9 @@ def calibration_of(fitted: FittedScalingLaw) -> Calibration:
     total = float((weight * np.abs(points.loss - law.loss(points.N, points.D))).sum())
     scatter = np.sqrt(np.pi / 2) * total / max(freedom, 1.0)
     square = (ASSUMED_RUNS * ASSUMED_SCATTER**2 + freedom * scatter**2) / (ASSUMED_RUNS + freedom)
-    return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom)
+    spare = max(freedom, 1.0)
+    narrowing = float(np.sqrt(spare / (spare + basis.shape[1])))
+    return Calibration(float(np.sqrt(2 * square)), ASSUMED_RUNS + freedom, narrowing)
 
 
 def log_score(probability: Vector, won: Flags, weight: Vector) -> float:

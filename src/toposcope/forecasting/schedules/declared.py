@@ -20,6 +20,8 @@ OPTIONS = {
 """Options of each kind, besides ``steps``, ``warmup`` and ``peak``."""
 
 DECAY_SHAPES = ("linear", "sqrt", "cosine")
+POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3": 3.0}
+"""Powers of polynomial decays."""
 DEFAULT_DECAY = 0.2
 DEFAULT_FACTOR = 0.1
 
@@ -128,7 +130,9 @@ def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, fi
 
 
 def falling(shape: str, share: Vector) -> Vector:
-    """Return a shape that falls from 1 to 0 as a share of it goes from 0 to 1."""
+    """Return a shape that falls from 1 to 0 as a share of it goes from 0 to 1; those of `POWERS` by a power."""
+    if shape in POWERS:
+        return np.asarray((1 - share) ** POWERS[shape])
     if shape == "cosine":
         return 0.5 * (1 + np.cos(np.pi * share))
     return 1 - (np.sqrt(share) if shape == "sqrt" else share)

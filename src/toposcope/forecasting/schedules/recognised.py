@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.schedules.declared import falling
+from toposcope.forecasting.schedules.declared import POWERS, falling
 from toposcope.forecasting.schedules.logged_rates import rounding
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.typing import Vector
@@ -127,7 +127,8 @@ def recognise(steps: Vector, rates: Vector, last_step: float | None) -> Recognis
     s, r = steps[chosen], rates[chosen]
     # Warm-up ends between two logged steps; where is unknown if the log begins at the peak or after it.
     earliest = 0.0 if begin == 0 else before
-    onsets = np.unique(np.concatenate([[warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
+    # A schedule that is multiplied by its warm-up falls from the first step.
+    onsets = np.unique(np.concatenate([[0.0, warm_up], np.linspace(earliest, steps[flat + 1], N_ONSETS)]))
     fits = [*_shapes(s, r, onsets, last_step), *_curves(s, r, steps[flat], last_step)]
     # Rounded rates do not determine an end.
     allowed = max(MAX_MISFIT * fall, rounding(rates) if last_step is not None else 0.0)
@@ -139,20 +140,24 @@ def _described(fit: _ScheduleFit, warm_up: float, steps: Vector, fallen: float) 
     gap = float(np.median(np.diff(steps)))
     stable = fit.onset > warm_up + max(2 * gap, 0.02 * (steps[-1] - warm_up))
     names = {"cosine": "a cosine", "linear": "a line", "sqrt": "1 - sqrt", "exponential": "an exponential"}
+    name = names.get(fit.shape, fit.shape)
     if fit.shape == "inverse_sqrt":
         return Recognised(fit.shape, fit.rates, np.nan, "learning rate follows an inverse square root")
     end = f"to step {round(fit.last_step):,}"
     seen = f" ({fallen:.1%} of the peak fallen so far)" if fallen < 0.05 else ""
     if stable:
-        words = f"learning rate is constant to step {round(fit.onset):,}, then follows {names[fit.shape]} {end}{seen}"
+        words = f"learning rate is constant to step {round(fit.onset):,}, then follows {name} {end}{seen}"
         return Recognised("wsd", fit.rates, fit.last_step, words)
-    return Recognised(fit.shape, fit.rates, fit.last_step, f"learning rate follows {names[fit.shape]} {end}{seen}")
+    return Recognised(fit.shape, fit.rates, fit.last_step, f"learning rate follows {name} {end}{seen}")
 
 
 def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_ScheduleFit]:
     """Fit the shapes that have an end, at a given step or at their own."""
     if last_step is not None:
         found = [_with_onset(shape, s, r, onsets, last_step) for shape in SHAPES]
+        if min(fit.worst for fit in found) <= EXACT * r.max():
+            return found
+        found += [_with_onset(shape, s, r, onsets, last_step) for shape in POWERS]
         if min(fit.worst for fit in found) <= EXACT * r.max():
             return found
         # A free end always fits a little better.

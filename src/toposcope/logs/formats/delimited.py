@@ -1,5 +1,6 @@
 """CSV, and the same with tabs or semicolons."""
 
+import codecs
 import csv
 import re
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import RawLog
+from toposcope.logs.raw import RawLog, one_line, plural
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t", "|")
+_COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+")
 _CUT_EXPONENT = re.compile(r"([eE][+-]?\d?|[.+-])$")
 
 
@@ -32,15 +34,17 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     """Return the table in the content of a file."""
     if not content.strip():
         raise ToposcopeError("the file is empty")
-    if b"\0" in content:
+    wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    if b"\0" in content and not wide:
         raise ToposcopeError("not a table of text (it holds zero bytes)")
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         # in a growing log, the last character may be cut in two
         if error.start < len(content) - 4:
             raise ToposcopeError("not UTF-8 text; save it as such") from error
-        text = content[: error.start].decode("utf-8-sig")
+        text = content[: error.start].decode("utf-16" if wide else "utf-8-sig")
+    text = _in_lines(text)
     text, remarks = _whole_lines(text)
     header = text.partition("\n")[0]
     separator = max(SEPARATORS, key=header.count)
@@ -48,10 +52,54 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
     except pl.exceptions.PolarsError as error:
         raise ToposcopeError(f"not a table with {separator!r} between columns; a quote may not be closed") from error
-    if separator == ";":
-        # with semicolons between the columns, a comma may stand before the decimals
-        table = table.with_columns(pl.all().str.replace(r"^\s*([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)\s*$", "$1.$2"))
-    return [RawLog(source, "", table, remarks=remarks)]
+    names = next(csv.reader([header.rstrip("\r")], delimiter=separator), [])
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1 and name]
+    if twice:
+        remarks = (*remarks, f"several columns are called {', '.join(map(one_line, twice))}: the first of each is read")
+    table, repeated = _without_headers(table)
+    return [RawLog(source, "", table, remarks=(*remarks, *repeated))]
+
+
+def _in_lines(text: str) -> str:
+    """Return a text with line ends of one kind, separators in its header, and no comments before it."""
+    if "\r" in text and "\n" not in text:
+        text = text.replace("\r", "\n")
+    comments = _COMMENTS.match(text)
+    if comments:
+        last = comments.group().rstrip().rpartition("\n")[2].lstrip("# ")
+        rest = text[comments.end() :]
+        # of `# step loss`, a line of names above numbers, the names are kept
+        text = f"{last}\n{rest}" if rest[:1] in "0123456789+-." else rest
+    header, _, after = text.partition("\n")
+    n = len(header.split())
+    if n > 1 and not any(sign in header for sign in SEPARATORS) and len(after.partition("\n")[0].split()) == n:
+        text = "\n".join(",".join(line.split()) for line in text.split("\n"))
+    return text
+
+
+def _without_headers(table: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return a table without rows that repeat its header, and a remark.
+
+    Raises
+    ------
+    ToposcopeError
+        If a row is another header.
+    """
+    names = [name for name in table.columns if name]
+    first = pl.col(table.columns[0]).str.strip_chars()
+    suspects = table.with_row_index("row number").filter(first.is_in(names)) if names else table.clear()
+    if not len(suspects):
+        return table, ()
+    for number, *cells in suspects.iter_rows():
+        if [str(cell or "").strip() for cell in cells] != [name.strip() for name in table.columns]:
+            other = one_line(", ".join(str(cell) for cell in cells))
+            raise ToposcopeError(
+                f"row {number + 1} is another header ({other}): write the two tables to a file of their own each"
+            )
+    n = len(suspects)
+    return table.filter(~first.is_in(names) | first.is_null()), (
+        f"{plural(n, 'row repeats', 'rows repeat')} the header: ignored",
+    )
 
 
 def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:

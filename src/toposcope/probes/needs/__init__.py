@@ -5,11 +5,10 @@ module as an entry point of the group ``toposcope.needs`` in a package of one's 
 in `Probe.NEEDS` and finds them in `Subject.inputs`.
 """
 
-from difflib import get_close_matches
 from functools import cache
 from types import ModuleType
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, choices
 from toposcope.plugins import collect
 from toposcope.probes.needs.need import Need, RunContext
 from toposcope.probes.probe import RELATIONS, Probe
@@ -44,9 +43,9 @@ def check_needs(probe: type[Probe]) -> None:
     """
     known = sorted({*needs(), *RELATIONS})
     for name in sorted(probe.NEEDS - set(known)):
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-        raise ToposcopeError(f"probe {probe.name()}: nothing provides {name!r}, which its NEEDS names; {hint}")
+        raise ToposcopeError(
+            f"probe {probe.name()}: nothing provides {name!r}, which its NEEDS names; {choices(name, known)}"
+        )
 
 
 def _need_of(module: ModuleType) -> dict[str, Need]:

@@ -38,7 +38,7 @@ SCALE = ("rho_given_scale", "given step and\ntop eigenvalue")
 # From the strongest verdict to the weakest; marker and fill distinguish them without colour.
 VERDICTS = {
     "beyond trend": ("#D55E00", "D", True),
-    "undecided": ("#E69F00", "s", True),
+    "cannot be told": ("#E69F00", "s", True),
     "trend only": ("#0072B2", "o", True),
     "none": ("#57606a", "o", False),
 }
@@ -93,7 +93,7 @@ def association_heat_map(material: Material) -> Chart | None:
     return Chart(
         "association",
         f"{summary} Spearman's rho with the {_targets(rows)}: of the feature, of the step, and of the feature once the "
-        "step, or every clock (step, weight norm, cumulative learning rate, as far as they are known), is given."
+        "step, or every clock (step, learning rate, weight norm, as far as they are known), is given."
         f"{scale} Hatched: not defined, because the clock ranks the checkpoints as the feature or the loss does."
         f"{left_out}",
         f"Heat map of rank correlations with the loss, one row per feature, one panel per run. {summary}",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
+from toposcope.analysis.verdict import VERDICTS
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.document import Block, Picture, csv, details, say
@@ -13,7 +14,6 @@ from toposcope.report.headline import headline_features
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, feature_of, headline_rows, interval_of, number_of, table, text_of, whole
-from toposcope.report.verdict import VERDICTS
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -48,7 +48,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
 
 
 def _counted(verdicts: Sequence[str]) -> str:
-    counts = {v: verdicts.count(v) for v in (*VERDICTS, *sorted(set(verdicts) - set(VERDICTS)))}
+    counts = {v: verdicts.count(v) for v in VERDICTS}
     return ", ".join(f"{verdict} {n}" for verdict, n in counts.items() if n)
 
 

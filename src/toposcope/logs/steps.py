@@ -1,0 +1,136 @@
+"""The step of every row: counted on where a log begins again, and refused where a column cannot be steps."""
+
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs.raw import Numbers, numbers, one_line, plural
+from toposcope.logs.table import is_step
+from toposcope.typing import Steps, Vector
+
+MIN_WHOLE_SHARE = 0.5
+"""Share of the rows with a loss whose step is a whole number, in a column of steps."""
+MIN_TIME, MAX_TIME_SPAN = 1e9, 0.25
+"""First number of a column of times, in seconds since 1970 or parts of them; and by which share of it they go on."""
+MAX_RESTARTS_SHARE = 0.1
+"""Of the rows: steps that go back more often are out of order, not begun again."""
+N_LEVEL_ROWS = 5
+"""Rows before and after a restart whose losses are compared."""
+RANK_SHARE = 0.9
+"""Share of the steps that have the same number of rows, one after the other, where several processes wrote a log."""
+MIN_RANK_STEPS = 5
+"""Steps by which that is judged."""
+
+
+def row_steps(table: pl.DataFrame, column: str | None, loss: Numbers) -> Vector:
+    """Return the step of every row, NaN where it has none; without a column of steps, rows with a loss are counted."""
+    return np.cumsum(loss.logged).astype(np.float64) if column is None else numbers(table[column]).values
+
+
+def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:
+    """Refuse a column that cannot be steps: fractions of an epoch, or times.
+
+    Parameters
+    ----------
+    column : polars.Series
+        Of the steps, for messages.
+    row : ndarray, shape (n,)
+        Its numbers.
+    logged : ndarray, shape (n,), bool
+        Rows with a loss.
+
+    Raises
+    ------
+    ToposcopeError
+        Naming the column and the mend.
+    """
+    mend = "name the column of steps with --column step=NAME"
+    steps = row[logged]
+    whole = is_step(steps)
+    if len(steps) and whole.mean() < MIN_WHOLE_SHARE:
+        at = int(np.flatnonzero(logged)[np.argmin(whole)])
+        raise ToposcopeError(
+            f"column {one_line(column.name)!r} has no whole step in {plural(int((~whole).sum()), 'row', 'rows')} of "
+            f"{len(steps)}, such as {one_line(column[at])!r}; {mend}"
+        )
+    steps = steps[whole]
+    if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= MAX_TIME_SPAN * steps.min():
+        raise ToposcopeError(
+            f"column {one_line(column.name)!r} goes from {steps.min():.0f} to {steps.max():.0f}: these are times, not "
+            f"steps of the optimiser; {mend}"
+        )
+
+
+def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[str]) -> Vector:
+    """Return the steps of rows, counted on where they begin again.
+
+    Steps that begin again with every epoch are counted on from the end of the one before: where a column of epochs
+    says so, or where the loss goes on from there. Others are as logged: a run that was resumed, or begun again.
+
+    Parameters
+    ----------
+    row : ndarray, shape (n,)
+        Step of every row; NaN where it has none.
+    epoch : ndarray, shape (n,), or None
+        Epoch of every row, if there is such a column.
+    loss : Numbers
+        Of every row.
+    remarks : list of str
+        What was done is added.
+    """
+    usable = np.flatnonzero(loss.logged & is_step(row) & np.isfinite(loss.values))
+    steps = row[usable]
+    back = np.flatnonzero(np.diff(steps) < 0) + 1
+    if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
+        return row
+    # rows without a loss belong to the part that the row before them is of
+    starts = usable[back]
+    part = np.searchsorted(starts, np.arange(len(row)), side="right")
+    parts = [usable[part[usable] == k] for k in range(len(back) + 1)]
+    gap = float(np.median(np.diff(steps)[np.diff(steps) > 0])) if (np.diff(steps) > 0).any() else 1.0
+    if _are_epochs(row, epoch, loss.values, parts, gap):
+        return _with_offsets(row, part, parts, gap, remarks)
+    last = row[parts[-1]]
+    if last.max() < steps.max():
+        remarks.append(
+            f"the log goes back to step {last[0]:.0f} and ends at step {last.max():.0f}: rows after that are of an "
+            "earlier part; if it was given up, delete it"
+        )
+    return row
+
+
+def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[Steps], gap: float) -> bool:
+    """Return whether each part begins with the step that the first began with, and goes on from the one before."""
+    first = row[parts[0][0]]
+    if min(map(len, parts[:-1])) < N_LEVEL_ROWS:
+        return False
+    if any(row[p[0]] > first + gap for p in parts):
+        return False
+    if epoch is not None and np.isfinite([epoch[p[0]] for p in parts]).all():
+        return bool((np.diff([epoch[p[0]] for p in parts]) > 0).all())
+    begin = float(np.median(losses[parts[0][:N_LEVEL_ROWS]]))
+    levels = [(np.median(losses[a[-N_LEVEL_ROWS:]]), np.median(losses[b[:N_LEVEL_ROWS]])) for a, b in pairwise(parts)]
+    return all(abs(after - before) < abs(after - begin) for before, after in levels)
+
+
+def _with_offsets(row: Vector, part: Steps, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
+    lengths = [row[p].max() - row[p[0]] + gap for p in parts[:-1]]
+    offsets = np.concatenate([[0.0], np.cumsum(lengths)])
+    times = "once" if len(parts) == 2 else f"{len(parts) - 1} times"
+    last = row[parts[-1]].max() + offsets[-1]
+    remarks.append(f"steps begin again {times}, as with every epoch: counted on to {last:.0f}")
+    return np.asarray(row + offsets[part])
+
+
+def rows_a_step(steps: Steps) -> int:
+    """Return how many rows one after the other each step has; 1 unless nearly all have the same number."""
+    if len(np.unique(steps)) < MIN_RANK_STEPS:
+        return 1
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(steps) != 0]))
+    lengths = np.diff(np.append(starts, len(steps)))
+    usual = int(np.median(lengths))
+    same = float((lengths == usual).mean())
+    return usual if same >= RANK_SHARE and len(lengths) == len(np.unique(steps)) else 1

@@ -1,0 +1,174 @@
+"""A study of checkpoints without a declaration: begun from a folder, from what was measured, from a drafted file."""
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from commands import called, complaint_of
+from small_studies import write_series
+
+import toposcope as ts
+from toposcope.study import load_declaration, tasks
+
+STEPS = [0, 5, 20, 30, 40, 50]
+PROBES = {"neural_persistence", "rips", "controls", "distances"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Checkpoints with a log beside them, in the folder where commands are called."""
+    place = write_series(tmp_path / "found", STEPS)
+    rows = "".join(f"{step},{4 / (1 + step):.4f}\n" for step in range(51))
+    (place / "log.csv").write_text("step,loss\n" + rows)
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tasks of this process, which one worker is."""
+    seen: list[str] = []
+    for name in ("measure_task", "read_task"):
+        function = getattr(tasks, name)
+
+        def counted(task: object, function: object = function, name: str = name) -> object:
+            seen.append(name)
+            return function(task)  # type: ignore[operator]
+
+        monkeypatch.setattr(f"toposcope.study.survey.{name}", counted)
+    return seen
+
+
+def run(*arguments: str | Path) -> str:
+    done = called("study", "run", *arguments, "--workers", "1")
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_a_folder_is_enough(folder: Path) -> None:
+    out = run("found")
+    assert f"report: {Path('found-study/report/index.html').resolve()}" in out
+    study = ts.Study.load("found-study")
+    assert study.checkpoints()["step"].to_list() == STEPS
+    assert set(study.frame()["probe"]) == PROBES
+    assert len(study.log()) == 51
+
+
+def test_the_second_time_there_is_nothing_to_do(folder: Path, measured: list[str]) -> None:
+    run("found")
+    page = Path("found-study/report/index.html")
+    before = page.stat().st_mtime_ns
+    measured.clear()
+    for place in ("found", "found-study"):  # the study's own folder stands for it
+        out = run(place).splitlines()
+        assert out[0].startswith("Nothing to do")
+        assert out[1] == f"report: {page.resolve()}"
+    assert (measured, page.stat().st_mtime_ns) == ([], before)
+
+
+def test_what_changes_is_measured_and_reported(folder: Path, measured: list[str]) -> None:
+    run("found")
+    write_series(folder, [60])
+    measured.clear()
+    assert "Nothing to do" not in run("found")
+    assert measured.count("read_task") == 1
+    assert ts.Study.load("found-study").checkpoints()["step"].to_list() == [*STEPS, 60]
+    assert "Nothing to do" in run("found")
+    (folder / "log.csv").write_text("step,loss\n0,4.0\n50,1.0\n")
+    assert "Nothing to do" not in run("found")
+
+
+def test_what_measure_measured_is_not_measured_again(folder: Path, measured: list[str]) -> None:
+    assert called("measure", "found", "--out", "table.parquet", "--workers", "1").code == 0
+    assert measured
+    measured.clear()
+    out = run("found")
+    assert measured == []
+    assert "table.parquet.study" in out
+    frame = ts.Study.load("found-study").frame()
+    assert frame.equals(pl.read_parquet("table.parquet"))
+    shutil.rmtree("found-study")
+    shutil.rmtree("table.parquet.study")
+    run("found")
+    assert ts.Study.load("found-study").frame().equals(frame)
+
+
+def test_measuring_again_measures_only_what_is_new(folder: Path, measured: list[str]) -> None:
+    assert called("measure", "found", "--out", "table.csv", "--workers", "1").code == 0
+    before = Path("table.csv").read_bytes()
+    measured.clear()
+    assert called("measure", "found", "--out", "table.csv", "--workers", "1").code == 0
+    assert (measured, Path("table.csv").read_bytes()) == ([], before)
+
+
+def test_what_was_measured_of_other_checkpoints_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    write_series(tmp_path / "elsewhere" / "found", [0, 7])
+    assert called("measure", "elsewhere/found", "--out", "table.csv", "--workers", "1").code == 0
+    assert "taken over" not in run("found")
+
+
+def test_a_drafted_declaration_runs_as_it_is(folder: Path) -> None:
+    done = called("study", "init", "found", "--every", "2")
+    assert done.code == 0, done.err
+    assert "6 checkpoints" not in done.out
+    declaration = load_declaration("found-study.toml")
+    assert declaration.name == "found-study"
+    assert declaration.series[0].every == 2
+    assert Path(declaration.series[0].path) == folder
+    run("found-study.toml")
+    assert ts.Study.load("found-study").checkpoints()["step"].to_list() == STEPS[::2]
+
+
+def test_every_comment_of_a_drafted_declaration_is_valid(folder: Path) -> None:
+    assert called("study", "init", "found", "--out", "mine.toml").code == 0
+    lines = Path("mine.toml").read_text().splitlines()
+    sentences = [i for i, line in enumerate(lines) if line.startswith("# ") and " = " not in line and "[" not in line]
+    edited = [line.removeprefix("# ") for i, line in enumerate(lines) if i not in sentences]
+    Path("mine.toml").write_text("\n".join(edited))
+    declaration = load_declaration("mine.toml")
+    assert declaration.series[0].log_spaced == 20
+    assert declaration.probes == [{"name": "neural_persistence"}]
+    assert declaration.text.source.endswith("book.txt")
+
+
+def test_a_file_is_not_written_over(folder: Path) -> None:
+    Path("mine.toml").write_text("kept")
+    assert "--out" in complaint_of("study", "init", "found", "--out", "mine.toml")
+    assert Path("mine.toml").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["study", "run", "empty"],
+        ["study", "run", "nothing"],
+        ["study", "run", "bad.toml"],
+        ["study", "init", "empty"],
+        ["measure", "empty", "--out", "table.csv"],
+        ["study", "run", "found", "--steps", "3"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_series_writes_nothing(folder: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.toml").write_text("name = 'bad'\n[[series]]\npath = 'empty'\n")
+    before = sorted(tmp_path.rglob("*"))
+    done = called(*arguments)
+    assert done.code in (1, 2)
+    (line,) = done.err.splitlines()
+    assert line.startswith("Error: ")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_checkpoints_that_cannot_be_read_give_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken").mkdir()
+    for step in (0, 10):
+        Path(f"broken/step_{step}.safetensors").write_bytes(b"no weights")
+    done = called("study", "run", "broken", "--workers", "1")
+    assert done.code == 1
+    assert "Error: broken step 0: read: " in done.err
+    assert not Path("broken-study/report").exists()
+    assert called("measure", "broken", "--out", "table.csv", "--workers", "1").code == 1
+    assert not Path("table.csv").exists()
