@@ -1,11 +1,12 @@
 """How far off forecasts of the final loss are, on collections of real curves, and how long they take.
 
-The table of errors that intervals are made of without siblings is made here: ``--ship`` writes it.
+The table of errors that intervals are made of without siblings is made here: ``--ship`` writes it. It needs the curves
+of ``benchmarks/small_families.py`` beside the published ones.
 """
 
 import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,21 +17,37 @@ from scipy.optimize import curve_fit
 
 import toposcope.forecasting
 from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
+from small_families import POWER_LAWS, TRAINED
+from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.window import LATE_SHARE
-from toposcope.forecasting.intervals import TABLE
+from toposcope.forecasting.intervals import (
+    LANGUAGE,
+    SLOPE,
+    TABLE,
+    ErrorTable,
+    error_part,
+    error_unit,
+    share_past_warm_up,
+    width_of,
+)
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.scores import scores, skills
-from toposcope.forecasting.siblings import CompleteRuns, complete_runs
+from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Log, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
-SHIPPED_FRACTIONS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)
+SHIPPED_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SHIPPED_LEVEL = 0.9
+NEAR, MIN_ROWS = 1.5, 20
+"""Shares within this factor of one of the table count for it, if there are so many forecasts."""
+NAIVE = ("last", "power_law")
 LONG, SEEN = 100_000, 0.4
 """Steps of the long log, and which share of its run they are."""
-ALONE = "Without siblings: the default, its intervals made from the errors on the other families"
+ALONE = "Without siblings, under the schedule that the beginning shows; intervals from the errors on other families"
 PACKAGES = ("numpy", "scipy", "polars")
 
 Row = dict[str, object]
@@ -62,6 +79,20 @@ SKILL = [
         ("p over sizes, Holm", "p"),
     )
 ]
+ALONE_COLUMNS = [
+    Column(title, key)
+    for title, key in (
+        ("family", "family"),
+        ("seen", "fraction"),
+        ("runs", "n"),
+        ("default, median %", "default"),
+        ("last, %", "last"),
+        ("power_law, %", "power_law"),
+        ("over the better of the two", "ratio"),
+        ("coverage of 90%", "coverage"),
+        ("half width, median %", "width"),
+    )
+]
 SPEED = [
     Column(title, key)
     for title, key in (
@@ -79,12 +110,25 @@ SPEED = [
 @click.argument("curves", type=click.Path(exists=True, path_type=Path), default=CURVES)
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
-@click.option("--ship", is_flag=True, help="Write the shipped table of errors, and nothing else.")
-def main(curves: Path, workers: int, out: Path, ship: bool) -> None:
-    """Backtest every forecaster, leaving sizes, kinds of schedule and families out."""
-    runs = complete_runs(read_logs(curves).logs)
+@click.option("--small", type=click.Path(exists=True, path_type=Path), help="Curves of benchmarks/small_families.py.")
+@click.option(
+    "--every", type=click.IntRange(min=1), default=1, show_default=True, help="Only every n-th run of CURVES."
+)
+@click.option("--ship", is_flag=True, help="Write the shipped table of errors; do nothing else but what it needs.")
+def main(curves: Path, workers: int, out: Path, small: Path | None, every: int, ship: bool) -> None:
+    """Backtest every forecaster, leaving sizes, kinds of schedule and families out.
+
+    With --small also without any siblings, on language models and others.
+    """
+    runs = complete_runs(read_logs(curves).logs[::every])
+    found_alone = None
+    if small is not None:
+        found_alone = alone((*runs.runs, *complete_runs(read_logs(small).logs).runs), workers)
+        show(list(alone_errors(found_alone)), ALONE_COLUMNS, ALONE)
     if ship:
-        write_table(runs, workers)
+        if found_alone is None:
+            raise click.UsageError("--ship needs --small: the table is also of runs that are no language models")
+        write_table(calibrated(found_alone))
         return
     facts: dict[str, object] = {
         "runs": len(runs.runs),
@@ -104,7 +148,8 @@ def main(curves: Path, workers: int, out: Path, ship: bool) -> None:
         ]
         tables[f"Leaving each {split} out: the default by family"] = (by_family, ERRORS)
         tables[f"Leaving each {split} out: what the default gains"] = (list(gains(found)), SKILL)
-    tables[ALONE] = (list(alone(runs, workers)), ERRORS)
+    if found_alone is not None:
+        tables[ALONE] = (list(alone_errors(found_alone)), ALONE_COLUMNS)
     tables["Speed"] = ([speed()], SPEED)
     for title, (rows, columns) in tables.items():
         show(rows, columns, title)
@@ -173,25 +218,121 @@ def speed() -> Row:
     }
 
 
-def without_siblings(runs: CompleteRuns, workers: int, fractions: tuple[float, ...]) -> pl.DataFrame:
-    """Backtest every family without any siblings."""
-    families = sorted({run.log.family for run in runs.runs})
-    each = [[run for run in runs.runs if run.log.family == family] for family in families]
-    return pl.concat(backtest(runs, split="family", fractions=fractions, workers=workers) for runs in each)
+def forecast_alone(run: LoggedRun) -> list[Row]:
+    """Forecast a run without siblings, under the schedule that its beginning shows, from each fraction."""
+    rows: list[Row] = []
+    for fraction in SHIPPED_FRACTIONS:
+        seen = run.seen(fraction)
+        if seen is None:
+            continue
+        schedule = planned(seen, last_step=run.schedule.last_step)
+        part, share = error_part(seen, schedule), share_past_warm_up(seen, schedule)
+        results = run_forecasters(seen, schedule, ())
+        for name, made in results.forecasts.items():
+            unit = error_unit(seen, schedule) / made.loss if part.startswith(SLOPE) and share > 0 else 1.0
+            rows.append({
+                "family": run.log.family, "run": run.log.name, "fraction": fraction, "forecaster": name,
+                "row": results.chosen if name == "default" else name,
+                "predicted": made.loss, "low": made.low, "high": made.high, "final": run.final(), "part": part,
+                "share": share, "unit": unit,
+            })  # fmt: skip
+    return rows
 
 
-def alone(runs: CompleteRuns, workers: int) -> Iterator[Row]:
-    """Return the scores of the default without siblings, each family's intervals made from the other families."""
-    found = without_siblings(runs, workers, DEFAULT_FRACTIONS).filter(forecaster="default")
-    error = (pl.col("predicted") / pl.col("final")).log().abs()
-    known = found.filter(pl.col("predicted").is_not_null()).with_columns(error=error)
-    for (family,), part in sorted(known.group_by("family")):
-        others = known.filter(pl.col("family") != family)
-        for (fraction,), mine in sorted(part.group_by("fraction")):
-            theirs = others.filter(fraction=fraction)
-            width = quantile_of(theirs) if len(theirs) else np.nan
-            low, high = pl.col("predicted") * np.exp(-width), pl.col("predicted") * np.exp(width)
-            yield from errors(mine.with_columns(low=low, high=high), str(family))
+def alone(runs: Sequence[LoggedRun], workers: int) -> pl.DataFrame:
+    """Forecast every run without siblings; the column ``error`` is |log(predicted / final)| over the unit."""
+    parts: dict[LoggedRun, list[Row]] = {}
+    with Workers(workers) as engine:
+        for run, rows in engine.run(forecast_alone, runs):
+            if isinstance(rows, TaskFailure):
+                raise click.ClickException(rows.message)
+            parts[run] = rows
+    found = pl.DataFrame([row for run in runs for row in parts[run]])
+    return found.with_columns(error=(pl.col("predicted") / pl.col("final")).log().abs() / pl.col("unit"))
+
+
+def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
+    """Return the median errors of each family, and how often its intervals hold, made from the other families."""
+    judged = found.filter(pl.col("fraction").is_in(DEFAULT_FRACTIONS), pl.col("forecaster").is_in(("default", *NAIVE)))
+    judged = judged.join(judged.filter(forecaster="power_law"), on=["family", "run", "fraction"], how="semi")
+    relative = (pl.col("predicted") / pl.col("final") - 1).abs() * 100
+    for (family, fraction), part in sorted(judged.group_by("family", "fraction")):
+        rows = part.filter(forecaster="default")
+        table = calibrated(found.filter(pl.col("family") != family))
+        width = np.array([half_width(table, row) for row in rows.iter_rows(named=True)])
+        off = rows.select((pl.col("predicted") / pl.col("final")).log().abs()).to_series().to_numpy()
+        median = {
+            str(name): float(each.select(relative.median()).item()) for (name,), each in part.group_by("forecaster")
+        }
+        naive = min(median.get(name, np.inf) for name in NAIVE)
+        yield {
+            "family": family, "fraction": fraction, "n": len(rows),
+            **{name: f"{median[name]:.2f}" if name in median else "" for name in ("default", *NAIVE)},
+            "ratio": f"{median['default'] / naive:.2f}", "coverage": f"{(off <= width).mean():.2f}",
+            "width": f"{100 * np.median(width):.1f}",
+        }  # fmt: skip
+
+
+def half_width(table: ErrorTable, row: Row) -> float:
+    """Return the half width of an interval as `toposcope.forecasting.intervals.shipped_width` does."""
+    key = str(row["row"]), str(row["part"])
+    width = float(row["unit"]) * width_of(table, *key, float(row["share"]))  # type: ignore[arg-type]
+    return width if key[1].startswith(LANGUAGE) else min(width, width_of(table, *key, 0.0))
+
+
+def calibrated(found: pl.DataFrame) -> ErrorTable:
+    """Return `quantiles`, each part and forecaster widened by what a family errs beyond the quantiles of the others.
+
+    The factor is the 90% quantile, each family counting the same, of the errors over the width that the other families
+    give: families differ by more than runs of one family do.
+    """
+    known = calibrating(found)
+    table = quantiles(known)
+    ratios = []
+    for (family,), rows in sorted(known.filter(pl.col("share") > 0).group_by("family")):
+        others = quantiles(known.filter(pl.col("family") != family))
+        width = pl.Series([
+            width_of(others, *key) if (key[1], key[0]) in others else np.nan
+            for key in rows.select("forecaster", "part", "share").iter_rows()
+        ])  # fmt: skip
+        ratios.append(rows.with_columns(error=pl.col("error") / width).filter(pl.col("error").is_not_nan()))
+    for key, rows in pl.concat(ratios).group_by("part", "forecaster"):
+        factor = quantile_of(rows)
+        cells = table[str(key[0]), str(key[1])]
+        cells.update({share: width * factor for share, width in cells.items() if share > 0})
+    return table
+
+
+def calibrating(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the forecasts whose errors make the table.
+
+    Errors of runs that fall as language models do are of the published ones, all others of the small networks; early,
+    either may fall like the other. Made-up runs follow the laws, and teach nothing.
+    """
+    small, language = pl.col("family").is_in(list(TRAINED)), pl.col("part").str.starts_with(LANGUAGE)
+    made_up = pl.col("family").is_in(list(POWER_LAWS))
+    return found.filter(small != language, ~made_up, pl.col("forecaster") != "default")
+
+
+def quantiles(known: pl.DataFrame) -> ErrorTable:
+    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up."""
+    within = {name: errors for (name,), errors in known.filter(share=0).group_by("forecaster")}
+    table: ErrorTable = {}
+    for (part, forecaster), errors in sorted(known.group_by("part", "forecaster")):
+        cells: dict[float, float] = {}
+        widest = 0.0
+        for share in reversed(SHIPPED_SHARES):
+            there = errors.filter(pl.col("share").is_between(share / NEAR, share * NEAR))
+            if len(there) >= MIN_ROWS:
+                # less that is seen never makes an error smaller; over its unit it may
+                widest = max(widest if str(part).startswith(LANGUAGE) else 0.0, quantile_of(there))
+            if widest:
+                cells[share] = widest
+        there = errors.filter(share=0)
+        cells[0.0] = quantile_of(there if len(there) >= MIN_ROWS else within[forecaster])
+        if len(cells) > 1:
+            table[str(part), str(forecaster)] = cells
+    return table
 
 
 def quantile_of(known: pl.DataFrame) -> float:
@@ -201,23 +342,14 @@ def quantile_of(known: pl.DataFrame) -> float:
     return float(ordered["error"][min(int((share < SHIPPED_LEVEL).sum()), len(ordered) - 1)])
 
 
-def write_table(runs: CompleteRuns, workers: int) -> None:
-    """Write the quantile of each forecaster's errors without any siblings."""
-    found = without_siblings(runs, workers, SHIPPED_FRACTIONS)
-    known = found.filter(pl.col("predicted").is_not_null(), pl.col("forecaster") != "default").with_columns(
-        error=(pl.col("predicted") / pl.col("final")).log().abs()
-    )
+def write_table(table: ErrorTable) -> None:
+    """Write the shipped table."""
     path = Path(next(iter(toposcope.forecasting.__path__))) / TABLE
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["forecaster", "fraction", "quantile"])
-        for (forecaster,), part in sorted(known.group_by("forecaster")):
-            # fewer runs are seen early; less that is seen never makes an error smaller
-            widest, rows = 0.0, []
-            for (fraction,), there in sorted(part.group_by("fraction"), reverse=True):
-                widest = max(widest, quantile_of(there))
-                rows.append([forecaster, fraction, f"{widest:.4g}"])
-            writer.writerows(reversed(rows))
+        writer.writerow(["part", "forecaster", "share", "quantile"])
+        for (part, forecaster), cells in table.items():
+            writer.writerows([part, forecaster, share, f"{cells[share]:.4g}"] for share in sorted(cells))
     print(path)
 
 

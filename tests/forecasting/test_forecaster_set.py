@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
 
-from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
@@ -98,3 +98,36 @@ def test_a_spike_at_the_end_is_no_divergence() -> None:
     risen = log.loss + np.maximum(log.steps - log.steps[-1] / 2, 0) * 0.01
     assert run_forecasters(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
     assert run_forecasters(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"
+
+
+@pytest.mark.parametrize("width", [1, 3, 4])
+@pytest.mark.parametrize("n_after", [1, 2, 5])
+@pytest.mark.parametrize("n", [12, 20, 60])
+def test_a_spike_that_the_run_recovered_from_is_no_divergence(n: int, n_after: int, width: int) -> None:
+    run = made_up_run("run", every=500 // n, begin=500 // n, noise=0.003, size=1e10)
+    log = seen(run, 0.25)
+    spiked = log.loss.copy()
+    spiked[len(spiked) - n_after - width : len(spiked) - n_after] *= 1.8
+    found = run_forecasters(replace(log, loss=spiked), run.schedule, made_up_family())
+    assert found.chosen == "stack"
+    assert not any("has risen" in remark for remark in found.forecasts[DEFAULT].remarks)
+
+
+def test_a_run_that_stays_high_after_a_jump_diverged() -> None:
+    log = seen(RUN, 0.3)
+    for n_after in (4, 10, 30):
+        jumped = log.loss.copy()
+        jumped[-n_after:] *= 3
+        assert run_forecasters(replace(log, loss=jumped), RUN.schedule, ()).chosen == "last"
+
+
+def test_the_default_is_the_stack_with_norms_where_they_are_logged() -> None:
+    def with_norms(run: LoggedRun) -> LoggedRun:
+        steps = run.log.steps
+        return copied(run, norms={"weight_norm": 10 + np.sqrt(steps), "grad_norm": 1 + 1 / (1.0 + steps)})
+
+    run, family = with_norms(RUN), [with_norms(sibling) for sibling in made_up_family()]
+    found = run_forecasters(seen(run, 0.3), run.schedule, family)
+    assert found.chosen == "stack_norms"
+    # without norms in the log to forecast it is the plain stack
+    assert run_forecasters(seen(RUN, 0.3), RUN.schedule, family).chosen == "stack"

@@ -6,12 +6,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_runs import made_up_run, seen
+from made_up_runs import Truth, copied, made_up_run, rates, seen
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecaster import Forecast
+from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.intervals import band, quantile, shipped, with_interval
+from toposcope.forecasting.intervals import (
+    FALLBACK,
+    HELD,
+    LANGUAGE,
+    SLOPE,
+    band,
+    error_part,
+    error_unit,
+    quantile,
+    share_past_warm_up,
+    shipped_width,
+    with_interval,
+)
+from toposcope.forecasting.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]
 RUN = made_up_run()
@@ -69,7 +82,7 @@ def test_fewer_than_nine_errors_cannot_give_nine_tenths(n: int, few: bool) -> No
 
 
 def test_strangers_do_not_narrow_the_shipped_interval() -> None:
-    table = shipped("median", 0.3)
+    table = shipped_width(forecast(np.empty(0)), LOG, RUN.schedule)
     for errors, expected in (
         (np.full(7, 1e-3), table),
         (np.full(20, table / 10), table),
@@ -89,19 +102,60 @@ def test_signs_of_errors_do_not_matter() -> None:
     assert len({each.low for each in found}) == 1
 
 
-@pytest.mark.parametrize("name", [*(forecaster.name for forecaster in forecasters()), "unheard of"])
-def test_the_shipped_table_narrows_as_more_is_seen(name: str) -> None:
-    fractions = np.linspace(0.01, 1, 50)
-    widths = np.array([shipped(name, fraction) for fraction in fractions])
+NAMES = [*(forecaster.name for forecaster in forecasters()), "unheard of"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("held", [False, True])
+def test_the_shipped_width_narrows_as_more_is_seen(name: str, held: bool) -> None:
+    run = made_up_run(kind="constant" if held else "cosine", every=5)
+    widths = [
+        shipped_width(forecast(np.empty(0), name=name), seen(run, fraction), run.schedule)
+        for fraction in np.linspace(0.06, 1, 30)
+    ]
+    assert error_part(seen(run, 0.3), run.schedule) == LANGUAGE + (HELD if held else "")
     assert np.isfinite(widths).all()
-    assert (widths > 0).all()
-    assert shipped(name, 0.005) == shipped(name, 0.001) >= widths[0]
-    assert widths[-1] <= widths[0]
-    assert widths[-1] < 0.5
+    assert (np.diff(widths) <= 0).all()
+    assert 0 < widths[-1] < 0.5
 
 
 def test_a_forecaster_that_the_table_does_not_know_is_as_wide_as_the_last_value() -> None:
-    assert shipped("unheard of", 0.3) == shipped("last", 0.3)
+    known, unknown = (shipped_width(forecast(np.empty(0), name=name), LOG, RUN.schedule) for name in (FALLBACK, "new"))
+    assert unknown == known
+
+
+def long_warm_up() -> LoggedRun:
+    """A run whose warm-up is 30% of its steps."""
+    schedule = Schedule(rates("cosine", 2000, warm_up=600))
+    return LoggedRun(replace(RUN.log, learning_rate=schedule.rates[RUN.log.steps]), schedule)
+
+
+def test_a_warm_up_is_not_progress() -> None:
+    """With 30% seen of a run whose warm-up is as long, nothing is known yet; with 40% little."""
+    run = long_warm_up()
+    shares = [share_past_warm_up(seen(run, fraction), run.schedule) for fraction in (0.1, 0.3, 0.4, 0.6, 1.0)]
+    assert shares[:2] == [0, 0]
+    assert shares[2] == pytest.approx(1 / 7 / 3, rel=0.01)
+    assert shares[3:] == pytest.approx([3 / 7, 1], rel=0.01)
+    within, usual = (
+        with_interval(forecast(np.empty(0)), seen(each, 0.29), each.schedule) for each in (long_warm_up(), RUN)
+    )
+    assert width(within) > 5 * width(usual)
+    assert "runs within their warm-up" in within.remarks[-1]
+
+
+def test_widths_of_other_losses_follow_their_own_scale() -> None:
+    """A loss of another scale, offset and noise has a slope and a residual of its own, whatever its value in nats."""
+    run = made_up_run(truth=Truth(L0=0.02, A=0.004, c=0.001), noise=0.002)
+    found = forecast(np.empty(0))
+    widths = []
+    for scale, offset in ((1.0, 0.0), (10.0, 0.0), (1.0, 1.0)):
+        log = seen(copied(run, loss=offset + scale * run.log.loss), 0.3)
+        assert error_part(log, run.schedule) == SLOPE
+        widths.append(shipped_width(replace(found, loss=float(log.loss[-1])), log, run.schedule) * log.loss[-1] / scale)
+        assert error_unit(log, run.schedule) > 0
+    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
+    assert widths[2] == pytest.approx(widths[0], rel=0.05)
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import read_log
+from toposcope.logs import Log, read_log
 from toposcope.logs.raw import numbers
 
 STEPS = np.arange(50, 8001, 50)
@@ -54,6 +54,7 @@ UNDERSTOOD = {
     "header repeated": "\n".join([*LINES[:60], LINES[0], *LINES[60:]]),
     "epochs": table(lambda t, x, r: f"{(t - 1) % 1000 + 1},{x:.4f},{r:.6g}"),
     "epochs from 0": table(lambda t, x, r: f"{(t - 50) % 1000 + 50},{x:.4f},{r:.6g}"),
+    "short epochs": table(lambda t, x, r: f"{(t - 1) % 300 + 1},{x:.4f},{r:.6g}"),
     "epochs named": table(
         lambda t, x, r: f"{(t - 1) // 4000},{(t - 1) % 4000 + 1},{x:.4f},{r:.6g}", "epoch,batch,loss,lr"
     ),
@@ -158,3 +159,18 @@ def test_a_comma_is_judged_by_its_column() -> None:
     assert read("1.234,5", "2.000,25") == [1234.5, 2000.25]
     assert read("3.142", "2.998", "2.5") == [3.142, 2.998, 2.5]
     assert read("1.5M", "12k") == [1.5e6, 12e3]
+
+
+def test_the_final_loss_of_a_short_log() -> None:
+    """It is of five rows, not of one, and follows a loss that falls."""
+    steps = np.arange(50, 2001, 50)
+    falling, noise = 3 - steps / 4000, 0.01
+    found = []
+    for seed in range(400):
+        losses = falling + np.random.default_rng(seed).normal(0, noise, 40)
+        found.append(Log("short", steps, losses, np.full(40, np.nan)).final_loss())
+    values, errors = np.array(found).T
+    assert values.mean() == pytest.approx(falling[-1], abs=0.002)
+    assert values.std() == pytest.approx(np.sqrt(0.6) * noise, rel=0.15)
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(values.std(), rel=0.15)
+    assert np.isnan(Log("tiny", steps[:10], falling[:10], np.full(10, np.nan)).final_loss()[1])

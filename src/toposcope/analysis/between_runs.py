@@ -26,6 +26,8 @@ GIVEN = ("", "_given_loss", "_given_all")
 """Endings of columns: alone, given the loss at the same step, and given that loss and the controls there."""
 RATE, NORM, LOSS = "learning_rate", "weight_norm", "loss"
 BEYOND, EXPLAINED, NONE, CANNOT_BE_TOLD = "beyond the loss", "explained", "none", "cannot be told"
+CONSTANT = "the same in all runs"
+"""The reason for features that do not differ between runs; sentences leave these out."""
 _PER_TEST = ("n_steps", "rho", "p", "p_adjusted", "band", "detectable")
 SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("feature", "kind"), pl.String),
@@ -246,7 +248,7 @@ def _reason(group: _Group, place: int, result: StepCorrelations) -> str:
     if np.ptp(group.final) == 0:
         return "the final loss is the same in all runs"
     if (np.ptp(values[known], axis=1) == 0).all():
-        return "the same in all runs"
+        return CONSTANT
     bases = [control_basis(controls[:, t], strata, "ranks").shape[1] for t in np.flatnonzero(known)]
     if len(strata) - len(np.unique(strata)) - min(bases) - 1 < MIN_FREEDOM:
         return f"too few runs for {min(bases)} controls"

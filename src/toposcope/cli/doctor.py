@@ -17,8 +17,9 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
 
     Looks for checkpoints or tensors that are the same under two steps, final weights under early steps, missing and
     extra steps, shards that are missing or disagree with their index, files that are truncated or unsafe, and tensors
-    that change shape or dtype. With --deep also for values that are not finite, dead layers, checkpoints that are off
-    the path of training, and a step 0 that is not an initialisation.
+    that change shape or dtype. With --deep also for values that are not finite or absurd, tensors of zeros, checksums
+    of .pt files that do not match, tensors that are replaced, scaled or stale, checkpoints that are off the path of
+    training, and a step 0 that is not an initialisation.
 
     The exit code is 1 if there is a fault; notes are not faults.
 

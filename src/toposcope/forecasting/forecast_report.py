@@ -81,7 +81,7 @@ class ForecastReport:
             spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
             return (
                 f"the run is complete, at step {log.steps[-1]:,} of {self.schedule.last_step:,}: "
-                f"final loss {loss:.{digits}f}{spread} {log.unit}, the mean of the last {FINAL_SHARE:.0%} of its rows"
+                f"final loss {loss:.{digits}f}{spread} {log.unit}, over the last {FINAL_SHARE:.0%} of its rows"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
         return f"final loss {self.loss:.{digits}f} {log.unit} ({LEVEL:.0%}: {low} to {high}), default: {self.chosen}"
@@ -192,7 +192,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final loss 2.190 nats (90%: 2.132 to 2.249), default: median>
+    <ForecastReport of now: final loss 2.19 nats (90%: 2.01 to 2.38), default: median>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)

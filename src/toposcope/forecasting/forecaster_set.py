@@ -10,7 +10,7 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 DEFAULT = "default"
-PREFERRED = ("stack", "median", "template")
+PREFERRED = ("stack_norms", "stack", "median", "template")
 """The default is the first of these that does not refuse; of a run whose loss rises or is constant it is ``last``."""
 
 

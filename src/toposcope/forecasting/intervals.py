@@ -7,7 +7,9 @@ from importlib.resources import files
 
 import numpy as np
 
-from toposcope.forecasting.forecaster import Forecast, fraction_seen
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 from toposcope.typing import Vector
@@ -23,6 +25,11 @@ MIN_CHANGE = 1e-6
 TABLE = "errors.csv"
 FALLBACK = "last"
 """The forecaster of the widest intervals; used for those that the table lacks."""
+LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
+"""Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
+
+ErrorTable = dict[tuple[str, str], dict[float, float]]
+"""Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
 
 
 def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
@@ -31,18 +38,17 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
     Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
     errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its
     size. Runs of one size are alike, so the guarantee is not exact; the coverage is measured. With fewer siblings the
-    width is from the shipped table, by fraction; or the largest error of the few, or of siblings of other families, if
-    these are wider.
+    width is `shipped_width`; or the largest error of the few, or of siblings of other families, if these are wider.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
-    fraction = fraction_seen(log, schedule)
     if len(relatives) >= MIN_ERRORS:
         width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
         if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
-        width = shipped(forecast.forecaster, fraction)
-        source = f"interval: errors at {fraction:.0%} of other families' runs; siblings would narrow it"
+        width, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
+        when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
+        source = f"interval: errors of other families' runs {when}; siblings would narrow it"
         if len(strangers) >= MIN_ERRORS:
             width = max(width, quantile(strangers))
         if len(relatives):
@@ -57,23 +63,28 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
-    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least."""
-    medians = _medians(log)
-    return min(medians), medians[-1]
+    """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least.
+
+    The last is that of the last part or of the last quarter of its rows, whichever is lower: after a spike that the run
+    has recovered from, few rows are low again.
+    """
+    medians, now = _levels(log)
+    return min(*medians, now), now
 
 
 def is_learning(log: Log) -> bool:
     """Return whether the loss changes at all, and has not risen half of the way back from its lowest."""
-    medians = _medians(log)
-    first, lowest, last = medians[0], min(medians), medians[-1]
+    first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
     diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
     return not diverges and not constant
 
 
-def _medians(log: Log) -> list[float]:
+def _levels(log: Log) -> tuple[list[float], float]:
+    """Return the median of each part of the log, and the level that the last part ends at."""
     parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
-    return [float(np.median(part)) for part in parts]
+    medians = [float(np.median(part)) for part in parts]
+    return medians, min(medians[-1], float(np.median(parts[-1][-max(1, len(parts[-1]) // 4) :])))
 
 
 def quantile(errors: Vector, level: float = LEVEL) -> float:
@@ -93,22 +104,92 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
     return forecast.curve * np.exp(-width * growth), forecast.curve * np.exp(width * growth)
 
 
-def shipped(forecaster: str, fraction: float) -> float:
-    """Return the 90% quantile of |log(predicted / final)| over three published families, interpolated in its logarithm.
+def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
+    """Return the half width of a 90% interval without siblings, in the logarithm of the loss.
 
-    Beyond the fractions of the table the nearest counts.
+    It is the 90% quantile of the errors of the same forecaster on published and trained runs, by the share of the run
+    that was seen past its warm-up. For runs that fall as language models do these are errors of language models; for
+    others they are errors over `error_unit`, and the width is their quantile times this run's unit; at most as wide as
+    within the warm-up.
     """
-    table = _table()
-    known = table.get(forecaster, table[FALLBACK])
-    fractions, widths = (np.log(column) for column in zip(*sorted(known.items()), strict=True))
-    return float(np.exp(np.interp(np.log(fraction), fractions, widths)))
+    part, share = error_part(log, schedule), share_past_warm_up(log, schedule)
+    width = width_of(_shipped(), forecast.forecaster, part, share)
+    if part.startswith(LANGUAGE) or share <= 0:
+        return width
+    widest = width_of(_shipped(), forecast.forecaster, part, 0.0)
+    return min(width * error_unit(log, schedule) / forecast.loss, widest)
+
+
+def error_part(log: Log, schedule: Schedule) -> str:
+    """Return the part of the table for a run: by its prior, and by whether its rate is held at the peak to the end.
+
+    A rate that is held may be one whose cool-down is not known; errors are then larger.
+    """
+    try:
+        part = SLOPE if S1_ANNEAL.prior(log, schedule, ()).by_slope else LANGUAGE
+    except RefusedError:
+        part = LANGUAGE  # with too few points for any law the errors of the last value are wide for all
+    return part + (HELD if _is_held(schedule) else "")
+
+
+def _is_held(schedule: Schedule) -> bool:
+    return bool(schedule.rates.min() == schedule.peak)
+
+
+def share_past_warm_up(log: Log, schedule: Schedule) -> float:
+    """Return the share of the steps after the warm-up that was seen; 0 within the warm-up.
+
+    Until twice the steps of the warm-up it counts for less, in proportion: what was seen is then mostly the warm-up.
+    """
+    past = float(log.steps[-1]) - schedule.warm_up
+    if past <= 0:
+        return 0.0
+    return min(past / max(schedule.last_step - schedule.warm_up, 1), 1.0) * min(past / max(schedule.warm_up, 1), 1.0)
+
+
+def error_unit(log: Log, schedule: Schedule) -> float:
+    """Return the scale of the errors of a run whose prior is from its slope, in the unit of the loss.
+
+    sqrt((s (ln S1(T)/S1(t) + 0.5 [eta_t - eta_T] / eta_pk))^2 + r^2): the fall that is to come by its present slope s,
+    with a whole cool-down where the rate is held, and the residual r of the law of ``s1``.
+
+    Raises
+    ------
+    RefusedError
+        If fewer than 5 points were seen.
+    """
+    ends = np.array([log.steps[-1], schedule.last_step])
+    (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
+    to_cool = 1.0 if _is_held(schedule) else max(cold - cooled, 0.0)
+    to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
+    return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
+
+
+def width_of(table: ErrorTable, forecaster: str, part: str, share: float) -> float:
+    """Return a quantile of a table of errors, interpolated in its logarithm; beyond its shares the nearest counts.
+
+    Parameters
+    ----------
+    table : ErrorTable
+    forecaster : str
+        One that the table lacks is taken to err as `FALLBACK`.
+    part : str
+        As of `error_part`.
+    share : float
+        As of `share_past_warm_up`.
+    """
+    known = table.get((part, forecaster)) or table[part, FALLBACK]
+    if share <= 0:
+        return known[0.0]
+    shares, widths = (np.log(column) for column in zip(*sorted(known.items())[1:], strict=True))
+    return float(np.exp(np.interp(np.log(share), shares, widths)))
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[float, float]]:
-    """Read the shipped table: forecaster -> fraction -> quantile. It is made by ``benchmarks/forecast.py``."""
-    quantiles: dict[str, dict[float, float]] = {}
+def _shipped() -> ErrorTable:
+    """Read the shipped table. ``benchmarks/forecast.py`` makes it."""
+    table: ErrorTable = {}
     text = (files("toposcope.forecasting") / TABLE).read_text(encoding="utf-8")
     for row in csv.DictReader(text.splitlines()):
-        quantiles.setdefault(row["forecaster"], {})[float(row["fraction"])] = float(row["quantile"])
-    return quantiles
+        table.setdefault((row["part"], row["forecaster"]), {})[float(row["share"])] = float(row["quantile"])
+    return table

@@ -9,7 +9,7 @@ import msgspec
 from toposcope import checkpoints
 from toposcope.checkpoints import Series
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import discontinuity, duplicates, initialisation, step_grid, values
+from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
@@ -60,8 +60,9 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
 
     Looks for checkpoints and tensors that are the same under two steps, final weights under early steps, missing and
     extra steps, files that are missing, truncated, unsafe or disagree with their index, and tensors that change shape
-    or dtype. A deep look also finds values that are not finite, dead layers, checkpoints that are off the path of
-    training, and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
+    or dtype. A deep look also finds values that are not finite or absurd, tensors of zeros, ``.pt`` files that do not
+    match their checksums, tensors that are replaced, scaled or stale, checkpoints that are off the path of training,
+    and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
 
     Parameters
     ----------
@@ -125,8 +126,14 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     whole = list(duplicates.whole_duplicates(summaries, log))
     excluded = _steps_with_foreign_weights(summaries, whole)
     unchanged = duplicates.unchanged_tensors(summaries, excluded)
+    outliers = outlying.outlying_values(summaries)
+    left_out = {name: set(steps) for name, steps in unchanged.final.items()}
+    for name, steps_of in unchanged.stale.items():
+        left_out.setdefault(name, set()).update(steps_of)
+    for outlier in outliers:
+        left_out.setdefault(outlier.name, set()).add(outlier.step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    misplaced = list(discontinuity.discontinuities(summaries, excluded, unchanged.final, suspicious))
+    misplaced = list(discontinuity.discontinuities(summaries, excluded, left_out, suspicious))
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
@@ -136,6 +143,8 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *values.layouts(summaries),
         *values.not_finite(summaries),
         *values.dead(summaries),
+        *outlying.findings(outliers, summaries),
+        *rounding.rounded(summaries),
         *whole,
         *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
         *misplaced,

@@ -6,9 +6,11 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from toposcope.integrity.branches import branched
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
 from toposcope.integrity.histories import (
@@ -23,6 +25,8 @@ from toposcope.integrity.histories import (
     tensor_histories,
 )
 from toposcope.integrity.nearly_final import nearly_final
+from toposcope.integrity.replaced import replaced
+from toposcope.integrity.rescaled import rescaled
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
 from toposcope.typing import Vector
@@ -95,13 +99,14 @@ def discontinuities(
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
-    for rule in (find_swaps, _single_detours, _off_path, _stretched, _broken, _leapt):
+    alone, scaled, branch = (partial(rule, summaries=summaries) for rule in (replaced, rescaled, branched))
+    for rule in (find_swaps, _single_detours, _off_path, _stretched, _broken, alone, scaled, branch, _leapt):
         for suspect in rule(histories):
-            if suspect.check == "break" and suspect.steps in reported:
+            if suspect.check in ("break", "leap") and suspect.steps in reported:
                 continue
             reported.add(suspect.steps)
             yield suspect.finding()
-            if suspect.check != "break":
+            if suspect.check not in ("break", "leap"):
                 # What matrices show of a checkpoint holds for its vectors, which show less.
                 concerned = vectors.union(suspect.layers)
                 histories = [
@@ -346,8 +351,13 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
         if 2 * len(moves) > len(matrices):
             further = f"{_times(float(np.median([r for _, r in moves])))} further than in any other interval as long"
             layers = _all_if_most([name for name, _ in moves], histories)
-            check = "off path" if step == last else "break"
-            yield Suspect((step,), layers, len(histories), check, f"just before step {step} the weights move {further}")
+            reason = f"just before step {step} the weights move {further}"
+            if step == last:
+                yield Suspect((step,), layers, len(histories), "off path", reason)
+            else:
+                # The weights alone do not show whether a run was kicked or a checkpoint was damaged for good.
+                reason += "; a learning rate far too high, a batch of wrong data, or noise added to the checkpoints"
+                yield Suspect((step,), layers, len(histories), "leap", reason, "note")
 
 
 def _all_if_most(names: list[str], histories: Sequence[History]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from toposcope.integrity import stale
 from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
 from toposcope.integrity.summary import WINDOW_SIZE, CheckpointSummary, TensorSummary
 
@@ -103,11 +104,17 @@ class Unchanged(NamedTuple):
         Tensors, and the steps at which each is the same; which of them is right is not known.
     frozen : list of str
         Tensors that are the same at all steps.
+    frozen_for : list of (str, tuple of int)
+        Tensors that are the same from some step on, or up to one, together with the rest of their layer.
+    stale : dict of str to dict of int to int
+        Vectors that hold the values of another step; see `stale.stale_vectors`.
     """
 
     final: dict[str, list[int]]
     still: list[tuple[str, tuple[int, ...]]]
     frozen: list[str]
+    frozen_for: list[tuple[str, tuple[int, ...]]]
+    stale: dict[str, dict[int, int]]
 
 
 def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collection[int]) -> Unchanged:
@@ -122,7 +129,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
     readable = _readable(summaries, excluded)
     every = [item.step for item in readable]
     same = _same_tensors(readable)
-    unchanged = Unchanged({}, [], [])
+    unchanged = Unchanged({}, [], [], [], stale.stale_vectors(same, readable))
     for name, groups in same.items():
         if len(groups) == 1 and len(groups[0]) == len(readable):
             unchanged.frozen.append(name)
@@ -135,7 +142,9 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
             if early and late:
                 unchanged.final[name] = early
                 stood = late
-            if len(stood) > 1:
+            if len(stood) > 1 and stale.is_frozen(name, group, readable):
+                unchanged.frozen_for.append((name, tuple(item.step for item in group)))
+            elif len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
     # Vectors may stay the same for long, but not where the matrices beside them are the final ones.
     final = {step for steps in unchanged.final.values() for step in steps}
@@ -144,6 +153,8 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
         early = [item.step for item in at_the_end if item.step in final and not item.tensors[name].is_matrix]
         if early:
             unchanged.final[name] = early
+    for name in unchanged.stale.keys() & unchanged.final.keys():
+        del unchanged.stale[name]
     return unchanged
 
 
@@ -173,6 +184,10 @@ def partial_duplicates(
         names = [key.partition("\x1f")[0] for key in keys]
         message = f"{layers_text(names, n_tensors)}: byte for byte the same at {steps_text(steps)}, while others moved"
         yield Finding("still", "fault", steps, single(names), message)
+    yield from stale.findings(unchanged.stale, n_tensors)
+    for steps, names in by_steps(dict(unchanged.frozen_for)):
+        message = f"{layers_text(names, n_tensors)}: the same at {steps_text(steps)} with all of its layer: frozen"
+        yield Finding("frozen", "note", steps, single(names), message)
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
         yield Finding("frozen", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)

@@ -44,12 +44,15 @@ class Suspect(NamedTuple):
     n_layers: int
     check: str
     reason: str
+    severity: Severity = "fault"
 
     def finding(self) -> Finding:
         """Return the finding; a fault of every tensor is one of the checkpoint."""
         everywhere = len(self.layers) == self.n_layers
         where = "" if everywhere else f"{layers_text(self.layers, self.n_layers)}: "
-        return Finding(self.check, "fault", self.steps, "" if everywhere else single(self.layers), where + self.reason)
+        return Finding(
+            self.check, self.severity, self.steps, "" if everywhere else single(self.layers), where + self.reason
+        )
 
 
 def by_steps(incidents: Mapping[str, Iterable[int]]) -> list[tuple[tuple[int, ...], list[str]]]:

@@ -1,7 +1,6 @@
 """A step 0 that does not look like an initialisation."""
 
 import math
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -10,8 +9,8 @@ from toposcope.checkpoints import roles
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.spread import Spread
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.values import NORM_WEIGHT
 
-_NORM = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 MAX_NORM_SPREAD = 0.01
 """Relative range of a norm weight, which begins constant and moves by less in the first updates of a warm-up."""
 MAX_UNEVENNESS = 2.0
@@ -64,7 +63,7 @@ def _is_frozen(name: str, tensor: TensorSummary, summaries: Sequence[CheckpointS
 
 
 def _norms(tensors: dict[str, TensorSummary]) -> Iterator[str]:
-    spreads = [t.spread for n, t in tensors.items() if not t.is_matrix and t.spread and _NORM.search(n)]
+    spreads = [t.spread for n, t in tensors.items() if not t.is_matrix and t.spread and NORM_WEIGHT.search(n)]
     uneven = [s for s in spreads if s.high - s.low > MAX_NORM_SPREAD * max(abs(s.high), abs(s.low), 1)]
     if len(uneven) > MIN_SHARE * len(spreads):
         yield f"{len(uneven)} of {len(spreads)} norm weights are not one number throughout"

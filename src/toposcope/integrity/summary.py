@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Entry, model_folder
+from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
+from toposcope.integrity.largest import LargestValues
 from toposcope.integrity.spread import Spread, SpreadSums
 from toposcope.kernels.magnitudes import widened
 
@@ -76,6 +77,9 @@ class TensorSummary(msgspec.Struct):
     is_zero : bool
     sketch : bytes
         At most `SKETCH_SIZE` values at fixed positions, float32.
+    largest, largest_at : bytes
+        The `N_LARGEST` values of largest magnitude, in descending order of it, float64, and their positions in the
+        flattened tensor, int64; empty if a value is not finite.
     spread : Spread or None
         Only at step 0.
     """
@@ -90,6 +94,8 @@ class TensorSummary(msgspec.Struct):
     n_not_finite: int = 0
     is_zero: bool = False
     sketch: bytes = b""
+    largest: bytes = b""
+    largest_at: bytes = b""
     spread: Spread | None = None
 
     @property
@@ -100,6 +106,14 @@ class TensorSummary(msgspec.Struct):
     def values(self) -> NDArray[np.float32]:
         """Return the sketch."""
         return np.frombuffer(self.sketch, np.float32)
+
+    def largest_values(self) -> NDArray[np.float64]:
+        """Return the values of largest magnitude."""
+        return np.frombuffer(self.largest, np.float64)
+
+    def largest_positions(self) -> NDArray[np.int64]:
+        """Return their positions in the flattened tensor."""
+        return np.frombuffer(self.largest_at, np.int64)
 
 
 class CheckpointSummary(msgspec.Struct):
@@ -160,6 +174,11 @@ def summarise(
             elif isinstance(checkpoint.source, LocalSource):
                 tensor.spot = _window_hashes(entry)
             summary.tensors[entry.name] = tensor
+        if deep:
+            for name, file in files.items():
+                if torch_file.claims([name]):
+                    # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
+                    torch_file.check(file, only_weights=not isinstance(checkpoint.source, LocalSource))
     return summary
 
 
@@ -194,26 +213,32 @@ def _summarise_values(
     digest = entry.new_digest()
     positions = sketch_positions(math.prod(entry.shape))
     sums = SpreadSums(entry.shape) if at_start else None
+    largest = LargestValues()
     squares, seen, sketch = 0.0, 0, []
     for block in entry.blocks():
         numbers = flattened(block)
         digest.update(numbers.view(np.uint8).data)
-        values = widened(without_8_bits(numbers, entry.dtype))
+        floats = without_8_bits(numbers, entry.dtype)
+        values = widened(floats)
         norm = _norm(values)
         squares += norm * norm
         if not math.isfinite(norm):
             tensor.n_not_finite += int(np.count_nonzero(~np.isfinite(values)))
         first, last = np.searchsorted(positions, [seen, seen + len(values)])
         sketch.append(_as_float32(values[positions[first:last] - seen]))
+        if not tensor.n_not_finite:
+            largest.add(floats, seen)
+            if sums is not None:
+                sums.add(_as_float32(values))
         seen += len(values)
-        if sums is not None and not tensor.n_not_finite:
-            sums.add(_as_float32(values))
         if progress is not None:
             progress(numbers.nbytes)
     tensor.content_hash = digest.hexdigest()
     tensor.sketch = np.concatenate(sketch).tobytes()
     tensor.norm = math.nan if tensor.n_not_finite else math.sqrt(squares)
     tensor.is_zero = tensor.norm == 0
+    if not tensor.n_not_finite:
+        tensor.largest, tensor.largest_at = (found.tobytes() for found in largest.result())
     tensor.spread = sums.spread() if sums is not None and not tensor.n_not_finite else None
 
 

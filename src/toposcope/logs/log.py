@@ -13,6 +13,10 @@ from toposcope.typing import Steps, Vector
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
 FINAL_SHARE = 0.02
 """Share of the logged steps whose mean is the final loss, where it is a training loss."""
+MIN_MEAN_ROWS = 3
+"""Rows with a mean of their own: with fewer in that share, the final loss is by the line through the last rows."""
+LINE_ROWS, MIN_ROWS = 5, 20
+"""Rows of that line, in a log of at least so many rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +103,31 @@ class Log:
     def final_loss(self) -> tuple[float, float]:
         """Return the final loss and its standard error (``docs/methods/forecasting.md``).
 
-        A validation loss is that of the last evaluation; a training loss the mean of `final_losses`. The standard error
-        is NaN where that is one step.
+        A validation loss is that of the last evaluation; a training loss the mean of `final_losses`. Where these are
+        fewer than 3 rows of 20 or more, it is the value in their middle of the line through the last 5 rows: their mean
+        would be too high where the loss falls, as in a cool-down. The standard error is by the scatter of the rows; NaN
+        where that is of one row.
         """
         if self.is_validation:
             return float(self.loss[-1]), np.nan
         last = final_losses(self.loss)
+        if len(last) < MIN_MEAN_ROWS and len(self.loss) >= MIN_ROWS:
+            return _end_of_line(self.steps[-LINE_ROWS:], self.loss[-LINE_ROWS:], len(last))
         error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
         return float(last.mean()), error
+
+
+def _end_of_line(steps: Steps, losses: Vector, n_last: int) -> tuple[float, float]:
+    """Return the value of the line through losses, in the middle of the last few, and its standard error."""
+    x = steps - steps.mean()
+    size = float(x @ x)
+    slope = float(x @ losses) / size
+    scatter = losses - losses.mean() - slope * x
+    at = float(x[-n_last:].mean())
+    error = np.sqrt(scatter @ scatter / (len(x) - 2) * (1 / len(x) + at**2 / size))
+    value = float(losses.mean()) + slope * at
+    # of a loss that falls to nearly 0 a line may not
+    return (value, float(error)) if value > 0 else (float(losses[-n_last:].mean()), np.nan)
 
 
 def final_losses(losses: Vector) -> Vector:

@@ -15,10 +15,8 @@ MIN_WHOLE_SHARE = 0.5
 """Share of the rows with a loss whose step is a whole number, in a column of steps."""
 MIN_TIME, MAX_TIME_SPAN = 1e9, 0.25
 """First number of a column of times, in seconds since 1970 or parts of them; and by which share of it they go on."""
-MAX_RESTARTS_SHARE = 0.1
-"""Of the rows: steps that go back more often are out of order, not begun again."""
-N_LEVEL_ROWS = 5
-"""Rows before and after a restart whose losses are compared."""
+N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3
+"""Rows before and after a restart whose losses are compared, at most and at least."""
 RANK_SHARE = 0.9
 """Share of the steps that have the same number of rows, one after the other, where several processes wrote a log."""
 MIN_RANK_STEPS = 5
@@ -84,7 +82,7 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
     usable = np.flatnonzero(loss.logged & is_step(row) & np.isfinite(loss.values))
     steps = row[usable]
     back = np.flatnonzero(np.diff(steps) < 0) + 1
-    if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
+    if not len(back):
         return row
     # rows without a loss belong to the part that the row before them is of
     starts = usable[back]
@@ -105,12 +103,12 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
 def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[Steps], gap: float) -> bool:
     """Return whether each part begins with the step that the first began with, and goes on from the one before."""
     first = row[parts[0][0]]
-    if min(map(len, parts[:-1])) < N_LEVEL_ROWS:
-        return False
     if any(row[p[0]] > first + gap for p in parts):
         return False
     if epoch is not None and np.isfinite([epoch[p[0]] for p in parts]).all():
         return bool((np.diff([epoch[p[0]] for p in parts]) > 0).all())
+    if min(map(len, parts[:-1])) < MIN_LEVEL_ROWS:
+        return False
     begin = float(np.median(losses[parts[0][:N_LEVEL_ROWS]]))
     levels = [(np.median(losses[a[-N_LEVEL_ROWS:]]), np.median(losses[b[:N_LEVEL_ROWS]])) for a, b in pairwise(parts)]
     return all(abs(after - before) < abs(after - begin) for before, after in levels)

@@ -29,6 +29,8 @@ MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 MAX_PADDING = 128
 """Bytes that torch may put between a record's header and its numbers."""
+CHECKED_BYTES = 1 << 24
+"""Bytes of a record in memory at a time while its checksum is computed."""
 MAX_READ_AHEAD = 1 << 15
 """Bytes of a record that are read together with its header."""
 SIGNATURES = {"zip": b"PK\x03\x04", "legacy": b"\x80"}
@@ -57,6 +59,24 @@ def entries_of(file: StoredFile) -> list[Entry]:
         raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
     archive = Archive(file) if begin == SIGNATURES["zip"] else Legacy(file)
     return [archive.entry(name, tensor) for name, tensor in _model(file, archive.content).items()]
+
+
+def check(file: StoredFile, *, only_weights: bool) -> None:
+    """Compare what a file holds with its checksums; a file from before torch 1.6 has none.
+
+    Parameters
+    ----------
+    file : StoredFile
+    only_weights : bool
+        Only the model's tensors; otherwise also the state of an optimizer, say.
+
+    Raises
+    ------
+    CheckpointError
+        If bytes differ.
+    """
+    if file.read(0, min(4, file.size)).tobytes() == SIGNATURES["zip"]:
+        Archive(file).check(only_weights=only_weights)
 
 
 def _model(file: StoredFile, content: object) -> dict[str, StoredTensor]:
@@ -103,6 +123,8 @@ class Archive:
                 listed = archive.infolist()
                 self._records = {info.filename.partition("/")[2]: info for info in listed}
                 self._check(len(listed))
+                # With torch.serialization.set_crc32_options(False) all of them are 0.
+                self._has_checksums = any(info.CRC for info in listed)
             if "byteorder" in self._records and self._content("byteorder") != b"little":
                 raise self._damaged("its numbers are big-endian; save it again on another machine")
             self.pickle = self._content("data.pkl")
@@ -133,9 +155,37 @@ class Archive:
         if info.file_size > MAX_PICKLE_BYTES:
             raise self._damaged(f"its {record} would be {info.file_size} bytes long")
         content = self._data(info, 0, info.file_size).tobytes()
-        if zlib.crc32(content) != info.CRC:
+        if self._has_checksums and zlib.crc32(content) != info.CRC:
             raise zipfile.BadZipFile
         return content
+
+    def check(self, *, only_weights: bool) -> None:
+        """Compare records with their CRC-32.
+
+        Parameters
+        ----------
+        only_weights : bool
+            Only those of the model's tensors.
+
+        Raises
+        ------
+        CheckpointError
+            If one differs.
+        """
+        names = list(self._records) if self._has_checksums else []
+        if only_weights:
+            needed = {f"data/{tensor.storage.record}" for tensor in _model(self._file, self.content).values()}
+            names = [name for name in names if name in needed]
+        for name in names:
+            info, crc = self._records[name], 0
+            for start in range(0, info.file_size, CHECKED_BYTES):
+                crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)).data, crc)
+            if crc != info.CRC:
+                raise CheckpointError(
+                    f"{self._file.location}: damaged: the bytes of its record {name[:80]!r} do not match their CRC-32; "
+                    "fetch or save it again",
+                    "damaged",
+                )
 
     def entry(self, name: str, tensor: StoredTensor) -> Entry:
         """Return one of its tensors; its record must exist and be long enough."""

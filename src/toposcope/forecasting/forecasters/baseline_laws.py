@@ -56,4 +56,24 @@ class ProgressPowerLaw(StepPowerLaw):
         return schedule.progress(steps)
 
 
-FORECASTERS = (Last(), StepPowerLaw(), ProgressPowerLaw())
+_S1 = ProgressPowerLaw()
+
+
+def present_slope(log: Log, schedule: Schedule) -> float:
+    """Return -dL/d ln S1 at the last step seen, by the law of ``s1``, in the unit of the loss; at least 0.
+
+    Raises
+    ------
+    RefusedError
+        If fewer than 5 points were seen.
+    """
+    fitted = _S1.law(log, schedule, ()).diagnostics
+    return fitted["A"] * fitted["a"]
+
+
+def residual(log: Log, schedule: Schedule) -> float:
+    """Return the scale of the residuals of the law of ``s1``, in the unit of the loss; errors as of `present_slope`."""
+    return _S1.law(log, schedule, ()).diagnostics["residual"]
+
+
+FORECASTERS = (Last(), StepPowerLaw(), _S1)

@@ -3,6 +3,9 @@
 L0 + A S1^-a - c G(t), where G is what the falling rate has gained by step t. The coefficient c hardly shows
 until the learning rate has fallen, and is then confused with the exponent. So it is that of sibling runs, or a prior,
 until half of the run and half of the decay were seen; from then on it is fitted, shrunk towards the prior.
+
+Without siblings the prior is that of language models, as long as the run falls like one; else it is a share of the
+run's own slope -dL/d ln S1, to which the gain is roughly proportional whatever is learned.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +15,7 @@ import numpy as np
 
 from toposcope.forecasting.caching import cached
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw, present_slope
 from toposcope.forecasting.forecasters.law_forecaster import FittedLossCurve, LawForecaster
 from toposcope.forecasting.forecasters.power_law_fit import (
     NORMAL,
@@ -29,10 +33,14 @@ PRIOR, PRIOR_SPREAD = 0.19, 0.06
 """Of c, in nats."""
 PRIOR_SHARE = PRIOR / 3.1
 """Of the loss, where it is not in nats: the prior over the usual loss of a language model."""
-MAX_PRIOR_SHARE = 0.1
-"""Of the loss, where that is in nats but small: a prior for language models does not hold there."""
+MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1
+"""Of the loss: where it is less or more, the loss in nats is above or below those of language models."""
+MAX_PRIOR_SLOPES = 4.0
+"""Slopes of the run: a larger prior is not of a run that falls as language models do."""
+SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25
+"""Of the slope: c where the prior for language models does not hold."""
 MIN_SPREAD_SHARE = 1e-6
-"""Of the loss: a smaller spread of the siblings' coefficients counts as this."""
+"""Of the loss: a smaller spread of c counts as this."""
 SIBLING_SHARE = 0.9
 """Late share of a complete sibling that its own coefficient is fitted to."""
 MIN_DECAY = 0.5
@@ -51,6 +59,7 @@ class Prior:
     centre: float
     spread: float
     source: str
+    by_slope: bool = False
 
 
 class AnnealedLaw(LawForecaster):
@@ -84,7 +93,7 @@ class AnnealedLaw(LawForecaster):
 
     def _fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
         """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
-        prior = self._prior(log, siblings)
+        prior = self.prior(log, schedule, siblings)
         step = int(log.steps[-1])
         if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
             key = (self.name, prior.centre, prior.spread)
@@ -114,22 +123,34 @@ class AnnealedLaw(LawForecaster):
         key = (self.name, "annealing", share)
         return cached(log, schedule, key, lambda: self.annealing(schedule, window(log, schedule, share).steps))
 
-    def _prior(self, log: Log, siblings: Sequence[LoggedRun]) -> Prior:
-        """Return the prior from siblings, else from the loss; rounded, so that equal priors give the same fit."""
+    def prior(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
+        """Return the prior from siblings, else that of language models, else from the slope.
+
+        It is rounded, so that equal priors give the same fit.
+
+        Raises
+        ------
+        RefusedError
+            If fewer than 5 points were seen.
+        """
         runs = usable_siblings(log, siblings)
         coefficients = [c for c in (self._coefficient_of(run) for run in runs) if c is not None]
+        level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))
         if len(coefficients) >= MIN_SIBLINGS:
             centre = float(np.median(coefficients))
             spread = NORMAL * float(np.median(np.abs(np.array(coefficients) - centre)))
             spread = max(spread, 0.1 * centre, MIN_SPREAD_SHARE * float(log.loss[-1]))
             source = f"the median of {len(coefficients)} siblings, {centre:.3g}"
             return Prior(_rounded(centre), _rounded(spread), source)
-        level = float(np.median(log.loss[-len(log.loss) // 10 - 1 :]))
-        if log.unit == "nats" and MAX_PRIOR_SHARE * level >= PRIOR:
-            return Prior(PRIOR, PRIOR_SPREAD, f"a prior, {PRIOR} nats")
-        share = MAX_PRIOR_SHARE if log.unit == "nats" else PRIOR_SHARE
-        centre, spread = share * level, PRIOR_SPREAD / PRIOR * share * level
-        return Prior(_rounded(centre), _rounded(spread), f"a prior, {share:.0%} of the loss")
+        slope = present_slope(log, schedule)
+        nats = log.unit == "nats"
+        centre = PRIOR if nats else PRIOR_SHARE * level
+        if centre <= MAX_PRIOR_SLOPES * slope and MIN_PRIOR_SHARE * level <= centre <= MAX_PRIOR_SHARE * level:
+            source = f"a prior, {PRIOR} nats" if nats else f"a prior, {PRIOR_SHARE:.0%} of the loss"
+            return Prior(_rounded(centre), _rounded(PRIOR_SPREAD / PRIOR * centre), source)
+        centre, spread = SLOPE_SHARE * slope, max(SLOPE_SHARE_SPREAD * slope, MIN_SPREAD_SHARE * level)
+        source = f"{SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
+        return Prior(_rounded(centre), _rounded(spread), source, by_slope=True)
 
     def _coefficient_of(self, run: LoggedRun) -> float | None:
         """Return the coefficient fitted to a complete run by itself; None if its rate hardly falls."""
@@ -176,20 +197,25 @@ COOLDOWN = AnnealedLaw("cooldown", delayed_decay)
 
 
 class Median(LawForecaster):
-    """The median of ``s1_anneal``, ``annealing`` and ``cooldown``, step by step."""
+    """The median of ``s1_anneal``, ``annealing`` and ``cooldown``, step by step.
+
+    Where the prior is from the slope ``power_law`` is a fourth: in steps instead of progress, it has a gain of its own.
+    """
 
     name = "median"
-    laws = (S1_ANNEAL, ANNEALING, COOLDOWN)
+    laws: tuple[LawForecaster, ...] = (S1_ANNEAL, ANNEALING, COOLDOWN)
 
     def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
-        """Fit the three."""
-        curves = {law.name: law.law(log, schedule, siblings) for law in self.laws}
+        """Fit each."""
+        by_slope = S1_ANNEAL.prior(log, schedule, siblings).by_slope
+        laws = (*self.laws, StepPowerLaw()) if by_slope else self.laws
+        curves = {law.name: law.law(log, schedule, siblings) for law in laws}
 
         def loss(steps: Steps) -> Vector:
             return np.asarray(np.median([curve.loss(steps) for curve in curves.values()], axis=0), dtype=np.float64)
 
         finals = {name: curve.final() for name, curve in curves.items()}
-        # the remarks of all three are about their coefficient, and alike
+        # the remarks of all are about their coefficient, and alike
         return FittedLossCurve(loss, schedule, finals, curves[S1_ANNEAL.name].remarks)
 
 

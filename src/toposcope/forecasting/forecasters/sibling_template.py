@@ -26,19 +26,16 @@ class Template:
     name = "template"
 
     def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
-        """Forecast."""
-        fraction = fraction_seen(log, schedule)
-        relatives = [run for run in usable_siblings(log, siblings) if run.log.family == log.family]
-        same_schedule = [run for run in relatives if _same_shape(run.schedule, schedule)]
-        known, now, end = _known(same_schedule, fraction)
-        if len(known) < MIN_SIBLINGS:
-            raise RefusedError(
-                f"{len(known)} siblings of the family follow the same schedule; a template needs at least "
-                f"{MIN_SIBLINGS}"
-            )
-        slope, offset = _line(now, end)
+        """Forecast.
+
+        Raises
+        ------
+        RefusedError
+            If fewer than 4 siblings of the family follow the same schedule.
+        """
+        known, slope, offset = _template(log, schedule, siblings)
         loss = float(np.exp(offset + slope * np.log(_level(log))))
-        errors = _errors(tuple(known), fraction)
+        errors = _errors(tuple(known), fraction_seen(log, schedule))
         steps = curve_steps(log, schedule)
         return Forecast(
             self.name,
@@ -49,6 +46,24 @@ class Template:
             relatives=np.ones(len(errors), dtype=bool),
             diagnostics={"slope": slope, "offset": offset, "siblings": float(len(known))},
         )
+
+
+def template_final(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> float:
+    """Return the predicted final loss alone; errors as of `Template.fit`."""
+    _, slope, offset = _template(log, schedule, siblings)
+    return float(np.exp(offset + slope * np.log(_level(log))))
+
+
+def _template(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[list[LoggedRun], float, float]:
+    """Return the siblings of the same schedule, and slope and offset of their map."""
+    relatives = [run for run in usable_siblings(log, siblings) if run.log.family == log.family]
+    same_schedule = [run for run in relatives if _same_shape(run.schedule, schedule)]
+    known, now, end = _known(same_schedule, fraction_seen(log, schedule))
+    if len(known) < MIN_SIBLINGS:
+        raise RefusedError(
+            f"{len(known)} siblings of the family follow the same schedule; a template needs at least {MIN_SIBLINGS}"
+        )
+    return known, *_line(now, end)
 
 
 @lru_cache(maxsize=512)

@@ -1,8 +1,9 @@
 """``stack`` and ``stack_norms``: what siblings of other sizes teach about the errors of the laws.
 
 A ridge on log(final / cooldown), fitted to sibling runs at the same fraction. Its features are the forecasts of the
-other laws relative to ``cooldown``, log N, log T, log of the peak rate, the loss level and its slope, and
-further features of each run, if they are given. The features of a sibling are computed without the runs of its size.
+other laws and of ``template`` relative to ``cooldown``, log N, log T, log of the peak rate, the loss level and its
+slope, and further features of each run, if they are given. The features of a sibling are computed without the runs of
+its size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from toposcope.forecasting.forecasters.baseline_laws import Last, ProgressPowerL
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
 from toposcope.forecasting.forecasters.law_forecaster import LawForecaster
 from toposcope.forecasting.forecasters.ridge import RidgeFit, fit_ridge
+from toposcope.forecasting.forecasters.sibling_template import template_final
 from toposcope.forecasting.forecasters.window import window
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import of_other_sizes, usable_siblings
@@ -122,7 +124,7 @@ class Stack:
 
 
 def features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool) -> Vector:
-    """Return the features of a run: log(law / base) for each of `OTHER_LAWS`, then slope, level, size and plan.
+    """Return the features of a run: log(law / base) of `OTHER_LAWS` and ``template``, slope, level, size and plan.
 
     Parameters
     ----------
@@ -142,6 +144,10 @@ def features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: 
         If a law refuses.
     """
     others = [np.log(law.law(log, schedule, siblings).final() / base) for law in OTHER_LAWS]
+    try:
+        others.append(np.log(template_final(log, schedule, siblings) / base))
+    except RefusedError:
+        others.append(0.0)  # without siblings of its schedule a run is taken to end where the base does
     late = window(log, schedule, SLOPE_SHARE)
     slope = slope_of(np.log(schedule.progress(late.steps)), np.log(late.loss))
     level = np.log(late.loss[-max(1, len(late.loss) // 10) :].mean())

@@ -7,6 +7,7 @@ import polars as pl
 from toposcope.analysis.between_runs import (
     BEYOND,
     CANNOT_BE_TOLD,
+    CONSTANT,
     GIVEN,
     NORM,
     RATE,
@@ -114,10 +115,10 @@ def _summary(material: Material) -> list[str]:
     else:
         first = (
             f"{runs} at equal step: topology adds no detectable information about the final {final} once {known} at "
-            f"the same step are known. Of {total}, {alone} {'goes' if alone == 1 else 'go'} with it before."
+            f"the same step are known. Without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it."
         )
-    unknown = len(topology) - len(tested)
-    untested = f" Of {counted(unknown, 'further one')} it cannot be told." if unknown else ""
+    unknown = topology.filter(pl.col("verdict") == CANNOT_BE_TOLD, pl.col("reason") != CONSTANT)
+    untested = f" Of {len(unknown)} more it cannot be told." if len(unknown) else ""
     controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != CANNOT_BE_TOLD)
     informative = len(controls.filter(verdict=BEYOND))
     plain_ones = (

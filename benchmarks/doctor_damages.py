@@ -1,0 +1,244 @@
+"""What can be wrong with one series of checkpoints: for `benchmarks/doctor.py`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from doctor_trainings import Series, Weights
+
+MIN_EXCESS = 3.0
+"""How many times larger than every other value of its tensor an absurd value is; a smaller one is an ordinary value."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A training, another seed's, and one that continues the first with other data from 30 % of the steps on."""
+
+    main: Series
+    other: Series
+    fork: Series
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A damaged series, with the steps and the tensors that are wrong."""
+
+    series: Series
+    steps: tuple[int, ...]
+    tensors: tuple[str, ...]
+
+
+Damage = Callable[[Runs, np.random.Generator], Damaged | None]
+"""Damages a series at random places; None where it cannot, such as a permutation of a single row."""
+
+
+def _at(runs: Runs, steps: list[int], changed: Callable[[int], Weights]) -> Damaged:
+    """Change tensors at some steps."""
+    series = dict(runs.main)
+    names: set[str] = set()
+    for step in steps:
+        new = changed(step)
+        names.update(name for name, tensor in new.items() if not torch.equal(tensor, series[step][name]))
+        series[step] = series[step] | {name: tensor.to(series[step][name].dtype) for name, tensor in new.items()}
+    return Damaged(series, tuple(steps), tuple(sorted(names)))
+
+
+def _middle(runs: Runs, rng: np.random.Generator) -> list[int]:
+    """Return the steps from a random one on, between the second and the last but two."""
+    steps = list(runs.main)
+    return steps[int(rng.integers(2, len(steps) - 2)) :]
+
+
+def _name(runs: Runs, rng: np.random.Generator, *, matrix: bool) -> str:
+    weights = runs.main[max(runs.main)]
+    moving = [n for n, t in weights.items() if not torch.equal(t, runs.main[0][n])]
+    return str(rng.choice([n for n in moving if (weights[n].dim() > 1) == matrix and weights[n].numel() > 3]))
+
+
+def absurd_value(size: float) -> Damage:
+    """Set one value of any tensor of any checkpoint."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        step = int(rng.choice(list(runs.main)))
+        name = str(rng.choice(list(runs.main[step])))
+        tensor = runs.main[step][name].clone()
+        if float(tensor.abs().max()) * MIN_EXCESS > size or size > torch.finfo(tensor.dtype).max:
+            return None
+        tensor.view(-1)[int(rng.integers(tensor.numel()))] = size * float(rng.choice([-1, 1]))
+        return _at(runs, [step], lambda _: {name: tensor})
+
+    return damage
+
+
+def zero_norm(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Set the weight of a norm to zero at one step."""
+    step = int(rng.choice(list(runs.main)))
+    weights = runs.main[step]
+    norms = [n for n, t in weights.items() if t.dim() == 1 and n.endswith("weight") and bool(t.any())]
+    if not norms:
+        return None
+    name = str(rng.choice(norms))
+    return _at(runs, [step], lambda _: {name: torch.zeros_like(weights[name])})
+
+
+def zero_bias(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Set a bias that is not zero to zero at one step."""
+    step = int(rng.choice(list(runs.main)))
+    weights = runs.main[step]
+    biases = [n for n, t in weights.items() if t.dim() == 1 and "bias" in n and bool(t.any())]
+    if not biases or step == 0:
+        return None
+    name = str(rng.choice(biases))
+    return _at(runs, [step], lambda _: {name: torch.zeros_like(weights[name])})
+
+
+def zero_vectors(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Set all biases and norms to zero at one step."""
+    step = int(rng.choice(list(runs.main)))
+    vectors = {n: torch.zeros_like(t) for n, t in runs.main[step].items() if t.dim() == 1 and bool(t.any())}
+    # Biases may begin at zero.
+    visible = step > 0 or any("norm" in name or "ln" in name for name in vectors)
+    return _at(runs, [step], lambda _: vectors) if vectors and visible else None
+
+
+def zero_norm_for_good(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Set the weight of a norm to zero from a step on."""
+    norms = [n for n, t in runs.main[0].items() if t.dim() == 1 and n.endswith("weight")]
+    if not norms:
+        return None
+    name = str(rng.choice(norms))
+    return _at(runs, _middle(runs, rng), lambda step: {name: torch.zeros_like(runs.main[step][name])})
+
+
+def _change(kind: str, tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor | None:
+    if kind == "sign":
+        return -tensor
+    if kind == "rows":
+        return tensor[torch.from_numpy(np.random.default_rng(1).permutation(len(tensor)))] if len(tensor) > 3 else None
+    if kind == "columns":
+        order = torch.from_numpy(np.random.default_rng(1).permutation(tensor.shape[1]))
+        return tensor[:, order] if tensor.shape[1] > 3 else None
+    if kind == "transposed":
+        return tensor.transpose(0, 1).contiguous() if tensor.shape[0] == tensor.shape[1] else None
+    raise ValueError(kind)
+
+
+def changed(kind: str, *, for_good: bool) -> Damage:
+    """Change one matrix at one step, or from one on."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = _middle(runs, rng)[: None if for_good else 1]
+        for _ in range(20):
+            name = _name(runs, rng, matrix=True)
+            if kind in ("fresh", "other"):
+                source = runs.other[0] if kind == "fresh" else None
+                kick = float((runs.main[steps[0]][name].float() - runs.other[steps[0]][name].float()).abs().max())
+                if kick > 0 and (source is None or bool(source[name].any())):
+                    # Fresh values are trained from there on: they drift as the right ones do.
+                    def fresh(step: int, name: str = name) -> Weights:
+                        if kind == "other":
+                            return {name: runs.other[step][name]}
+                        drift = runs.main[step][name].float() - runs.main[steps[0]][name].float()
+                        return {name: runs.other[0][name].float() + drift}
+
+                    return _at(runs, steps, fresh)
+                continue
+            if _change(kind, runs.main[steps[0]][name], rng) is not None:
+
+                def other(step: int, name: str = name) -> Weights:
+                    new = _change(kind, runs.main[step][name], rng)
+                    assert new is not None
+                    return {name: new}
+
+                return _at(runs, steps, other)
+        return None
+
+    return damage
+
+
+def stale(*, matrix: bool, for_good: bool) -> Damage:
+    """Keep a tensor at the value of an earlier checkpoint, not the one before, at one step or from one on."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = list(runs.main)
+        k = int(rng.integers(3, len(steps) - 2))
+        old = steps[int(rng.integers(1, k - 1))]
+        name = _name(runs, rng, matrix=matrix)
+        if torch.equal(runs.main[old][name], runs.main[steps[k]][name]):
+            return None
+        return _at(runs, steps[k:] if for_good else [steps[k]], lambda _: {name: runs.main[old][name]})
+
+    return damage
+
+
+def rounded_beginning(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+    """Round the values of the first checkpoint to float16 or bfloat16."""
+    if runs.main[0][min(runs.main[0])].dtype != torch.float32:
+        return None
+    narrow = torch.float16 if rng.integers(2) else torch.bfloat16
+    return _at(runs, [0], lambda step: {n: t.to(narrow).float() for n, t in runs.main[step].items()})
+
+
+def scaled(factor: float, *, for_good: bool) -> Damage:
+    """Multiply one matrix, at one step or from one on."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps, name = _middle(runs, rng), _name(runs, rng, matrix=True)
+        if runs.main[0][name].dtype != torch.float32:
+            return None
+        return _at(runs, steps if for_good else steps[:1], lambda step: {name: runs.main[step][name] * factor})
+
+    return damage
+
+
+def branch(*, other_seed: bool, for_good: bool) -> Damage:
+    """Continue with another training, or hold one checkpoint of it."""
+
+    def damage(runs: Runs, rng: np.random.Generator) -> Damaged | None:
+        steps = list(runs.main)
+        late = [s for s in steps if s > 0.5 * steps[-1]][:-2]
+        if not late:
+            return None
+        begin = int(rng.choice(late))
+        source = runs.other if other_seed else runs.fork
+        wrong = [s for s in steps if s >= begin] if for_good else [begin]
+        return Damaged({s: source[s] if s in wrong else w for s, w in runs.main.items()}, tuple(wrong), ())
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[str, Damage]] = {
+    **{f"one value of {size:g}": ("14", absurd_value(size)) for size in (10.0, 1e3, 1e6, 1e20, 3e37)},
+    "a norm's weight zero": ("15", zero_norm),
+    "a bias zero": ("15", zero_bias),
+    "all biases and norms zero": ("15", zero_vectors),
+    "a norm's weight zero from a step on": ("15", zero_norm_for_good),
+    **{
+        f"a matrix: {what}, from a step on": ("16", changed(kind, for_good=True))
+        for kind, what in {
+            "sign": "other sign",
+            "rows": "rows permuted",
+            "columns": "columns permuted",
+            "transposed": "transposed",
+            "fresh": "fresh values",
+            "other": "another run's",
+        }.items()
+    },
+    **{
+        f"a matrix: {what}, at one step": ("16, one step", changed(kind, for_good=False))
+        for kind, what in {"sign": "other sign", "rows": "rows permuted", "transposed": "transposed"}.items()
+    },
+    "a stale vector at one step": ("17", stale(matrix=False, for_good=False)),
+    "a stale vector from a step on": ("17", stale(matrix=False, for_good=True)),
+    "a stale matrix at one step": ("17", stale(matrix=True, for_good=False)),
+    "a stale matrix from a step on": ("17", stale(matrix=True, for_good=True)),
+    "step 0 rounded to 16 bits": ("17", rounded_beginning),
+    "a matrix x 1.05 at one step": ("17", scaled(1.05, for_good=False)),
+    "a matrix x 1.05 from a step on": ("17", scaled(1.05, for_good=True)),
+    "a branch of the run from a step on": ("17", branch(other_seed=False, for_good=True)),
+    "a branch of the run at one step": ("17", branch(other_seed=False, for_good=False)),
+    "another seed's run from a step on": ("17", branch(other_seed=True, for_good=True)),
+    "another seed's run at one step": ("17", branch(other_seed=True, for_good=False)),
+}

@@ -1,0 +1,53 @@
+"""Largest magnitudes of a tensor and where they are, from blocks of its values."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.kernels.magnitudes import MASKS, SIGNED, widened
+from toposcope.typing import Indices, Vector
+
+N_LARGEST = 8
+"""Values of a tensor that are kept."""
+CHUNK = 4096
+"""Values of which first only the largest is found; those of the chunks with the largest are then sorted."""
+
+
+class LargestValues:
+    """The `N_LARGEST` values of largest magnitude among all that were added."""
+
+    def __init__(self) -> None:
+        self._values, self._positions = np.empty(0), np.empty(0, np.int64)
+
+    def add(self, values: NDArray[Any], begin: int) -> None:
+        """Add finite values of one of the formats of `toposcope.kernels.magnitudes`.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,)
+        begin : int
+            Position of the first of them in the flattened tensor.
+        """
+        signed = SIGNED[values.dtype.itemsize]
+        keys = values.view(signed) & MASKS[signed]
+        whole = len(keys) // CHUNK * CHUNK
+        if whole > N_LARGEST * CHUNK:
+            chunks = _largest(keys[:whole].reshape(-1, CHUNK).max(axis=1))
+            inside = (chunks[:, None] * CHUNK + np.arange(CHUNK)).ravel()
+            positions = np.concatenate([inside, np.arange(whole, len(keys))])
+            positions = positions[_largest(keys[positions])]
+        else:
+            positions = _largest(keys)
+        both = np.concatenate([self._values, widened(values[positions]).astype(np.float64)])
+        order = np.argsort(-np.abs(both), kind="stable")[:N_LARGEST]
+        self._values, self._positions = both[order], np.concatenate([self._positions, begin + positions])[order]
+
+    def result(self) -> tuple[Vector, Indices]:
+        """Return values, largest magnitude first, and their positions, each of at most `N_LARGEST`."""
+        return self._values, self._positions
+
+
+def _largest(keys: NDArray[np.signedinteger[Any]]) -> Indices:
+    """Return the indices of the `N_LARGEST` largest."""
+    return np.argpartition(keys, -N_LARGEST)[-N_LARGEST:] if len(keys) > N_LARGEST else np.arange(len(keys))
