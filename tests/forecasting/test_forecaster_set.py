@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
 
-from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
@@ -119,3 +119,15 @@ def test_a_run_that_stays_high_after_a_jump_diverged() -> None:
         jumped = log.loss.copy()
         jumped[-n_after:] *= 3
         assert run_forecasters(replace(log, loss=jumped), RUN.schedule, ()).chosen == "last"
+
+
+def test_the_default_is_the_stack_with_norms_where_they_are_logged() -> None:
+    def with_norms(run: LoggedRun) -> LoggedRun:
+        steps = run.log.steps
+        return copied(run, norms={"weight_norm": 10 + np.sqrt(steps), "grad_norm": 1 + 1 / (1.0 + steps)})
+
+    run, family = with_norms(RUN), [with_norms(sibling) for sibling in made_up_family()]
+    found = run_forecasters(seen(run, 0.3), run.schedule, family)
+    assert found.chosen == "stack_norms"
+    # without norms in the log to forecast it is the plain stack
+    assert run_forecasters(seen(RUN, 0.3), RUN.schedule, family).chosen == "stack"

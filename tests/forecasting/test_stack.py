@@ -6,7 +6,8 @@ from made_up_runs import Truth, copied, made_up_family, made_up_run, seen
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN
-from toposcope.forecasting.forecasters.stack import Stack
+from toposcope.forecasting.forecasters.sibling_template import Template
+from toposcope.forecasting.forecasters.stack import OTHER_LAWS, Stack, features
 from toposcope.forecasting.schedules.schedule import Schedule
 
 
@@ -160,3 +161,15 @@ def test_further_features_are_used_and_needed() -> None:
     assert found.diagnostics["siblings"] == 15
     with pytest.raises(RefusedError, match=r"^5 1: its further features are missing$"):
         Stack(few).fit(seen(left_out[1], 0.3), left_out[1].schedule, siblings)
+
+
+def test_the_template_is_a_feature() -> None:
+    """Where enough siblings follow the schedule; else it counts as the base."""
+    siblings, left_out = of_size(fresh(), 1e7 * 4**4)
+    run = left_out[0]
+    log = seen(run, 0.3)
+    base = COOLDOWN.fit(log, run.schedule, siblings).loss
+    template = Template().fit(log, run.schedule, siblings).loss
+    assert features(log, run.schedule, siblings, base, True)[len(OTHER_LAWS)] == pytest.approx(np.log(template / base))
+    few = siblings[:2]
+    assert features(log, run.schedule, few, base, True)[len(OTHER_LAWS)] == 0

@@ -531,6 +531,7 @@ def test_an_older_store_learns_of_the_weight_norm(published: Path, tmp_path: Pat
     fill(found, tmp_path / "study")
     with sqlite3.connect(tmp_path / "study" / "study.db") as connection:
         connection.execute("ALTER TABLE log DROP COLUMN weight_norm")
+        connection.execute("DROP TABLE checksums")
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
     connection.close()
     before = Study.load(tmp_path / "study").log()

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from small_studies import (
 )
 
 from toposcope.errors import ToposcopeError
-from toposcope.study import Declaration, Study, run_study, runner, survey
+from toposcope.study import Declaration, Study, checksums, run_study, runner, survey
 from toposcope.study.declaration import DeclaredRun
 from toposcope.study.store import Unit
 from toposcope.study.tasks import measure_task
@@ -146,6 +147,13 @@ def kinds_of(directory: Path) -> dict[tuple[str, str], str]:
     return {(probe, statistic): kind for probe, statistic, kind in rows}
 
 
+def seal_kinds(directory: Path) -> None:
+    """Make changed kinds look as if they had been written so."""
+    with closing(sqlite3.connect(directory / "study.db")) as connection:
+        checksums.seal(connection, "kinds")
+        connection.commit()
+
+
 def test_kinds_are_read_as_they_were_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a probe counts as here and now does not matter, nor whether anybody still knows it."""
     found = write_series(tmp_path / "found", [0, 5])
@@ -155,6 +163,7 @@ def test_kinds_are_read_as_they_were_stored(tmp_path: Path, monkeypatch: pytest.
     assert stored["controls", "frobenius_norm"] == "norm"
     assert stored["controls", "stable_rank"] == "spectrum"
     query(tmp_path / "study", "UPDATE kinds SET kind = 'spectrum' WHERE statistic = 'H0.total'")
+    seal_kinds(tmp_path / "study")
     monkeypatch.setattr("toposcope.study.kinds.probe_types", dict)
     assert kinds_of(tmp_path / "study") == stored | {("rips", "H0.total"): "spectrum"}
 
@@ -163,10 +172,16 @@ def test_a_study_of_the_second_version_is_read_and_brought_up_to_date(tmp_path: 
     found = write_series(tmp_path / "found", [0, 5])
     declaration = series_study(found, [RIPS, CONTROLS])
     before = run_well(declaration, tmp_path / "study")
-    query(tmp_path / "study", "DROP TABLE kinds", "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+    query(
+        tmp_path / "study",
+        "DROP TABLE kinds",
+        "DROP TABLE checksums",
+        "UPDATE meta SET value = '2' WHERE key = 'schema_version'",
+    )
     assert frame(tmp_path / "study").equals(before)
     assert run_well(declaration, tmp_path / "study").equals(before)
     query(tmp_path / "study", "UPDATE kinds SET kind = 'loss' WHERE probe = 'rips'")  # the table is there again
+    seal_kinds(tmp_path / "study")
     assert {kind for (probe, _), kind in kinds_of(tmp_path / "study").items() if probe == "rips"} == {"loss"}
 
 

@@ -194,7 +194,10 @@ def test_a_store_from_before_there_was_a_doctor_can_be_read(tmp_path: Path) -> N
     found = write_series(tmp_path / "found", [0, 100])
     run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=1)
     connection = sqlite3.connect(tmp_path / "study" / "study.db")
-    connection.executescript("DROP TABLE findings; DROP TABLE evidence;")
+    connection.executescript(
+        "DROP TABLE findings; DROP TABLE evidence; DROP TABLE checksums; "
+        "UPDATE meta SET value = '2' WHERE key = 'schema_version'"
+    )
     connection.close()
     before = measurement_ids(tmp_path / "study")
     assert Study.load(tmp_path / "study").findings().is_empty()

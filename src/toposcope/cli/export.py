@@ -1,5 +1,6 @@
 """``toposcope export``."""
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
     Example:
       toposcope export paper --format csv
     """
+    from toposcope.csv_file import write_csv
     from toposcope.files import write_whole
     from toposcope.study import Study
     from toposcope.study.study import with_flat_steps
@@ -29,5 +31,5 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
         if name == "findings" and kind == "csv":
             frame = with_flat_steps(frame)
         path = folder / f"{'features' if name == 'frame' else name}.{kind}"
-        write_whole(path, frame.write_parquet if kind == "parquet" else frame.write_csv)
+        write_whole(path, frame.write_parquet if kind == "parquet" else partial(write_csv, frame))
         click.echo(f"{path} ({len(frame)} rows)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,9 +165,10 @@ def _resolve(spec: str, option: str, names: tuple[str, ...]) -> str:
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:
+    from toposcope.csv_file import write_csv
     from toposcope.files import write_whole
 
-    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)
+    write_whole(out, frame.write_parquet if out.suffix == ".parquet" else partial(write_csv, frame))
 
 
 def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:

@@ -1,8 +1,6 @@
 """Writing a report: everything is made first, then written file by file, each whole or absent."""
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from toposcope.analysis.adjustment import Method
+from toposcope.csv_file import to_csv
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.composing import Page, makers_of
@@ -75,7 +74,7 @@ def write_document(folder: Path, document: Document, rendered: Rendered, tables:
     """
     files = {
         **{f"figures/{name}.{kind}": data for name, kinds in rendered.items() for kind, data in kinds.items()},
-        **{f"tables/{name}.csv": _csv(table) for name, table in tables.items()},
+        **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
         "report.md": to_markdown(document).encode(),
         PAGE: to_page(document, rendered).encode(),
     }
@@ -89,18 +88,6 @@ def write_document(folder: Path, document: Document, rendered: Rendered, tables:
     for name in sorted(before.keys() - now.keys()):
         _remove(folder / name, before[name])
     _record(folder, now)
-
-
-def _csv(table: pl.DataFrame) -> bytes:
-    """Return a table as CSV; a list as its JSON."""
-    flat = [name for name, kind in table.schema.items() if not isinstance(kind, pl.List | pl.Struct)]
-    if len(flat) == len(table.columns):
-        return table.write_csv().encode()
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([json.dumps(v) if isinstance(v, list | dict) else v for v in row] for row in table.iter_rows())
-    return out.getvalue().encode()
 
 
 def _record(folder: Path, hashes: Mapping[str, list[str]]) -> None:

@@ -2,8 +2,10 @@
 
 import hashlib
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,8 @@ from toposcope.probes import Probe
 SEPARATOR = "|"
 STATES = "states"
 """In place of a diagram's name: stored hidden states."""
+CHECKSUM = f"{SEPARATOR}checksum"
+"""A tensor beside the others: CRC-32 of the diagrams, states and metadata."""
 BIRTHS = ".births"
 """Suffix of the births of all points, which a diagram of landmarks carries."""
 
@@ -34,10 +38,10 @@ def diagram_file(run: str, step: int, probe: Probe) -> str:
 def is_readable(path: Path) -> bool:
     """Return whether a diagram file exists and is whole."""
     try:
-        with safe_open(path, framework="np"):
-            return True
-    except (SafetensorError, OSError):
+        _check(path)
+    except (SafetensorError, OSError, ValueError):
         return False
+    return True
 
 
 def diagram_bytes(
@@ -62,7 +66,31 @@ def diagram_bytes(
     tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**states_before, **(states or {})}.items()}
     # One metadata key: safetensors writes several in no fixed order.
     metadata = {"diagrams": msgspec.json.encode(counts).decode()}
-    return save(tensors, metadata=metadata)
+    return save({**tensors, CHECKSUM: _checksum(tensors, metadata)}, metadata=metadata)
+
+
+def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> NDArray[np.uint32]:
+    total = zlib.crc32(metadata.get("diagrams", "").encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tensor.shape}".encode(), total)
+        total = zlib.crc32(np.ascontiguousarray(tensor).data, total)
+    return np.array([total], np.uint32)
+
+
+def _check(path: Path) -> None:
+    """Refuse a file that is not as it was written; an older one has no checksum.
+
+    Raises
+    ------
+    ValueError
+    """
+    with safe_open(path, framework="np") as file:
+        names = set(file.keys())
+        if CHECKSUM not in names:
+            return
+        tensors = {name: file.get_tensor(name) for name in names - {CHECKSUM}}
+        if _checksum(tensors, file.metadata() or {}) != file.get_tensor(CHECKSUM):
+            raise ValueError("its checksum is wrong")
 
 
 def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
@@ -75,6 +103,7 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
     """
     diagrams: dict[str, dict[str, Diagram]] = {}
     try:
+        _check(path)
         with safe_open(path, framework="np") as file:
             described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Counts])
             names = set(file.keys())
@@ -86,7 +115,7 @@ def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
                     file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius, births=births
                 )
                 diagrams.setdefault(layer, {})[name] = diagram
-    except (SafetensorError, OSError, TypeError, KeyError, msgspec.MsgspecError) as error:
+    except (SafetensorError, OSError, TypeError, KeyError, ValueError, msgspec.MsgspecError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
         ) from error
@@ -103,12 +132,13 @@ def read_states(path: Path, only: str = "") -> dict[str, NDArray[np.float32]]:
     """
     states = {}
     try:
+        _check(path)
         with safe_open(path, framework="np") as file:
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 layer, _, name = key.rpartition(SEPARATOR)
                 if name == STATES and only in ("", layer):
                     states[layer] = file.get_tensor(key)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise ToposcopeError(
             f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
         ) from error

@@ -90,6 +90,8 @@ def read_json(path: Path) -> Any:
         If it cannot be read, is too large, or is not JSON.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ToposcopeError(f"{path}: not a file; name a JSON file of features")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ToposcopeError(f"{path}: more than {MAX_FILE_BYTES // 10**6} MB; not a table of features")
         return json.loads(path.read_bytes(), object_pairs_hook=_object)

@@ -34,6 +34,8 @@ from toposcope.study.tasks import TrainTask, train_task
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
+MAX_DROPPED_NAMED = 5
+"""Damaged groups of rows that a note names; the rest are counted."""
 WHOLE_RUN = -1
 """The step under which an error of a whole run is stored."""
 
@@ -167,12 +169,17 @@ class _Runner:
     def go(self) -> dict[Unit, str]:
         self.store.clear_errors()
         self.store.set_meta("toposcope", __version__)
+        self.store.set_meta("dropped", ", ".join(self.store.dropped[:MAX_DROPPED_NAMED]) + self._more_dropped())
         self._train()
         self._find_series()
         self._save_text()
         self._survey()
         self._examine()
         return self.errors
+
+    def _more_dropped(self) -> str:
+        more = len(self.store.dropped) - MAX_DROPPED_NAMED
+        return f" and {more} more" if more > 0 else ""
 
     def _train(self) -> None:
         runs = self.declaration.resolved_runs()

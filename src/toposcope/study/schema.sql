@@ -115,3 +115,13 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
     message TEXT NOT NULL,
     PRIMARY KEY (run, step, layer, probe, options)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS checksums (     -- of groups of rows: see toposcope.study.checksums
+    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, findings, runs, errors, kinds, meta
+    run      TEXT NOT NULL,                -- empty, -1 and empty where the kind is one group
+    step     INTEGER NOT NULL,
+    probe    TEXT NOT NULL,
+    options  TEXT NOT NULL,
+    checksum INTEGER NOT NULL,             -- sum of the CRC-32 of the rows
+    PRIMARY KEY (kind, run, step, probe, options)
+) WITHOUT ROWID;

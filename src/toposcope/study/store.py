@@ -18,11 +18,14 @@ from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
+from toposcope.study import checksums
 from toposcope.study.kinds import PUBLISHED, kind_of
 
-SCHEMA_VERSION = "3"
-OLDER_VERSIONS = ("1", "2")
-"""Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``."""
+SCHEMA_VERSION = "4"
+OLDER_VERSIONS = ("1", "2", "3")
+"""Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
+``checksums``."""
+WITHOUT_KINDS = ("1", "2")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,12 @@ class Store:
     Parameters
     ----------
     path : Path
-        Created if absent.
+        Created if absent. Rows that were damaged since they were written are deleted when it is opened.
+
+    Attributes
+    ----------
+    dropped : list of str
+        What was deleted because it was damaged.
 
     Raises
     ------
@@ -82,9 +90,11 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._joined = False
+        self.dropped: list[str] = []
         with self._readable_errors():
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
+            self._check_structure()
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
         known = self.meta("schema_version")
@@ -93,6 +103,31 @@ class Store:
                 f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
             )
         self._update_schema()
+        self._drop_damaged()
+
+    def _check_structure(self) -> None:
+        """Refuse a file whose pages disagree; indexes alone are made again."""
+        if not checksums.is_whole(self._connection):
+            with suppress(sqlite3.Error):
+                self._connection.execute("REINDEX")
+            if not checksums.is_whole(self._connection):
+                raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
+
+    def _drop_damaged(self) -> None:
+        """Delete the groups of rows that are not as they were written, so that they are made again."""
+        with self._readable_errors():
+            damaged = list(checksums.damaged(self._connection))
+        if not damaged:
+            return
+        with self._transaction() as c:
+            for group in damaged:
+                checksums.drop(c, group)
+            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+            c.execute("DELETE FROM kinds")
+            _put_kinds(c, _stored_statistics(c))
+            for kind in checksums.KINDS:
+                checksums.seal(c, kind)
+        self.dropped = [str(group) for group in damaged]
 
     def _update_schema(self) -> None:
         """Add what an older version lacks, in one transaction."""
@@ -100,12 +135,13 @@ class Store:
         with self._transaction() as c:
             if "weight_norm" not in columns:
                 c.execute("ALTER TABLE log ADD COLUMN weight_norm REAL")
-            if self.meta("schema_version") in OLDER_VERSIONS:
-                _put_kinds(
-                    c,
-                    c.execute("SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"),
-                )
-            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+            version = self.meta("schema_version")
+            if version in WITHOUT_KINDS:
+                _put_kinds(c, _stored_statistics(c))
+            if version != SCHEMA_VERSION:
+                c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+                for kind in checksums.KINDS:
+                    checksums.seal(c, kind)
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -120,6 +156,7 @@ class Store:
         """Store one fact about the study."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+            checksums.seal(c, "meta")
 
     def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
@@ -130,16 +167,19 @@ class Store:
                 "source = excluded.source",
                 (run, position, kind, n_parameters, source),
             )
+            checksums.seal(c, "runs")
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
         """Store the number of parameters of a run's model."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
+            checksums.seal(c, "runs")
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
+            checksums.seal(c, "runs")
 
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
@@ -158,6 +198,7 @@ class Store:
         with self._transaction() as c:
             _write_changed(c, "log", run, ("step", *COLUMNS), rows)
             _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
+            checksums.seal(c, "log", run=run)
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -201,6 +242,8 @@ class Store:
                 "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
                 [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
             )
+            checksums.seal(c, "checkpoints", run=row.run, step=row.step)
+            checksums.seal(c, "measurements", run=row.run, step=row.step)
 
     def evidence(self, run: str) -> dict[int, CheckpointSummary]:
         """Return the summaries of the checkpoints of a run, by step, without those that cannot be decoded."""
@@ -214,6 +257,7 @@ class Store:
         """Store the summary of a checkpoint, from which the doctor judges it."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", (run, step, msgspec.msgpack.encode(evidence)))
+            checksums.seal(c, "checkpoints", run=run, step=step)
 
     def put_findings(self, run: str, findings: Sequence[Finding]) -> None:
         """Replace what the doctor found in a run."""
@@ -223,6 +267,7 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM findings WHERE run = ?", (run,))
             c.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            checksums.seal(c, "findings", run=run)
 
     def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
         """Delete checkpoints that are gone or cannot be read, with their measurements."""
@@ -233,6 +278,8 @@ class Store:
             for step in steps:
                 _forget(c, run, step)
                 c.execute("DELETE FROM measurements WHERE run = ? AND step = ? AND probe <> ?", (run, step, PUBLISHED))
+                checksums.seal(c, "checkpoints", run=run, step=step)
+                checksums.seal(c, "measurements", run=run, step=step)
 
     def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
         """Return key and diagram file of everything measured on a run at some steps."""
@@ -270,6 +317,7 @@ class Store:
                 _insert(c, unit, key, measurement, diagrams)
             kinds = {(unit.probe, name) for unit, _, measurement, _ in rows for name in measurement.statistics}
             _put_kinds(c, kinds)
+            _seal_units(c, (unit for unit, *_ in rows))
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Store the published features of a run, by step, unless they are stored under the same key already."""
@@ -282,6 +330,7 @@ class Store:
             for step, statistics in features.items():
                 _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
             _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
+            checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Delete measurements of tensors, or by probe versions, that are no longer current."""
@@ -292,11 +341,13 @@ class Store:
             c.executemany(
                 "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
             )
+            _seal_units(c, (Unit(*row) for row in rows))
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
         with self._transaction() as c:
             c.execute("DELETE FROM errors")
+            checksums.seal(c, "errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Store what failed."""
@@ -305,6 +356,7 @@ class Store:
             return
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
+            checksums.seal(c, "errors")
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._readable_errors():
@@ -364,6 +416,19 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, measurement: Measuremen
 def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
     rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
     c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
+    checksums.seal(c, "kinds")
+
+
+def _stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
+    return c.execute(
+        "SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"
+    ).fetchall()
+
+
+def _seal_units(c: sqlite3.Connection, units: Iterable[Unit]) -> None:
+    """Store the checksums of the groups that hold some measurements."""
+    for run, step, probe, options in sorted({(u.run, u.step, u.probe, u.options) for u in units}):
+        checksums.seal(c, "measurements", run=run, step=step, probe=probe, options=options)
 
 
 def _write_changed(

@@ -13,9 +13,11 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
 from toposcope.probes.needs import needs_of
+from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import diagram_file, read_diagrams
 from toposcope.study.kinds import PUBLISHED, kind_of
+from toposcope.study.store import OLDER_VERSIONS
 from toposcope.version import __version__
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
@@ -47,6 +49,7 @@ class Study:
     def __init__(self, directory: Path, declaration: Declaration) -> None:
         self.directory = directory
         self.declaration = declaration
+        self._verified: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def load(cls, directory: str | Path) -> "Study":
@@ -200,7 +203,9 @@ class Study:
     def notes(self) -> list[str]:
         """Return what was left out of the study without an error, a sentence each."""
         series = [name for name, declared in self.declaration.named_series().items() if declared.path]
-        notes = [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
+        dropped = self.meta("dropped")
+        notes = [f"study.db was damaged: {dropped}: deleted and made again"] if dropped else []
+        notes += [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
         notes += [
             f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
             for name in series
@@ -228,17 +233,15 @@ class Study:
 
     def meta(self, key: str) -> str:
         """Return one fact about the study, or an empty text."""
-        with self._connect() as connection:
-            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return str(row[0]) if row else ""
+        rows = self._read("SELECT value FROM meta WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else ""
 
     def digest(self) -> str:
         """Return a SHA-256 of all that a report is written of: the declaration, the version, and the rows."""
         digest = hashlib.sha256(f"{__version__}\n{self.declaration.to_toml()}".encode())
         for table in ("meta", "runs", "checkpoints", "log", "measurements", "findings", "errors"):
-            with closing(self._connect()) as connection:
-                for row in connection.execute(f"SELECT * FROM {table}"):
-                    digest.update(repr(row).encode())
+            for row in self._read(f"SELECT * FROM {table}"):
+                digest.update(repr(row).encode())
         return digest.hexdigest()
 
     def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
@@ -261,21 +264,49 @@ class Study:
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.directory / "study.db", timeout=30)
-
     def _query(self, query: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+        rows = self._read(query)
         try:
-            connection = self._connect()
-            try:
-                rows = connection.execute(query).fetchall()
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
+            return pl.DataFrame(rows, schema=dict(schema), orient="row")
+        except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+            raise self._damaged("a value of another type than it was written with") from error
+
+    def _read(self, query: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            with closing(sqlite3.connect(self.directory / "study.db", timeout=30, isolation_level=None)) as connection:
+                connection.execute("BEGIN")  # what is verified is what is read
+                self._verify(connection)
+                return connection.execute(query, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise ToposcopeError(
                 f"{self.directory / 'study.db'}: {error}; delete it and run the study again"
             ) from error
-        return pl.DataFrame(rows, schema=dict(schema), orient="row")
+
+    def _verify(self, connection: sqlite3.Connection) -> None:
+        """Refuse a store that is not as it was written; looked at again only when its files have changed."""
+        database = self.directory / "study.db"
+        files = [path for path in (database, database.with_name("study.db-wal")) if path.exists()]
+        state = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+        if state == self._verified:
+            return
+        if not checksums.is_whole(connection):
+            raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if "checksums" in tables:
+            found = next(checksums.damaged(connection), None)
+            if found is not None:
+                raise self._damaged(str(found))
+        else:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+            if row is not None and row[0] not in OLDER_VERSIONS:
+                raise self._damaged("no checksums")
+        self._verified = state
+
+    def _damaged(self, what: str) -> ToposcopeError:
+        return ToposcopeError(
+            f"{self.directory / 'study.db'}: damaged since it was written ({what}); run the study again: what "
+            "is damaged is measured again, the rest stays"
+        )
 
 
 def with_flat_steps(findings: pl.DataFrame) -> pl.DataFrame:

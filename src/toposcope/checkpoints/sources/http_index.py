@@ -6,6 +6,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
+from toposcope.checkpoints.sources.http_pace import paced
 from toposcope.checkpoints.sources.http_requests import (
     Address,
     describe_error,
@@ -66,7 +67,7 @@ def _page(url: str) -> tuple[str, str]:
                 )
             page = bytearray()
             try:
-                for chunk in response.iter_bytes():
+                for chunk in paced(response, response.iter_bytes()):
                     page += chunk
                     if len(page) > MAX_PAGE_BYTES:
                         raise CheckpointError(f"{url}: its index page is too long", "unreachable")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from toposcope.checkpoints.sources.http_pace import paced
 from toposcope.checkpoints.sources.http_requests import (
     Address,
     describe_error,
@@ -59,7 +60,7 @@ def fetch_range(
             if not same(response) or etag != response.headers.get("etag", ""):
                 raise changed_error(address.location)
             try:
-                for chunk in response.iter_raw():
+                for chunk in paced(response, response.iter_raw()):
                     useful = memoryview(chunk)[max(0, begin - at) :]
                     at += len(chunk)
                     if at > stop and response.status_code == 206:

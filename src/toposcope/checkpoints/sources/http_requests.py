@@ -5,10 +5,12 @@ import netrc
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from toposcope.checkpoints.sources.http_pace import SlowServerError, answer_in_time
 from toposcope.checkpoints.sources.retry import Retry
 from toposcope.checkpoints.sources.source import CheckpointError
 from toposcope.errors import ToposcopeError
@@ -68,7 +70,8 @@ def open_response(
         try:
             request = client.build_request(method, address.url, headers=sent, timeout=TIMEOUT)
             auth = None if address.hub else _netrc_of(address.url)
-            response = client.send(request, stream=True, auth=auth, follow_redirects=True)
+            send = partial(client.send, request, stream=True, auth=auth, follow_redirects=True)
+            response = answer_in_time(send)
         except OfflineModeIsEnabled as error:
             raise CheckpointError(
                 f"{address.location}: cannot be read: HF_HUB_OFFLINE is set; unset it", "unreachable"
@@ -99,13 +102,15 @@ def transient_errors() -> tuple[type[Exception], ...]:
     """Return the connection errors after which another try may help."""
     import httpx2
 
-    return httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError
+    return httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError, SlowServerError
 
 
 def describe_error(error: Exception) -> str:
     """Describe a connection error."""
     import httpx2
 
+    if isinstance(error, SlowServerError):
+        return str(error)
     if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
         return f"no connection ({' '.join(str(error).split()) or 'timed out'})"
     return "no answer in time" if isinstance(error, httpx2.TimeoutException) else "the connection was cut"

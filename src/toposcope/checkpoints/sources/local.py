@@ -42,7 +42,8 @@ class LocalFile:
         if not 0 <= start <= stop <= self.size:
             check_range(self.location, start, stop, self.size)
         try:
-            file = os.open(self.path, os.O_RDONLY)
+            # A pipe that took the place of the file would block.
+            file = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
             try:
                 status = os.fstat(file)
                 if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.version):
@@ -88,7 +89,12 @@ class LocalSource:
         """
         try:
             if not self.path.is_dir():
-                return {self.path.name: LocalFile.of(self.path, self.path.stat())}
+                own = self.path.stat()
+                if not stat.S_ISREG(own.st_mode):
+                    raise ToposcopeError(
+                        f"{self.path}: a pipe, a socket or a device, not a file; name a file or folder"
+                    )
+                return {self.path.name: LocalFile.of(self.path, own)}
             found = {}
             for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
                 path = Path(entry.path)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 INDEX_THREADS = 8
 """Index pages requested at the same time."""
+MAX_PAGES = 5000
+"""Index pages of one place: a server can make pages without end."""
 _folders: set[str] = set()
 """Addresses known to be folders, which are listed without a request that finds out."""
 _NO_HEAD = (400, 403, 405, 501)
@@ -146,10 +148,13 @@ class WebSource:
 
     def _names(self) -> Iterator[str]:
         """Yield the names of the files, folder by folder."""
-        folders, count = [""], 0
+        folders, count, n_pages = [""], 0, 0
         with ThreadPoolExecutor(INDEX_THREADS) as pool:
             for depth in range(MAX_DEPTH + 1):
-                below = []
+                below: list[str] = []
+                n_pages += len(folders)
+                if n_pages > MAX_PAGES:
+                    raise ToposcopeError(f"{self.url}: more than {MAX_PAGES:,} folders; name the folder of a series")
                 for prefix, index in zip(folders, pool.map(self._index, folders), strict=True):
                     yield from (prefix + name for name in index.files)
                     below += [f"{prefix}{name}/" for name in index.folders if not name.startswith(".")]

@@ -68,15 +68,16 @@ def _write(found: EarlyStopping, folder: Path) -> list[Path]:
     """Write the tables, and the figure if there is one."""
     import matplotlib as mpl
 
+    from toposcope.csv_file import to_csv
     from toposcope.experiments.early_stopping.chart import early_stopping as draw
-    from toposcope.files import write_bytes, write_text, write_whole
+    from toposcope.files import write_bytes, write_text
     from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE
     from toposcope.report.rendering import render
 
     written = []
     for name in ("rules", "matched", "stops"):
         written.append(folder / f"{name}.csv")
-        write_whole(written[-1], getattr(found, name).write_csv)
+        write_bytes(written[-1], to_csv(getattr(found, name)))
     with mpl.rc_context(STYLE):
         drawn = draw(found)
     if drawn is not None:

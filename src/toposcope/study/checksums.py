@@ -1,0 +1,126 @@
+"""Checksums of groups of rows in a store: what changed in the file without being written is noticed.
+
+A group is what is measured, read or logged together: the rows of one probe on one checkpoint, one checkpoint with its
+layers and its evidence, the log of one run, and so on. Its checksum is the sum of the CRC-32 of its rows: their order
+does not matter.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class Group(NamedTuple):
+    """Rows that have one checksum: of a kind, and as far as the kind tells them apart of a run, a step and a probe."""
+
+    kind: str
+    run: str = ""
+    step: int = -1
+    probe: str = ""
+    options: str = ""
+
+    def __str__(self) -> str:
+        place = f" of {self.run}" if self.run else ""
+        return f"{self.kind}{place}" + (f" step {self.step}" if self.step >= 0 else "") + f" {self.probe}".rstrip()
+
+
+_QUERIES = {
+    "measurements": ("SELECT run, step, probe, options, id, layer, role, key, flag, diagrams FROM measurements",),
+    "checkpoints": (
+        "SELECT run, step, '', '', path, fingerprint, weights_hash FROM checkpoints",
+        "SELECT run, step, '', '', layer, position, role, n_rows, n_columns, dtype, content_hash FROM layers",
+        "SELECT run, step, '', '', content FROM evidence",
+    ),
+    "log": (
+        "SELECT run, -1, '', '', step, loss, learning_rate, grad_norm, tokens, flops, validation_loss, weight_norm "
+        "FROM log",
+        "SELECT run, -1, '', '', step, target, unit, value FROM log_targets",
+    ),
+    "findings": ("SELECT run, -1, '', '', position, check_name, severity, steps, layer, message FROM findings",),
+    "runs": ("SELECT '', -1, '', '', run, position, kind, n_parameters, status, last_step, source FROM runs",),
+    "errors": ("SELECT '', -1, '', '', run, step, layer, probe, options, message FROM errors",),
+    "kinds": ("SELECT '', -1, '', '', probe, statistic, kind FROM kinds",),
+    "meta": ("SELECT '', -1, '', '', key, value FROM meta",),
+}
+"""By kind, queries of its rows: run, step, probe and options of the group, then the content."""
+KINDS = tuple(_QUERIES)
+ORPHANS = Group("features without a measurement")
+
+
+def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group, int]:
+    """Return the checksums of the stored rows of a kind, or only of the groups of a run, step, probe or options."""
+    where = " WHERE " + " AND ".join(f"{name} = ?" for name in only) if only else ""
+    values = tuple(only.values())
+    sums: dict[Group, int] = {}
+    group_of: dict[int, Group] = {}
+    for query in _QUERIES[kind]:
+        for run, step, probe, options, *content in c.execute(query + where, values):
+            group = Group(kind, run, step, probe, options)
+            sums[group] = sums.get(group, 0) + _checksum(content)
+            if kind == "measurements":
+                group_of[content[0]] = group
+    if kind == "measurements":
+        inside = f" WHERE measurement IN (SELECT id FROM measurements{where})" if only else ""
+        for row in c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values):
+            group = group_of.get(row[0], ORPHANS)
+            sums[group] = sums.get(group, 0) + _checksum(row)
+    return sums
+
+
+def stored(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group, int]:
+    """Return the checksums in the store, as `computed` does."""
+    where = "".join(f" AND {name} = ?" for name in only)
+    rows = c.execute(
+        f"SELECT kind, run, step, probe, options, checksum FROM checksums WHERE kind = ?{where}",
+        (kind, *only.values()),
+    )
+    return {Group(*group): checksum for *group, checksum in rows}
+
+
+def seal(c: sqlite3.Connection, kind: str, **only: str | int) -> None:
+    """Store the checksums of rows that were written."""
+    now, before = computed(c, kind, **only), stored(c, kind, **only)
+    gone = [group for group in before if group not in now]
+    c.executemany("DELETE FROM checksums WHERE kind = ? AND run = ? AND step = ? AND probe = ? AND options = ?", gone)
+    changed = [(*group, checksum) for group, checksum in now.items() if before.get(group) != checksum]
+    c.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?, ?, ?)", changed)
+
+
+def damaged(c: sqlite3.Connection) -> Iterator[Group]:
+    """Yield the groups whose rows are not those that were written."""
+    for kind in KINDS:
+        now, before = computed(c, kind), stored(c, kind)
+        yield from sorted((g for g in now.keys() | before.keys() if now.get(g) != before.get(g)), key=repr)
+
+
+def is_whole(c: sqlite3.Connection) -> bool:
+    """Return whether pages, tables and indexes of the file agree with each other."""
+    try:
+        return bool(c.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)])
+    except sqlite3.DatabaseError:
+        return False
+
+
+def drop(c: sqlite3.Connection, group: Group) -> None:
+    """Delete the rows of a damaged group; what belongs to a study is stored again when it is run."""
+    if group.kind == "checkpoints":
+        for table in ("checkpoints", "layers", "evidence"):
+            c.execute(f"DELETE FROM {table} WHERE run IS ? AND step IS ?", (group.run, group.step))
+    elif group.kind == "measurements":
+        c.execute(
+            "DELETE FROM measurements WHERE run IS ? AND step IS ? AND probe IS ? AND options IS ?", tuple(group[1:])
+        )
+    elif group.kind == "log":
+        c.execute("DELETE FROM log WHERE run IS ?", (group.run,))
+        c.execute("DELETE FROM log_targets WHERE run IS ?", (group.run,))
+    elif group.kind == "findings":
+        c.execute("DELETE FROM findings WHERE run IS ?", (group.run,))
+    elif group == ORPHANS:
+        c.execute("DELETE FROM features WHERE measurement NOT IN (SELECT id FROM measurements)")
+    else:
+        c.execute(f"DELETE FROM {group.kind}")
+
+
+def _checksum(content: Any) -> int:
+    return zlib.crc32(repr(tuple(content)).encode(errors="surrogatepass"))

@@ -1,0 +1,174 @@
+"""Hostile files of any kind: each is one line or right, and takes neither long nor much memory."""
+
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from click.testing import CliRunner
+from cpu_time import cpu_time_below
+
+from toposcope.cli import toposcope
+from toposcope.errors import ToposcopeError
+
+
+def header(content: object, data: bytes = b"") -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(**changed: object) -> dict[str, object]:
+    return {"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]} | changed}
+
+
+def archive(**records: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name, content in records.items():
+            file.writestr(name.replace("__", "/"), content)
+    return out.getvalue()
+
+
+def saved(weights: object) -> bytes:
+    out = io.BytesIO()
+    torch.save(weights, out)
+    return out.getvalue()
+
+
+W = torch.randn(8, 8)
+FILES: dict[str, tuple[str, bytes]] = {
+    "empty safetensors": ("step_1.safetensors", b""),
+    "seven bytes": ("step_1.safetensors", b"1234567"),
+    "header beyond the file": ("step_1.safetensors", struct.pack("<Q", 1 << 62)),
+    "header of nothing": ("step_1.safetensors", header(b"")),
+    "header that is a list": ("step_1.safetensors", header([1])),
+    "header of null": ("step_1.safetensors", header(None)),
+    "deep header": ("step_1.safetensors", header(b'{"w":' + b"[" * 100_000 + b"]" * 100_000 + b"}")),
+    "header not UTF-8": ("step_1.safetensors", header(b'{"\xff\xfe": 1}')),
+    "unknown dtype": ("step_1.safetensors", header(tensor(dtype="F31"), bytes(64))),
+    "dtype that is a number": ("step_1.safetensors", header(tensor(dtype=7), bytes(64))),
+    "negative shape": ("step_1.safetensors", header(tensor(shape=[-4, -4]), bytes(64))),
+    "huge shape": ("step_1.safetensors", header(tensor(shape=[1 << 40, 1 << 40]), bytes(64))),
+    "shape whose product wraps around": ("step_1.safetensors", header(tensor(shape=[1 << 32, 1 << 32, 16]), bytes(64))),
+    "shape of 1e999": ("step_1.safetensors", header(b'{"w":{"dtype":"F32","shape":[1e999],"data_offsets":[0,64]}}')),
+    "negative offset": ("step_1.safetensors", header(tensor(data_offsets=[-64, 0]), bytes(64))),
+    "offsets reversed": ("step_1.safetensors", header(tensor(data_offsets=[64, 0]), bytes(64))),
+    "offsets beyond the end": ("step_1.safetensors", header(tensor(data_offsets=[64, 128]), bytes(64))),
+    "overlapping tensors": (
+        "step_1.safetensors",
+        header({**tensor(), "v": {"dtype": "F32", "shape": [4, 4], "data_offsets": [32, 96]}}, bytes(96)),
+    ),
+    "a thousand dimensions": ("step_1.safetensors", header(tensor(shape=[1] * 1000, data_offsets=[0, 4]), bytes(4))),
+    "name of control characters": ("step_1.safetensors", header({"\x1b[2J": tensor()["w"]}, bytes(64))),
+    "name of a megabyte": ("step_1.safetensors", header({"n" * (1 << 20): tensor()["w"]}, bytes(64))),
+    "torch file of text": ("step_1.pt", b"weights"),
+    "torch file of zeros": ("step_1.pt", bytes(1000)),
+    "truncated torch file": ("step_1.pt", saved({"w": W})[:-200]),
+    "zip without a pickle": ("step_1.pt", archive(a__b=b"1")),
+    "zip that leads elsewhere": ("step_1.pt", archive(**{"..__..__data.pkl": pickle.dumps({})})),
+    "pickle without an end": ("step_1.pt", archive(x__data_pkl=b"(" * 1000)),
+    "pickle of a number of 1e6 digits": ("step_1.pt", b"\x80\x02" + b"I" + b"9" * 60000 + b"\n."),
+    "bare pickle": ("step_1.pt", pickle.dumps({"w": [1.0]})),
+    "expanded": ("step_1.pt", saved({"w": torch.ones(1).expand(1 << 20, 1 << 10)})),
+    "infinities": ("step_1.pt", saved({"w": W * float("inf")})),
+    "complex": ("step_1.pt", saved({"w": W.to(torch.complex64)})),
+    "no tensor": ("step_1.pt", saved({"epoch": 3})),
+    "sparse": ("step_1.pt", saved({"w": W.to_sparse()})),
+    "metadata of nonsense": ("x/.metadata", pickle.dumps({"a": 1})),
+    "index that is a list": ("model.safetensors.index.json", b"[]"),
+    "index out of the folder": (
+        "model.safetensors.index.json",
+        b'{"weight_map": {"w": "../../etc/passwd"}}',
+    ),
+    "deep index": ("model.safetensors.index.json", b"[" * 200_000),
+}
+LOGS: dict[str, tuple[str, bytes]] = {
+    "deep JSON": ("log.json", b"[" * 200_000),
+    "JSON of 1e999": ("log.json", b'[{"step": 1e999, "loss": 1e999}, {"step": 1, "loss": -1e999}]'),
+    "a number of many digits": ("log.json", b'[{"step": ' + b"9" * 10_000 + b', "loss": 1}]'),
+    "JSON cut": ("log.json", b'[{"step": 1, "loss": 2.0}, {"st'),
+    "CSV of zero bytes": ("log.csv", b"step,loss\n1,\0\n"),
+    "CSV without losses": ("log.csv", b"a,b\n1,2\n"),
+    "CSV not UTF-8": ("log.csv", b"step,loss\xff\xfe\n1,2\n" + b"3,4\n" * 9),
+    "CSV of one huge line": ("log.csv", b"step,loss\n1," + b"9" * 1_000_000 + b"\n"),
+    "Parquet cut": ("log.parquet", b"PAR1" + bytes(50)),
+    "empty events": ("events.out.tfevents.1", b""),
+    "events of nonsense": ("events.out.tfevents.1", struct.pack("<Q", 1 << 60) * 5),
+    "trainer state of a list": ("trainer_state.json", b"[]"),
+}
+
+
+def invoke(*command: str) -> str:
+    """Return what a command prints, or the one line of its error."""
+    result = CliRunner().invoke(toposcope, list(command))
+    if isinstance(result.exception, ToposcopeError):
+        message = str(result.exception)
+        assert message.splitlines() == [message]
+        assert len(message) < 1500
+        return message
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return result.output
+
+
+@pytest.mark.parametrize(("name", "content"), FILES.values(), ids=FILES)
+def test_hostile_checkpoints(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "run" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with cpu_time_below(20):
+        for command in (["layers"], ["doctor", "--deep"], ["measure", "--workers", "1"]):
+            assert invoke(*command, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("name", "content"), LOGS.values(), ids=LOGS)
+def test_hostile_logs(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with cpu_time_below(20):
+        assert invoke("forecast", str(tmp_path / name), "--steps", "100")
+
+
+def loop(folder: Path) -> None:
+    (folder / "step_1.pt").symlink_to(folder / "step_1.pt")
+
+
+def loop_of_folders(folder: Path) -> None:
+    (folder / "step_1").mkdir()
+    (folder / "step_1/again").symlink_to(folder)
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "step_1.safetensors")
+
+
+def device(folder: Path) -> None:
+    (folder / "step_1.pt").symlink_to("/dev/zero")
+
+
+def no_utf8(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(str(folder)) + b"/step_1\xff.pt")).write_bytes(b"x")
+
+
+@pytest.mark.parametrize("make", [loop, loop_of_folders, pipe, device, no_utf8])
+def test_files_that_are_no_files(make: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    make(tmp_path / "run")
+    with cpu_time_below(20):
+        for command in (["layers"], ["doctor", "--deep"], ["measure"], ["forecast"], ["study", "import"]):
+            assert invoke(*command, str(tmp_path / "run"))
+    for place in (tmp_path / "run").iterdir():
+        if make is not no_utf8:
+            assert invoke("layers", str(place))
+
+
+def test_a_parquet_file_of_few_bytes_and_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.logs.formats.parquet.MAX_CELLS", 1000)
+    pl.DataFrame({"step": [1] * 5000, "loss": [2.0] * 5000}).write_parquet(tmp_path / "log.parquet")
+    assert "5,000 rows of 2 columns; a training log has fewer" in invoke("forecast", str(tmp_path / "log.parquet"))
