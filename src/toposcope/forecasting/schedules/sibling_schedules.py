@@ -247,6 +247,9 @@ def _common_length(seen: _Seen, candidates: Sequence[_Sibling]) -> int | None:
 def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tail: int) -> list[_Match]:
     """Return the siblings that agree with what was seen, the last `tail` steps counted from the end."""
     matches = []
+    largest = float(seen.rates.max(initial=0.0))
+    if len(seen.rates):
+        tolerance = max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates))
     for sibling in candidates:
         match = _matched(seen, sibling, end, tail)
         if match is None:
@@ -261,10 +264,9 @@ def _agreeing(seen: _Seen, candidates: Sequence[_Sibling], end: int, tail: int) 
         size = float(theirs @ theirs)
         peak = float(theirs @ seen.rates) / size if size > 0 else 0.0
         misfit = float(np.sqrt(np.mean((seen.rates - peak * theirs) ** 2)))
-        largest = float(seen.rates.max())
         if abs(peak - largest) <= SAME_PEAK * largest:
             peak = largest
-        if misfit <= max(MAX_MISFIT * float(np.ptp(seen.rates)), CONSTANT * largest, rounding(seen.rates)):
+        if misfit <= tolerance:
             matches.append(match._replace(peak=peak))
     return matches
 
