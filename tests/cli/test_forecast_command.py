@@ -257,7 +257,7 @@ def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypat
         (("NOW", "--steps", "99999999999999"), "count steps of the optimiser"),
         (("NOW", "--unit", "furlongs"), "furlongs"),
         (("NOW", "--column", "loss"), "WHAT=NAME"),
-        (("NOW", "--column", "los=loss"), "choose from loss"),
+        (("NOW", "--column", "los=loss"), "Choose from loss"),
         (("NOW", "--column", "loss=absent"), "no column 'absent'"),
         (("NOW", "--out", "figure.jpg"), "ends in .png"),
         (("NOW", "--run", "other"), "no run 'other'"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_up_runs import copied, made_up_family, made_up_run, seen
 
-from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
+from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
@@ -121,13 +121,22 @@ def test_a_run_that_stays_high_after_a_jump_diverged() -> None:
         assert run_forecasters(replace(log, loss=jumped), RUN.schedule, ()).chosen == "last"
 
 
-def test_the_default_is_the_stack_with_norms_where_they_are_logged() -> None:
-    def with_norms(run: LoggedRun) -> LoggedRun:
-        steps = run.log.steps
-        return copied(run, norms={"weight_norm": 10 + np.sqrt(steps), "grad_norm": 1 + 1 / (1.0 + steps)})
-
-    run, family = with_norms(RUN), [with_norms(sibling) for sibling in made_up_family()]
-    found = run_forecasters(seen(run, 0.3), run.schedule, family)
-    assert found.chosen == "stack_norms"
-    # without norms in the log to forecast it is the plain stack
-    assert run_forecasters(seen(RUN, 0.3), RUN.schedule, family).chosen == "stack"
+def test_the_default_is_the_stack_that_errs_less_on_the_siblings() -> None:
+    """Norms that tell the end beforehand are used; norms that are noise are not."""
+    rng = np.random.default_rng(0)
+    chosen = []
+    for informative in (True, False):
+        runs = []
+        for i in range(6):
+            for j in range(4):
+                run = made_up_run(f"{i} {j}", "linear", size=1e7 * 3**i, end=1000 + 100 * j, noise=0.001)
+                surprise, other = rng.normal(size=2)
+                late = run.log.steps > 0.5 * run.schedule.last_step
+                norm = np.full(len(run.log.steps), np.exp(surprise if informative else other))
+                norms = {"weight_norm": norm, "grad_norm": np.ones(len(norm))}
+                runs.append(copied(run, loss=run.log.loss * np.exp(np.where(late, 0.02 * surprise, 0.0)), norms=norms))
+        run, siblings = runs[9], [other for other in runs if other.log.parameters != runs[9].log.parameters]
+        chosen.append(run_forecasters(seen(run, 0.3), run.schedule, siblings).chosen)
+        plain = copied(run, norms={})
+        assert run_forecasters(seen(plain, 0.3), plain.schedule, siblings).chosen == "stack"
+    assert chosen == ["stack_norms", "stack"]

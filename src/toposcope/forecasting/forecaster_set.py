@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import is_learning, with_interval
@@ -10,7 +12,9 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
 
 DEFAULT = "default"
-PREFERRED = ("stack_norms", "stack", "median", "template")
+STACKS = ("stack", "stack_norms")
+"""Of these that which errs less on the siblings, each held out with its size, stands first."""
+PREFERRED = (*STACKS, "median", "template")
 """The default is the first of these that does not refuse; of a run whose loss rises or is constant it is ``last``."""
 
 
@@ -64,6 +68,12 @@ def run_forecasters(
     if not forecasts:
         raise RefusedError(next(iter(refused.values())))
     # no law of a run that learns holds for one that diverges or does not change
-    preferred = PREFERRED if is_learning(log) else ("last",)
+    stacks = sorted((name for name in STACKS if name in forecasts), key=lambda name: _sibling_error(forecasts[name]))
+    preferred = (*stacks, *PREFERRED) if is_learning(log) else ("last",)
     chosen = next(name for name in (*preferred, *forecasts) if name in forecasts)
     return ForecastSet({DEFAULT: replace(forecasts[chosen], forecaster=DEFAULT), **forecasts}, refused, chosen)
+
+
+def _sibling_error(forecast: Forecast) -> float:
+    """Return the median absolute error on the siblings, as large as is to be expected for a run like this."""
+    return float(np.median(np.abs(forecast.errors)))
