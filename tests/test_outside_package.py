@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import save_file
 
 PACKAGE = Path(__file__).parent / "support" / "outsider"
 ENTRY_POINTS = {
@@ -191,6 +192,7 @@ def test_a_package_at_fault_is_refused_in_one_line(
     (other / "careless_module.py").write_text(code)
     (checkpoints / "a.csv").write_text("step,loss\n1,3\n2,2.5\n3,2.25\n4,2\n5,1.9\n6,1.8\n")
     (tmp_path / "study.toml").write_text('name = "study"\n[[series]]\npath = "run"\n')
+    save_file({LAYER: weights(0)}, checkpoints / "step_0.safetensors")
     done = command(*words, path=other, directory=tmp_path)
     assert done.returncode in (1, 2)
     (line,) = [text for text in done.stderr.splitlines() if "careless" in text]

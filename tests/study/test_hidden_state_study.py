@@ -224,6 +224,8 @@ def test_the_store_of_an_older_version_is_read_again_when_it_must_be(folder: Pat
     known, before = hashes(), measurement_ids(own)
     connection = sqlite3.connect(own / "study.db")
     connection.execute("UPDATE checkpoints SET weights_hash = ''")
+    connection.execute("DELETE FROM checksums")
+    connection.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
     connection.commit()
     connection.close()
     assert run_study(declared(folder, [{"name": "controls"}]), own, workers=1) == {}
