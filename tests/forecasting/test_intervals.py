@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters import forecasters
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.intervals import (
     FALLBACK,
     HELD,
@@ -24,6 +25,7 @@ from toposcope.forecasting.intervals import (
     shipped_width,
     with_interval,
 )
+from toposcope.forecasting.schedules.known import known_schedule
 from toposcope.forecasting.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]
@@ -168,3 +170,23 @@ def test_the_band_widens_to_the_interval(spread: float) -> None:
     assert high[-1] == pytest.approx(found.high)
     np.testing.assert_allclose(low * high, found.curve**2)
     assert np.log(high[1] / 3.2) == pytest.approx(spread * np.sqrt(400 / 1400))
+
+
+def test_errors_of_siblings_hold_what_comes_of_assumed_schedules() -> None:
+    """Half of the runs cool down and half do not, which nothing shows before: true schedules would leave no error."""
+    runs = [
+        made_up_run(f"{size:g} {kind}", kind, Truth(c=0.3), size=size, noise=0.001)
+        for size in (1e7, 3e7, 1e8, 3e8, 1e9)
+        for kind in ("wsd", "constant")
+    ]
+    runs = [LoggedRun(replace(run.log, schedule=""), run.schedule) for run in runs]
+    siblings, (run, _) = runs[:-2], runs[-2:]
+    log = run.seen(0.3)
+    assert log is not None
+    assumed = known_schedule(run, log, siblings)
+    assert assumed.assumed
+    assert not run.schedule.assumed
+    beside_assumed = S1_ANNEAL.fit(log, assumed, siblings).errors
+    beside_declared = S1_ANNEAL.fit(log, run.schedule, siblings).errors
+    assert np.abs(beside_declared).max() < 0.03
+    assert np.abs(beside_assumed).max() > 0.08
