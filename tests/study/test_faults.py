@@ -343,4 +343,4 @@ def test_a_full_disk_while_measuring(trained: Path, measured: bytes, disk: Path,
     resize(disk, "50m")
     work(measure(trained, out))
     assert out.read_bytes() == measured
-    assert [path.name for path in disk.iterdir()] == ["features.csv"]
+    assert sorted(path.name for path in disk.iterdir()) == ["features.csv", "features.csv.study"]

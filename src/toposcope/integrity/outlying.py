@@ -27,6 +27,9 @@ MIN_MOVEMENT_ONE_SIDED = 20.0
 MIN_RATIO_OF_FEW = 100.0
 """`MIN_RATIO` of a tensor of fewer values than `MIN_VALUES`, which may change by any factor."""
 MIN_VALUES = 4
+REACHED_QUANTILE = 0.9
+"""Of the second largest magnitudes over the series: what training reaches is no outlier, such as the first value of a bias
+that half precision does not round to 0."""
 
 
 class OutlyingValue(NamedTuple):
@@ -50,9 +53,13 @@ def outlying_values(summaries: Sequence[CheckpointSummary]) -> list[OutlyingValu
             if (tensor := item.tensors.get(name)) and tensor.largest and tensor.shape == shape
         ]
         positions = sketch_positions(math.prod(shape))
+        runners_up = [
+            float(abs(tensor.largest_values()[1])) for _, tensor in history if len(tensor.largest_values()) > 1
+        ]
+        reached = float(np.quantile(runners_up, REACHED_QUANTILE)) if runners_up else 0.0
         for k, (step, tensor) in enumerate(history):
             usual = _usual(k, [tensor for _, tensor in history], positions)
-            if usual is not None:
+            if usual is not None and abs(float(tensor.largest_values()[0])) > MIN_RATIO * reached:
                 at = tuple(int(i) for i in np.unravel_index(int(tensor.largest_positions()[0]), shape)) if shape else ()
                 outlying.append(OutlyingValue(name, step, float(tensor.largest_values()[0]), at, usual))
     return outlying

@@ -21,7 +21,7 @@ MAX_SHARED = 1.5
 """The same of the median matrix in that interval."""
 MAX_REST = 1.8
 """What the matrix moves besides, in units of the median nearby."""
-MIN_GROWTH = 0.025
+MIN_GROWTH = 0.035
 """Of the logarithm of the norm, beyond the median nearby."""
 
 

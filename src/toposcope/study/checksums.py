@@ -95,9 +95,17 @@ def damaged(c: sqlite3.Connection) -> Iterator[Group]:
 
 
 def is_whole(c: sqlite3.Connection) -> bool:
-    """Return whether pages, tables and indexes of the file agree with each other."""
+    """Return whether pages, tables and indexes of the file agree with each other.
+
+    Raises
+    ------
+    sqlite3.OperationalError
+        If the disk is full or cannot be read, which is no damage.
+    """
     try:
         return bool(c.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)])
+    except sqlite3.OperationalError:
+        raise
     except sqlite3.DatabaseError:
         return False
 
