@@ -28,8 +28,8 @@ MIN_RATIO_OF_FEW = 100.0
 """`MIN_RATIO` of a tensor of fewer values than `MIN_VALUES`, which may change by any factor."""
 MIN_VALUES = 4
 REACHED_QUANTILE = 0.9
-"""Of the second largest magnitudes over the series: what training reaches is no outlier, such as the first value of a bias
-that half precision does not round to 0."""
+"""Of the second largest magnitudes over the series: what training reaches is no outlier, such as the first value of a
+bias that half precision does not round to 0."""
 
 
 class OutlyingValue(NamedTuple):

@@ -17,8 +17,8 @@ from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Vector
 
 MIN_LOSS = 1.0
-"""Fall of the logarithm of the correlation, beyond that of the norms' ratio. Real trainings reach 0.2, made-up ones of much
-noise 0.9; values that have nothing to do with those before lose more than 2."""
+"""Fall of the logarithm of the correlation, beyond that of the norms' ratio. Real trainings reach 0.2, made-up ones of
+much noise 0.9; values that have nothing to do with those before lose more than 2."""
 MIN_SPEED_UP = 6.0
 """How many times more than in the median interval nearby, per step of training."""
 MIN_SPEED_UP_OF_ALL = 2.0
