@@ -13,7 +13,7 @@ from named_features import by_feature
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis import between_runs_step_table, between_runs_table
-from toposcope.analysis.between_runs import BEYOND, CANNOT_BE_TOLD, EXPLAINED, SCHEMA
+from toposcope.analysis.between_runs import BEYOND, EXPLAINED, SCHEMA
 from toposcope.analysis.detectable import detectable_correlation
 from toposcope.analysis.run_permutations import (
     correlate_across_runs,
@@ -23,6 +23,7 @@ from toposcope.analysis.run_permutations import (
 )
 from toposcope.analysis.run_population import run_population
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.verdict import UNDETERMINED
 from toposcope.study.kinds import feature_named
 
 ONE_SIZE = np.zeros(12, dtype=np.int64)
@@ -183,7 +184,7 @@ def test_what_cannot_be_told_has_a_reason() -> None:
         if i < 4:
             extra["rips rare"] = np.arange(len(t.steps)) + float(i)
         changed.append(dataclasses.replace(t, features={**t.features, **by_feature(extra)}))
-    table = between_runs_table(changed, log, runs).filter(verdict=CANNOT_BE_TOLD)
+    table = between_runs_table(changed, log, runs).filter(verdict=UNDETERMINED)
     reasons = dict(table.select("feature", "reason").iter_rows())
     assert reasons["rips same"] == "the same in all runs"
     assert "determine it" in reasons["rips copy"]
@@ -245,7 +246,7 @@ def test_sizes_are_compared_within_themselves() -> None:
     size = dict(runs.select("run", "n_parameters").iter_rows())
     marked = [dataclasses.replace(t, features={name: np.full(len(t.steps), float(size[t.run]))}) for t in found]
     (row,) = between_runs_table(marked, log, runs).to_dicts()
-    assert (row["verdict"], row["n_steps"]) == (CANNOT_BE_TOLD, 0)
+    assert (row["verdict"], row["n_steps"]) == (UNDETERMINED, 0)
 
 
 def test_sizes_of_their_own_are_a_covariate() -> None:

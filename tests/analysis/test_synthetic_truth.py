@@ -8,7 +8,7 @@ import pytest
 from synthetic_runs import OWN_SCHEDULES, UNINFORMED, Schedule, Truth, synthetic_study
 
 from toposcope.analysis.table import association_table
-from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, UNTOLD
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, UNDETERMINED
 
 
 def shares(
@@ -52,7 +52,7 @@ def test_information_without_a_trend_is_found() -> None:
 def test_few_runs_leave_it_open(n_runs: int) -> None:
     found = shares("clock and information", 0.0, 0.1, 100, n_runs)
     assert BEYOND not in found
-    assert found[UNTOLD] > 0.9
+    assert found[UNDETERMINED] > 0.9
 
 
 def test_nothing_correlates_with_nothing() -> None:

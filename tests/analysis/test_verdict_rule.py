@@ -12,7 +12,7 @@ from toposcope.analysis.association import COLUMNS
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.analysis.verdict import BEYOND, FEATURE, LOSS, NONE, RUNS, TREND, UNTOLD, with_verdicts
+from toposcope.analysis.verdict import BEYOND, FEATURE, LOSS, NONE, RUNS, TREND, UNDETERMINED, with_verdicts
 
 N = 40
 STEPS = np.arange(N) * 100
@@ -35,7 +35,7 @@ def falling(feature: Rule, n_runs: int = 5, n_features: int = 4, target: str = "
 def test_a_loss_that_falls_at_every_checkpoint_leaves_the_verdict_open() -> None:
     table = falling(lambda rng, drops: np.sqrt(STEPS) + 30 * rng.normal(size=N))
     assert table.get_column("rho_given_step").is_nan().all()
-    assert set(table.get_column("verdict")) == {UNTOLD}
+    assert set(table.get_column("verdict")) == {UNDETERMINED}
     assert set(table.get_column("untested")) == {LOSS.untested}
     assert set(table.get_column("needs")) == {"finer checkpoints"}  # the loss is one of validation already
     raw = falling(lambda rng, drops: rng.normal(size=N), target="smoothed_loss")
@@ -69,9 +69,11 @@ def test_a_clock_among_the_features_cannot_be_told_and_few_runs_need_more() -> N
     table = association_table(runs)
     clock, informed = (table.filter(feature=f"rips {name}") for name in ("clock", "f0"))
     assert set(clock.select("verdict", "untested", "needs").iter_rows()) == {
-        (UNTOLD, FEATURE.untested, "finer checkpoints")
+        (UNDETERMINED, FEATURE.untested, "finer checkpoints")
     }
-    assert set(informed.select("verdict", "untested", "needs").iter_rows()) == {(UNTOLD, RUNS.untested, "more runs")}
+    assert set(informed.select("verdict", "untested", "needs").iter_rows()) == {
+        (UNDETERMINED, RUNS.untested, "more runs")
+    }
 
 
 @pytest.mark.parametrize("truth", ["clock", "nothing", "random walk"])
@@ -122,11 +124,11 @@ def row(**other: float) -> pl.DataFrame:
         ({"p_given_all": 0.2, "block_low": 0.1, "p_shift": 0.02}, TREND),
         ({"rho_given_all": -0.8}, NONE),  # of the other sign
         ({"rho_given_all": np.nan, "p_given_all": np.nan}, NONE),  # the clocks determine the feature: nothing is left
-        ({"rho_given_all": np.nan, "p_given_all": np.nan, "rho_learning_rate": 1.0}, UNTOLD),  # ... the loss
-        ({"p_given_all": np.nan}, UNTOLD),  # too few independent checkpoints
-        ({"p_differences_given_step": np.nan}, UNTOLD),
+        ({"rho_given_all": np.nan, "p_given_all": np.nan, "rho_learning_rate": 1.0}, UNDETERMINED),  # ... the loss
+        ({"p_given_all": np.nan}, UNDETERMINED),  # too few independent checkpoints
+        ({"p_differences_given_step": np.nan}, UNDETERMINED),
         ({"p_pairing": 0.2}, NONE),
-        ({"p_pairing": np.nan}, UNTOLD),
+        ({"p_pairing": np.nan}, UNDETERMINED),
         ({"p_pairing": np.nan, "p_given_step": 0.2}, NONE),  # a test that fails settles it
     ],
 )

@@ -136,6 +136,15 @@ def test_a_run_begun_again_is_no_epoch(tmp_path: Path) -> None:
     assert any("goes back to step 50 and ends at step 5000" in remark for remark in log.remarks)
 
 
+def test_rows_out_of_order_are_no_run_begun_again(tmp_path: Path) -> None:
+    """Nor do 100,000 of them take long: every row is a part of its own."""
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n" + "".join(f"{t},{2 + t / 1e6:.6f}\n" for t in range(100_000, 0, -1)))
+    log = read_log(path)
+    assert log.steps.tolist() == list(range(1, 100_001))
+    assert not any("earlier part" in remark for remark in log.remarks)
+
+
 def test_what_is_ignored_is_remarked(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(table(lambda t, x, r: f"{t},{x:.4f},{r:.6g}%,{x:.4f}", "step,loss,lr,loss"))

@@ -11,7 +11,7 @@ from section_tools import summary, with_tables
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import RUNS as RUNS_GAP
-from toposcope.analysis.verdict import UNTOLD
+from toposcope.analysis.verdict import UNDETERMINED
 from toposcope.report.association_tables import primary
 from toposcope.report.material import Material
 
@@ -32,7 +32,7 @@ def test_a_clock_adds_nothing(runs: tuple[str, ...]) -> None:
     assert first.startswith("Topology adds no detectable information about the loss beyond the training step")
     within, count = ("any of 4 runs", "4 of 12 pairs of run and feature") if len(runs) > 1 else ("the run", "1 feature")
     tested = "none of the 2 that can be tested is detectably associated with it given the step and the weight norm"
-    assert f"{tested}, in {within}; for {count} it cannot be told, because the feature orders the" in first
+    assert f"{tested}, in {within}; {count} cannot be tested, because the feature orders the" in first
     assert first.endswith("(finer checkpoints would make it possible).")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert "is a clock: it orders the checkpoints exactly as the step does" in h0
@@ -53,8 +53,8 @@ def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
     falling = np.linspace(3, 1, N) ** 2
     first, *others = summary(with_losses(falling, falling + 1, falling + 2))
     assert first == (
-        "It cannot be told whether topology carries information about the loss beyond the training step: given the "
-        "step and the weight norm, none of 3 topological features can be tested in any of 3 runs, because the loss "
+        "Whether topology carries information about the loss beyond the training step cannot be tested: given the "
+        "step and the weight norm, no test of 3 topological features is defined in any of 3 runs, because the loss "
         "orders the checkpoints exactly as the step does. Finer checkpoints or a validation loss would make it "
         "possible."
     )
@@ -67,7 +67,7 @@ def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     first, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
     assert "none of the 3 that can be tested" in first
     assert "in the 1 of 2 runs where that is possible; for 3 of 6 pairs" in first
-    assert "; for 3 of 6 pairs of run and feature it cannot be told, because the loss orders the checkpoints" in first
+    assert "; 3 of 6 pairs of run and feature cannot be tested, because the loss orders the checkpoints" in first
     assert first.endswith("(finer checkpoints or a validation loss would make it possible).")
 
 
@@ -110,14 +110,14 @@ def test_noise_does_not_correlate() -> None:
 
 
 @pytest.mark.parametrize(("verdict", "start"), [
-    (UNTOLD, "It cannot be told whether topology carries information about the loss beyond the trend: 1 of 3"),
+    (UNDETERMINED, "Whether topology carries information about the loss beyond the trend is open: 1 of 3"),
     ("beyond trend", "Topology carries information about the loss beyond the trend: 1 of 3"),
     ("none", "Topology adds no detectable information"),
 ])  # fmt: skip
 def test_the_first_sentence_follows_the_table(verdict: str, start: str) -> None:
     found = study("nothing")
     changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
-    missing = RUNS_GAP.untested if verdict == UNTOLD else ""
+    missing = RUNS_GAP.untested if verdict == UNDETERMINED else ""
     assert summary(with_columns(found, verdict=changed, untested=missing))[0].startswith(start)
 
 
@@ -173,3 +173,9 @@ def test_troubles_claims_and_doubts() -> None:
 
 def test_numbers_have_a_minus_sign() -> None:
     assert not any("-0" in sentence for rule in ("clock", "information", "nothing") for sentence in said(rule))
+
+
+def test_plain_quantities_are_not_called_explained_where_nothing_can_be_tested() -> None:
+    falling = np.linspace(3, 1, N) ** 2
+    (of_controls,) = [s for s in summary(with_losses(falling)) if "plain quantit" in s]
+    assert of_controls.startswith("None of 1 plain quantity (norms, spectra) can be tested, because the loss orders")

@@ -18,14 +18,14 @@ from toposcope.analysis.run_permutations import (
 )
 from toposcope.analysis.run_population import RunPopulation, is_enough, run_population
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
-from toposcope.analysis.verdict import LEVEL
+from toposcope.analysis.verdict import LEVEL, NONE, UNDETERMINED
 from toposcope.probes.feature import Feature
 from toposcope.typing import Indices, Vector
 
 GIVEN = ("", "_given_loss", "_given_all")
 """Endings of columns: alone, given the loss at the same step, and given that loss and the controls there."""
 RATE, NORM, LOSS = "learning_rate", "weight_norm", "loss"
-BEYOND, EXPLAINED, NONE, CANNOT_BE_TOLD = "beyond the loss", "explained", "none", "cannot be told"
+BEYOND, EXPLAINED = "beyond the loss", "explained"
 CONSTANT = "the same in all runs"
 """The reason for features that do not differ between runs; sentences leave these out."""
 _PER_TEST = ("n_steps", "rho", "p", "p_adjusted", "band", "detectable")
@@ -45,7 +45,7 @@ RULE = (
     "the same step and the controls there (the learning rate of the moment and the weight norm, as far as they differ "
     "between runs), of ranks and of values both, permuting the runs, adjusted over all features; "
     f"'{EXPLAINED}' if it does alone or given the loss, but not given all of these; '{NONE}' if it does not; "
-    f"'{CANNOT_BE_TOLD}' if the test given all of these is not defined at any step."
+    f"'{UNDETERMINED}' if the test given all of these is not defined at any step."
 )
 
 
@@ -117,7 +117,9 @@ def between_runs_table(
     if population.shortfall:
         return pl.DataFrame(schema=SCHEMA)
     rows: dict[Feature, dict[str, object]] = {}
-    for group in _groups(population):
+    groups = list(_groups(population))
+    largest = max(groups, key=lambda group: len(group.runs), default=None)
+    for group in groups:
         results = {given: _correlate(group, given) for given in GIVEN}
         for i, name in enumerate(group.names):
             rows[name] = {"feature": str(name), "kind": name.kind, "n_runs": len(group.runs)}
@@ -136,7 +138,7 @@ def between_runs_table(
         p = table.get_column(f"p{given}").to_numpy()
         table = table.with_columns(pl.Series(f"p_adjusted{given}", adjusted(p, method)))
         m = max(int(np.isfinite(p).sum()), 1)
-        detectable = detectable_correlation(population.strata, _n_terms(population, given), LEVEL / m)
+        detectable = detectable_correlation(population.strata, _n_terms(largest, given), LEVEL / m)
         defined = pl.col(f"p{given}").is_finite() & (pl.col("n_runs") == len(population.runs))
         table = table.with_columns(
             pl.when(defined).then(detectable).otherwise(float("nan")).alias(f"detectable{given}")
@@ -144,7 +146,7 @@ def between_runs_table(
     alone, given_loss, given_all = (pl.col(f"p_adjusted{given}").fill_nan(1.0) < LEVEL for given in GIVEN)
     verdict = (
         pl.when(pl.col("p_given_all").is_nan())
-        .then(pl.lit(CANNOT_BE_TOLD))
+        .then(pl.lit(UNDETERMINED))
         .when(given_all)
         .then(pl.lit(BEYOND))
         .when(alone | given_loss)
@@ -225,9 +227,8 @@ def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
 
 
-def _n_terms(population: RunPopulation, given: str) -> int:
+def _n_terms(group: _Group | None, given: str) -> int:
     """Return the largest number of terms that a test takes out at any step."""
-    group = max(_groups(population), key=lambda group: len(group.runs), default=None)
     if group is None:
         return 0
     controls, strata = group.given(given), group.strata

@@ -55,7 +55,7 @@ class StepCorrelations:
         Of the absolute mean and the largest absolute value over steps together: the share of permutations for which
         the smaller of the p-values of the two is as small.
     band : ndarray, shape (f,)
-        No step of 95% of the permutations has a larger absolute correlation.
+        Absolute correlation that 95% of the permutations exceed at no step.
     """
 
     rho: Matrix

@@ -8,7 +8,7 @@ import polars as pl
 
 from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
 from toposcope.analysis.wording import counted
-from toposcope.logs import final_losses
+from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Matrix, Steps, Vector
 
 MIN_RUNS = 8
@@ -140,17 +140,17 @@ def known_final_losses(trajectory: Trajectory, log: pl.DataFrame) -> dict[str, f
         Rows of that run alone.
     """
     end = MIN_LOGGED_SHARE * _last_step(trajectory, log)
-    found: dict[str, float] = {}
+    finals: dict[str, float] = {}
     for name in ("validation_loss", TEXT_LOSS):
         values = trajectory.targets.get(name, np.empty(0))
         known = np.flatnonzero(np.isfinite(values))
         if len(known) and trajectory.steps[known[-1]] >= end:
-            found[name] = float(values[known[-1]])
+            finals[name] = float(values[known[-1]])
     if len(log) and any(name in trajectory.targets for name in TRAINING):
         rows = log.select("step", "loss").sort("step").drop_nulls().filter(pl.col("loss").is_finite())
         if len(rows) and rows.item(-1, "step") >= end:
-            found["loss"] = float(final_losses(rows.get_column("loss").to_numpy()).mean())
-    return found
+            finals["loss"] = final_training_loss(*(rows.get_column(name).to_numpy() for name in ("step", "loss")))[0]
+    return finals
 
 
 def _last_step(trajectory: Trajectory, log: pl.DataFrame) -> int:

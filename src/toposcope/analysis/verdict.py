@@ -24,8 +24,8 @@ ADJUSTED = {
 }
 """The columns of adjusted p-values, and those that they adjust; all of them allow for dependent checkpoints."""
 
-BEYOND, UNTOLD, TREND, NONE, CONSTANT = "beyond trend", "cannot be told", "trend only", "none", "constant"
-VERDICTS = (BEYOND, UNTOLD, TREND, NONE)
+BEYOND, UNDETERMINED, TREND, NONE, CONSTANT = "beyond trend", "cannot be told", "trend only", "none", "constant"
+VERDICTS = (BEYOND, UNDETERMINED, TREND, NONE)
 """The verdicts on features and losses that vary, from the strongest to the weakest."""
 
 
@@ -95,7 +95,7 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        With the columns of `ADJUSTED`, ``verdict``, and, of rows that cannot be told, ``untested`` (which test is not
+        With the columns of `ADJUSTED`, ``verdict``, and, of undetermined rows, ``untested`` (which test is not
         defined, and why) and ``needs`` (what would make it possible), both empty in the others.
     """
     targets = table.get_column("target").to_numpy() if len(table) else np.empty(0, dtype=object)
@@ -125,11 +125,11 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Test:
-    """A test of every row: where it holds, where it is not defined, and why not."""
+    """A test of every row: where it holds, where it is not defined, and why not; elsewhere it fails."""
 
     holds: Flags
     undefined: Flags
-    gap: Gap
+    gap: Gap | list[Gap]
 
 
 class _Rows:
@@ -155,47 +155,43 @@ class _Rows:
         return np.asarray(np.any([np.abs(self.columns[name]) > MIN_PERFECT_CORRELATION for name in names], axis=0))
 
     def verdicts(self) -> tuple[list[str], list[Gap | None]]:
-        """Return the verdict of each row; where it cannot be told, also the first test that is not defined."""
-        tests = (*self._given_step(), *self._given_all(), self._given_scale(), self._changes(), self._others())
+        """Return the verdict of each row; of undetermined ones, also why the first test missing is not defined."""
+        few, constant = self.columns["n"] < MIN_CHECKPOINTS, ~self.known("rho")
+        tests = (self._given_step(), self._given_all(), self._given_scale(), self._changes(), self._others())
         holds = np.all([test.holds for test in tests], axis=0)
         fails = np.any([~test.holds & ~test.undefined for test in tests], axis=0)
-        few, constant = self.columns["n"] < MIN_CHECKPOINTS, ~self.known("rho")
         verdicts = np.select(
-            [few, constant, holds, ~fails, self._trend()], [UNTOLD, CONSTANT, BEYOND, UNTOLD, TREND], NONE
+            [few, constant, holds, ~fails, self._trend()],
+            [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND],
+            NONE,
         )
-        missing = [_Test(~few, few, FEW), *tests]
-        first = np.argmax([test.undefined for test in missing], axis=0)
-        return (
-            [str(verdict) for verdict in verdicts],
-            [missing[i].gap if v == UNTOLD else None for v, i in zip(verdicts, first, strict=True)],
-        )
+        first = np.select([few, *(test.undefined for test in tests)], range(len(tests) + 1), 0)
+        gaps = [FEW, *(test.gap for test in tests)]
+        missing = [gaps[k] if verdict == UNDETERMINED else None for k, verdict in zip(first, verdicts, strict=True)]
+        return verdicts.tolist(), [gap[i] if isinstance(gap, list) else gap for i, gap in enumerate(missing)]
 
     def _changes_hold(self) -> Flags:
         return self.significant("p_differences_adjusted", "rho_differences_given_step") & self.significant(
             "p_differences_given_all_adjusted", "rho_differences_given_all"
         )
 
-    def _given_step(self) -> tuple[_Test, ...]:
-        holds = np.where(
-            self.by_changes, self._changes_hold(), self.significant("p_given_step_adjusted", "rho_given_step")
-        )
-        open_ = self.by_changes & ~holds  # changes that show nothing do not settle it
+    def _given_step(self) -> _Test:
+        """Test what is left given the step, or, where nothing is, the changes; if these show nothing, it stays open."""
+        by_step = self.significant("p_given_step_adjusted", "rho_given_step")
+        holds = np.where(self.by_changes, self._changes_hold(), by_step)
+        undefined = ~holds & (self.by_changes | ~self.known("p_given_step"))
         of_loss = self.ordered_as("rho_step")
-        return (
-            _Test(holds | ~(open_ & of_loss), open_ & of_loss, LOSS),
-            _Test(holds | ~(open_ & ~of_loss), open_ & ~of_loss, FEATURE),
-            _Test(holds | self.by_changes, ~self.by_changes & ~self.known("p_given_step"), DEPENDENT),
-        )
+        gaps = [
+            (LOSS if loss else FEATURE) if by else DEPENDENT for by, loss in zip(self.by_changes, of_loss, strict=True)
+        ]
+        return _Test(holds, undefined, gaps)
 
-    def _given_all(self) -> tuple[_Test, ...]:
+    def _given_all(self) -> _Test:
+        """Test what is left given all clocks. A feature that they determine fails; the loss must not be so."""
         holds = self.by_changes | self.significant("p_given_all_adjusted", "rho_given_all")
-        # A feature that the clocks determine fails: there is nothing left of it. Of the loss something has to be left.
         of_loss = ~self.known("rho_given_all") & self.ordered_as(*(f"rho_{clock}" for clock in PARTIALLED))
         dependent = self.known("rho_given_all") & ~self.known("p_given_all")
-        return (
-            _Test(holds | ~of_loss, ~holds & of_loss, CLOCK),
-            _Test(holds | of_loss, ~holds & dependent, DEPENDENT),
-        )
+        return _Test(holds, ~holds & (of_loss | dependent), [CLOCK if loss else DEPENDENT for loss in of_loss])
 
     def _given_scale(self) -> _Test:
         """Test features of hidden states given their scale; others have none."""

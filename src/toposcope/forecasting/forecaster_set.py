@@ -13,9 +13,9 @@ from toposcope.logs import Log
 
 DEFAULT = "default"
 STACKS = ("stack", "stack_norms")
-"""Of these that which errs less on the siblings, each held out with its size, stands first."""
-PREFERRED = (*STACKS, "median", "template")
-"""The default is the first of these that does not refuse; of a run whose loss rises or is constant it is ``last``."""
+"""The default is the one of these that errs less on the siblings, each held out with its size."""
+PREFERRED = ("median", "template")
+"""Without them it is the first of these that does not refuse; of a run whose loss rises or is constant, ``last``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,18 +103,12 @@ class Log:
     def final_loss(self) -> tuple[float, float]:
         """Return the final loss and its standard error (``docs/methods/forecasting.md``).
 
-        A validation loss is that of the last evaluation; a training loss the mean of `final_losses`. Where these are
-        fewer than 3 rows of 20 or more, it is the value in their middle of the line through the last 5 rows: their mean
-        would be too high where the loss falls, as in a cool-down. The standard error is by the scatter of the rows; NaN
-        where that is of one row.
+        A validation loss is that of the last evaluation, without a standard error; a training loss is
+        `final_training_loss`.
         """
         if self.is_validation:
             return float(self.loss[-1]), np.nan
-        last = final_losses(self.loss)
-        if len(last) < MIN_MEAN_ROWS and len(self.loss) >= MIN_ROWS:
-            return _end_of_line(self.steps[-LINE_ROWS:], self.loss[-LINE_ROWS:], len(last))
-        error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
-        return float(last.mean()), error
+        return final_training_loss(self.steps, self.loss)
 
 
 def _end_of_line(steps: Steps, losses: Vector, n_last: int) -> tuple[float, float]:
@@ -133,3 +127,26 @@ def _end_of_line(steps: Steps, losses: Vector, n_last: int) -> tuple[float, floa
 def final_losses(losses: Vector) -> Vector:
     """Return the losses whose mean is the final training loss: the last `FINAL_SHARE` of those logged, at least one."""
     return losses[-max(1, round(FINAL_SHARE * len(losses))) :]
+
+
+def final_training_loss(steps: Steps, losses: Vector) -> tuple[float, float]:
+    """Return the final training loss of a log and its standard error, by the scatter of the rows.
+
+    It is the mean of `final_losses`. Where these are fewer than 3 rows of 20 or more, it is the value in their middle
+    of the line through the last 5 rows: the mean of 5 would be too high where the loss falls, as in a cool-down.
+
+    Parameters
+    ----------
+    steps : ndarray, shape (n,), ascending
+    losses : ndarray, shape (n,), finite
+
+    Returns
+    -------
+    tuple of float
+        The standard error is NaN where the loss is of one row.
+    """
+    last = final_losses(losses)
+    if len(last) < MIN_MEAN_ROWS and len(losses) >= MIN_ROWS:
+        return _end_of_line(steps[-LINE_ROWS:], losses[-LINE_ROWS:], len(last))
+    error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
+    return float(last.mean()), error

@@ -15,6 +15,8 @@ MIN_WHOLE_SHARE = 0.5
 """Share of the rows with a loss whose step is a whole number, in a column of steps."""
 MIN_TIME, MAX_TIME_SPAN = 1e9, 0.25
 """First number of a column of times, in seconds since 1970 or parts of them; and by which share of it they go on."""
+MAX_RESTARTS_SHARE = 0.1
+"""Of the rows: where steps go back more often, rows are out of order, and no part was given up."""
 N_LEVEL_ROWS, MIN_LEVEL_ROWS = 5, 3
 """Rows before and after a restart whose losses are compared, at most and at least."""
 RANK_SHARE = 0.9
@@ -84,15 +86,12 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
     back = np.flatnonzero(np.diff(steps) < 0) + 1
     if not len(back):
         return row
-    # rows without a loss belong to the part that the row before them is of
-    starts = usable[back]
-    part = np.searchsorted(starts, np.arange(len(row)), side="right")
-    parts = [usable[part[usable] == k] for k in range(len(back) + 1)]
+    parts = np.split(usable, back)
     gap = float(np.median(np.diff(steps)[np.diff(steps) > 0])) if (np.diff(steps) > 0).any() else 1.0
     if _are_epochs(row, epoch, loss.values, parts, gap):
-        return _with_offsets(row, part, parts, gap, remarks)
+        return _with_offsets(row, parts, gap, remarks)
     last = row[parts[-1]]
-    if last.max() < steps.max():
+    if last.max() < steps.max() and len(back) <= MAX_RESTARTS_SHARE * len(steps):
         remarks.append(
             f"the log goes back to step {last[0]:.0f} and ends at step {last.max():.0f}: rows after that are of an "
             "earlier part; if it was given up, delete it"
@@ -114,7 +113,9 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
     return all(abs(after - before) < abs(after - begin) for before, after in levels)
 
 
-def _with_offsets(row: Vector, part: Steps, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
+def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
+    # rows without a loss belong to the part that the row before them is of
+    part = np.searchsorted([p[0] for p in parts[1:]], np.arange(len(row)), side="right")
     lengths = [row[p].max() - row[p[0]] + gap for p in parts[:-1]]
     offsets = np.concatenate([[0.0], np.cumsum(lengths)])
     times = "once" if len(parts) == 2 else f"{len(parts) - 1} times"

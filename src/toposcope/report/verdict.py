@@ -16,9 +16,9 @@ from toposcope.analysis.verdict import (
     NONE,
     RUNS,
     TREND,
-    UNTOLD,
+    UNDETERMINED,
 )
-from toposcope.analysis.wording import counted, joined
+from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SCALED, has_scales, measured, primary
 from toposcope.report.figures.spectra import SpectralComparisonCounts
@@ -30,8 +30,6 @@ MIN_TRACKING_CORRELATION = 0.9
 """A feature whose absolute rank correlation with the step is above this is said to track the step."""
 DETERMINED = {LOSS.untested: "the loss", FEATURE.untested: "the feature"}
 """What the step determines where nothing can be tested given it."""
-MAX_EXAMPLES = 3
-"""How many runs or features a sentence names before it says how many more there are."""
 MAX_RUNS_LISTED = 8
 """With more runs than this, a sentence gives the range of the correlations instead of listing each run."""
 CLOCK_COLUMNS = {
@@ -80,28 +78,28 @@ def _overall_sentence(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
     if beyond := _features_of(topology.filter(verdict=BEYOND)):
         return (
             f"Topology carries information about the loss beyond the trend: {len(beyond)} of {features} "
-            f"{_verb(beyond, 'does')} so {somewhere} ({_examples([named(f) for f in beyond])})."
+            f"{_verb(beyond, 'does')} so {somewhere} ({examples([named(f) for f in beyond])})."
         )
     if promising := _features_of(_without_runs(topology)):
         return (
-            "It cannot be told whether topology carries information about the loss beyond the trend: "
+            "Whether topology carries information about the loss beyond the trend is open: "
             f"{len(promising)} of {features} {_verb(promising, 'passes', 'pass')} every test that so few runs allow "
-            f"{somewhere} ({_examples([named(f) for f in promising])}), but the last test, which pairs this run's loss "
+            f"{somewhere} ({examples([named(f) for f in promising])}), but the last test, which pairs this run's loss "
             f"with other runs' features, needs {MIN_RUNS} comparable runs."
         )
-    tested, untested = topology.filter(pl.col("verdict") != UNTOLD), topology.filter(verdict=UNTOLD)
+    tested, untested = topology.filter(pl.col("verdict") != UNDETERMINED), topology.filter(verdict=UNDETERMINED)
     if not len(tested):
         return (
-            "It cannot be told whether topology carries information about the loss beyond the training step: given "
-            f"{_clocks(topology)}, none of {features} can be tested in {within}, {_reasons(untested)}. "
+            "Whether topology carries information about the loss beyond the training step cannot be tested: given "
+            f"{_clocks(topology)}, no test of {features} is defined in {within}, {_reasons(untested)}. "
             f"{_needs(untested).capitalize()} would make it possible."
         )
-    trend, remaining = (_features_of(found) for found in (topology.filter(verdict=TREND), _beyond_clocks(topology)))
+    trend, remaining = (_features_of(rows) for rows in (topology.filter(verdict=TREND), _beyond_clocks(topology)))
     tail = _untested_tail(untested, topology)
     if remaining:
         return (
             f"Topology adds nothing about the loss that passes every test: of {features}, {len(remaining)} "
-            f"({_examples([named(f) for f in remaining])}) {_verb(remaining, 'is', 'are')} associated with the loss "
+            f"({examples([named(f) for f in remaining])}) {_verb(remaining, 'is', 'are')} associated with the loss "
             f"given {_clocks(topology)}, {somewhere}, but {_verb(remaining, 'fails', 'fail')} another test{tail}."
         )
     drift = f"{len(trend) or 'none'} {'drift' if len(trend) > 1 else 'drifts'} with the loss"
@@ -120,7 +118,7 @@ def _features_of(rows: pl.DataFrame) -> list[str]:
 
 def _without_runs(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that pass every test but the comparison with other runs, for which there are too few."""
-    return rows.filter(verdict=UNTOLD, untested=RUNS.untested)
+    return rows.filter(verdict=UNDETERMINED, untested=RUNS.untested)
 
 
 def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
@@ -132,7 +130,7 @@ def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
         if rows.get_column("run").n_unique() == 1
         else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     )
-    return f"; for {which} it cannot be told, {_reasons(untested)} ({_needs(untested)} would make it possible)"
+    return f"; {which} cannot be tested, {_reasons(untested)} ({_needs(untested)} would make it possible)"
 
 
 def _reasons(rows: pl.DataFrame) -> str:
@@ -172,7 +170,7 @@ def _monotone_loss_sentences(topology: pl.DataFrame) -> list[str]:
     if not clocks:
         return []
     where = "In the run" if len(runs) == 1 else f"In {len(clocks)} of {len(runs)} runs"
-    which = "" if len(clocks) == len(runs) else f" ({_examples(clocks)})"
+    which = "" if len(clocks) == len(runs) else f" ({examples(clocks)})"
     return [
         f"{where}{which} the loss orders the checkpoints exactly as the step does, so given the step no rank "
         "correlation with it is defined, and only changes from checkpoint to checkpoint can be tested. "
@@ -253,7 +251,7 @@ def _range(values: pl.Series) -> str:
 
 def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -> str:
     """Say in which runs a feature carries information about the loss, and what explains it in the others."""
-    if len(_same_as_step(rows)) == len(rows) == len(rows.filter(verdict=UNTOLD)):
+    if len(_same_as_step(rows)) == len(rows) == len(rows.filter(verdict=UNDETERMINED)):
         where = "" if len(rows) == 1 else f" in all {len(rows)} runs"
         return (
             f"{name} is a clock: it orders the checkpoints exactly as the step does{where}, so given the step no rank "
@@ -262,13 +260,13 @@ def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -
     parts = []
     if runs := by_verdict[BEYOND]:
         parts.append(f"carries information about the loss beyond the trend{_in(runs, rows)}")
-    untold = rows.filter(verdict=UNTOLD)
-    for untested, runs in untold.group_by("untested", maintain_order=True).agg("run").iter_rows():
+    undetermined = rows.filter(verdict=UNDETERMINED)
+    for untested, runs in undetermined.group_by("untested", maintain_order=True).agg("run").iter_rows():
         if untested == RUNS.untested:
             parts.append(f"passes every test that so few runs allow{_in(runs, rows)}")
         else:
-            why = _reasons(untold.filter(untested=untested))
-            parts.append(f"cannot be told from the trend{_in(runs, rows)}, {why}")
+            why = _reasons(undetermined.filter(untested=untested))
+            parts.append(f"cannot be tested against the trend{_in(runs, rows)}, {why}")
     beyond_clocks, by_clocks, by_scale = (
         set(select(rows).get_column("run")) for select in (_beyond_clocks, _explained_by_clocks, _only_beyond_scale)
     )
@@ -306,7 +304,7 @@ def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
         return ""
     if len(runs) == total:
         return f" in all {total} runs"
-    return f" in {len(runs)} of {total} runs ({_examples(runs, max_named=total)})"
+    return f" in {len(runs)} of {total} runs ({examples(runs, max_named=total)})"
 
 
 def _group_sentences(rows: pl.DataFrame) -> list[str]:
@@ -314,22 +312,22 @@ def _group_sentences(rows: pl.DataFrame) -> list[str]:
     if not len(rows):
         return []
     pairs = rows.group_by("group", "feature", maintain_order=True).agg(
-        beyond=(pl.col("verdict") == BEYOND).any(), open=(pl.col("verdict") == UNTOLD).all()
+        beyond=(pl.col("verdict") == BEYOND).any(), open=(pl.col("verdict") == UNDETERMINED).all()
     )
     n_groups, beyond = pairs.get_column("group").n_unique(), pairs.filter("beyond")
     open_ = pairs.filter(pl.col("open") & ~pl.col("beyond"))
-    untold = f"; of {len(open_)} it cannot be told" if len(open_) else ""
+    untested = f"; {len(open_)} cannot be tested" if len(open_) else ""
     over = f"By {counted(n_groups, 'group')} of layers"
     if not len(beyond):
         return [
             f"{over}: none of {counted(len(pairs), 'feature of a group', 'features of groups')} is beyond the "
-            f"trend{untold}."
+            f"trend{untested}."
         ]
     which = [f"{named(feature)} of {group}" for group, feature in beyond.select("group", "feature").iter_rows()]
     verb = "is" if len(beyond) == 1 else "are"
     return [
         f"{over}: {len(beyond)} of {counted(len(pairs), 'feature of a group', 'features of groups')} {verb} beyond the "
-        f"trend in at least one run ({_examples(which)}){untold}."
+        f"trend in at least one run ({examples(which)}){untested}."
     ]
 
 
@@ -337,16 +335,17 @@ def _control_sentences(controls: pl.DataFrame) -> list[str]:
     """Say whether plain quantities are beyond the trend: topology has to do better than they do."""
     if not len(controls):
         return []
-    total = controls.get_column("feature").n_unique()
-    beyond = list(controls.filter(verdict=BEYOND).get_column("feature").unique(maintain_order=True))
+    quantities = counted(len(_features_of(controls)), "plain quantity", "plain quantities")
+    beyond, tested = _features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
+    if not len(tested):
+        return [f"None of {quantities} (norms, spectra) can be tested, {_reasons(controls)}."]
+    n_tested = len(_features_of(tested))
+    of = "" if n_tested == len(_features_of(controls)) else f" of the {n_tested} that can be tested"
     if not beyond:
-        return [
-            f"Of {counted(total, 'plain quantity', 'plain quantities')} (norms, spectra), none is beyond the trend."
-        ]
+        return [f"Of {quantities} (norms, spectra), none{of} is beyond the trend."]
     return [
-        f"Of {counted(total, 'plain quantity', 'plain quantities')} (norms, spectra), {len(beyond)} "
-        f"{'is' if len(beyond) == 1 else 'are'} beyond the trend in at least one run "
-        f"({_examples([named(f) for f in beyond])})."
+        f"Of {quantities} (norms, spectra), {len(beyond)}{of} {_verb(beyond, 'is', 'are')} beyond the trend in at "
+        f"least one run ({examples([named(f) for f in beyond])})."
     ]
 
 
@@ -358,10 +357,3 @@ def _spectra_sentences(comparisons: pl.DataFrame) -> list[str]:
 
 def _verb(subjects: Sequence[object], singular: str, plural: str = "do") -> str:
     return singular if len(subjects) == 1 else plural
-
-
-def _examples(names: Sequence[str], max_named: int = MAX_EXAMPLES) -> str:
-    """Name the first few and count the rest."""
-    if len(names) <= max_named:
-        return ", ".join(names)
-    return f"{', '.join(names[:max_named])} and {len(names) - max_named} more"

@@ -237,12 +237,9 @@ class Study:
         return str(rows[0][0]) if rows else ""
 
     def digest(self) -> str:
-        """Return a SHA-256 of all that a report is written of: the declaration, the version, and the rows."""
-        digest = hashlib.sha256(f"{__version__}\n{self.declaration.to_toml()}".encode())
-        for table in ("meta", "runs", "checkpoints", "log", "measurements", "findings", "errors"):
-            for row in self._read(f"SELECT * FROM {table}"):
-                digest.update(repr(row).encode())
-        return digest.hexdigest()
+        """Return a SHA-256 of all that a report is written of: the version, the declaration, and the stored rows."""
+        rows = self._read("SELECT * FROM checksums ORDER BY kind, run, step, probe, options")
+        return hashlib.sha256(f"{__version__}\n{self.declaration.to_toml()}\n{rows!r}".encode()).hexdigest()
 
     def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
         """Return the diagrams of a declared probe: layer -> name (``H0``, ``H1``, ``NP``) -> diagram.

@@ -41,7 +41,7 @@ def take_over(declaration: Declaration, directory: Path, folders: Iterable[Path]
         partial.unlink(missing_ok=True)
         with closing(sqlite3.connect(place / "study.db")) as old, closing(sqlite3.connect(partial)) as new:
             old.backup(new)
-        Path(partial).replace(directory / "study.db")  # last: without it, an interrupted copy begins again
+        partial.replace(directory / "study.db")  # last: without it, an interrupted copy begins again
     return place
 
 

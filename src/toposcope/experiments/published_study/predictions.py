@@ -8,7 +8,7 @@ import polars as pl
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.logs import final_losses
+from toposcope.logs import final_training_loss
 from toposcope.probes import Feature
 from toposcope.typing import Vector
 
@@ -204,9 +204,8 @@ def final_loss(trajectory: Trajectory, log: pl.DataFrame) -> float:
     """
     if "validation_loss" in trajectory.targets:
         return float(trajectory.targets["validation_loss"][-1])
-    losses = log.sort("step").get_column("loss").fill_null(np.nan).to_numpy()
-    losses = losses[np.isfinite(losses)]
-    return float(final_losses(losses).mean()) if len(losses) else np.nan
+    rows = log.sort("step").drop_nulls("loss").filter(pl.col("loss").is_finite())
+    return final_training_loss(*(rows.get_column(c).to_numpy() for c in ("step", "loss")))[0] if len(rows) else np.nan
 
 
 def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterator[tuple[float, str, Forecast, float]]:

@@ -6,7 +6,6 @@ import polars as pl
 
 from toposcope.analysis.between_runs import (
     BEYOND,
-    CANNOT_BE_TOLD,
     CONSTANT,
     GIVEN,
     NORM,
@@ -16,8 +15,8 @@ from toposcope.analysis.between_runs import (
     between_runs_table,
 )
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
-from toposcope.analysis.verdict import LEVEL
-from toposcope.analysis.wording import counted, joined
+from toposcope.analysis.verdict import LEVEL, UNDETERMINED
+from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.figures.between_runs import between_runs_chart
@@ -36,8 +35,6 @@ from toposcope.report.tables import (
     whole,
 )
 
-MAX_EXAMPLES = 3
-"""How many features or runs a sentence names before it says how many more there are."""
 _HEADINGS = dict(zip(GIVEN, ("alone", "given the loss", "given loss and controls"), strict=True))
 SPECS: tuple[Spec, ...] = (
     feature_of(),
@@ -53,7 +50,7 @@ SPECS: tuple[Spec, ...] = (
             number_of("p, adjusted", f"p_adjusted{given}", p_value, group=heading),
         )
     ),
-    text_of("why it cannot be told", "reason", prose=True),
+    text_of("why it cannot be tested", "reason", prose=True),
 )
 
 
@@ -97,12 +94,12 @@ def _summary(material: Material) -> list[str]:
     population = _population(material)
     runs, final = _compared(population, frame), FINAL_LOSSES[population.loss]
     known = joined([f"the {name}" for name in _controls(population)])
-    tested = topology.filter(pl.col("verdict") != CANNOT_BE_TOLD)
+    tested = topology.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
         reasons = topology.get_column("reason").unique(maintain_order=True).to_list()
         return [
-            f"{runs} at equal step: it cannot be told whether topology carries information about the final {final} "
-            f"beyond {known} at the same step ({'; '.join(reasons[:MAX_EXAMPLES])})."
+            f"{runs} at equal step: whether topology carries information about the final {final} beyond {known} at "
+            f"the same step cannot be tested ({examples(reasons)})."
         ]
     beyond = [named(f) for f in tested.filter(verdict=BEYOND).get_column("feature")]
     alone = len(tested.filter(pl.col("p_adjusted") < LEVEL))
@@ -110,20 +107,20 @@ def _summary(material: Material) -> list[str]:
     if beyond:
         first = (
             f"{runs} at equal step: topology carries information about the final {final} beyond {known} at the same "
-            f"step: {len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({_examples(beyond)})."
+            f"step: {len(beyond)} of {total} {'does' if len(beyond) == 1 else 'do'} so ({examples(beyond)})."
         )
     else:
         first = (
             f"{runs} at equal step: topology adds no detectable information about the final {final} once {known} at "
             f"the same step are known. Without these, {alone} of {total} {'goes' if alone == 1 else 'go'} with it."
         )
-    unknown = topology.filter(pl.col("verdict") == CANNOT_BE_TOLD, pl.col("reason") != CONSTANT)
-    untested = f" Of {len(unknown)} more it cannot be told." if len(unknown) else ""
-    controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != CANNOT_BE_TOLD)
+    unknown = topology.filter(pl.col("verdict") == UNDETERMINED, pl.col("reason") != CONSTANT)
+    untested = f" {len(unknown)} more cannot be tested." if len(unknown) else ""
+    controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != UNDETERMINED)
     informative = len(controls.filter(verdict=BEYOND))
     plain_ones = (
         f" Of {counted(len(controls), 'plain quantity', 'plain quantities')} (norms, spectra), "
-        f"{informative or 'none'} {'do' if informative > 1 else 'does'} so given the same."
+        f"{informative or 'none'} {'carry' if informative > 1 else 'carries'} any given the same."
         if len(controls)
         else ""
     )
@@ -158,13 +155,7 @@ def _power(frame: pl.DataFrame) -> str:
 
 
 def _left_out(population: RunPopulation) -> str:
-    return _examples([f"{run} ({why})" for run, why in population.left_out.items()])
-
-
-def _examples(names: Sequence[str]) -> str:
-    if len(names) <= MAX_EXAMPLES:
-        return ", ".join(names)
-    return f"{', '.join(names[:MAX_EXAMPLES])} and {len(names) - MAX_EXAMPLES} more"
+    return examples([f"{run} ({why})" for run, why in population.left_out.items()])
 
 
 SECTION = ReportSection(
