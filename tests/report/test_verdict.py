@@ -66,7 +66,7 @@ def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     falling = np.linspace(3, 1, N) ** 2
     first, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
     assert "none of the 3 that can be tested" in first
-    assert "in the 1 of 2 runs where that is possible; for 3 of 6 pairs" in first
+    assert "in the 1 of 2 runs where that is possible; 3 of 6 pairs" in first
     assert "; 3 of 6 pairs of run and feature cannot be tested, because the loss orders the checkpoints" in first
     assert first.endswith("(finer checkpoints or a validation loss would make it possible).")
 
