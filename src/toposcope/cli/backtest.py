@@ -77,7 +77,7 @@ def backtest(
         page = backtest_page(backtested, data, workers=workers, progress=progress)
         tables = page.tables()
     if out is not None:
-        write_page(out, "Backtest of forecasts", page, workers=1)
+        write_page(out, "Backtest of forecasts", page)
     if as_json:
         values = {
             **{"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()},

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,12 @@ import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.comparison import fisher_z
+from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
-from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE, Chart
 from toposcope.report.material import Material
-from toposcope.report.rendering import render_all
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -66,11 +66,6 @@ def write_comparison(
     progress("report", 1, 3)
     names = names_of(first, second)
     drawn = [{chart.name: chart for _, chart in page.charts(compared=True)} for page in pages]
-    shared = [name for name in drawn[0] if name in drawn[1]]
-    figures = [
-        (f"{side}-{name}", of_study[name].figure) for side, of_study in zip("ab", drawn, strict=True) for name in shared
-    ]
-    rendered = render_all(figures, STYLE, REPRODUCIBLE_METADATA)
     frames = {
         "correlations": correlations(*materials),
         "finals": finals(*materials),
@@ -79,7 +74,7 @@ def write_comparison(
     leads = [(name, page.summary()) for name, page in zip(names, pages, strict=True)]
     document = _document(names, leads, frames, drawn)
     progress("report", 2, 3)
-    write_document(folder, document, rendered, frames)
+    write_document(folder, document, frames)
     progress("report", 3, 3)
     return folder / PAGE, leads
 
@@ -255,7 +250,7 @@ def _figure_blocks(names: tuple[str, str], drawn: list[dict[str, Chart]]) -> lis
     return [
         SideBySide(
             names,
-            tuple(Picture(f"{side}-{name}", d[name].caption, d[name].alt) for side, d in zip("ab", drawn, strict=True)),
+            tuple(Picture(replace(d[name], name=f"{side}-{name}")) for side, d in zip("ab", drawn, strict=True)),
         )
         for name in drawn[0]
         if name in drawn[1]

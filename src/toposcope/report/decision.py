@@ -33,7 +33,7 @@ def write_decision(folder: Path, advice: Advice) -> Path:
     Equal answers give equal bytes.
     """
     title = "Continue or scale" if advice.decision is not None else "What to train"
-    write_page(folder, title, Page(SECTIONS, DecisionMaterial(advice)), workers=1)
+    write_page(folder, title, Page(SECTIONS, DecisionMaterial(advice)))
     return folder / PAGE
 
 

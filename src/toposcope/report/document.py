@@ -1,8 +1,10 @@
 """The content of a report: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from toposcope.charts.chart import Chart
 from toposcope.report.tables import Table
 
 
@@ -60,14 +62,17 @@ class Preformatted:
     kind: ClassVar[str] = "preformatted"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure of the report, by the stem of its files under ``figures/``."""
+    """A chart on the page; its files are ``figures/NAME.*``."""
 
-    name: str
-    caption: str
-    alt: str
+    chart: Chart
     kind: ClassVar[str] = "picture"
+
+    @property
+    def name(self) -> str:
+        """Name of the chart and stem of its files."""
+        return self.chart.name
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,21 @@ class Document:
     title: str
     lead: list[tuple[str, list[str]]]
     sections: list[Section] = field(default_factory=list)
+
+    def charts(self) -> list[Chart]:
+        """Return the charts in their order: the number of a figure is its place."""
+        return [chart for part in self.sections for chart in _charts(part.blocks)]
+
+
+def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:
+    for block in blocks:
+        match block:
+            case Picture():
+                yield block.chart
+            case SideBySide():
+                yield from (picture.chart for picture in block.pictures)
+            case Details():
+                yield from _charts(block.blocks)
 
 
 def say(*parts: Inline, note: bool = False) -> Paragraph:

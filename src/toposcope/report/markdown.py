@@ -66,8 +66,9 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _picture(block: Picture) -> Iterator[str]:
-    yield f"![{_escaped(block.alt)}](figures/{block.name}.png)"
-    yield _escaped(block.caption)
+    chart = block.chart
+    yield f"![{_escaped(chart.alt)}](figures/{chart.name}.svg)"
+    yield f"**{_escaped(chart.title)}.** {_escaped(chart.caption)}"
 
 
 def _table(table: Table) -> Iterator[str]:

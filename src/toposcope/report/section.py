@@ -9,7 +9,6 @@ import polars as pl
 
 from toposcope.plugins import collect
 from toposcope.report.document import Block, Picture
-from toposcope.report.figures.chart import Chart
 
 
 class HasTables(Protocol):
@@ -21,6 +20,8 @@ class HasTables(Protocol):
 
 
 MaterialType = TypeVar("MaterialType", bound=HasTables)
+Charts = Any  # MIGRATION: Chart | Sequence[Chart] | None
+"""What a function that draws returns: a chart, several, or None where there are no data."""
 
 
 def _pictures_alone(_: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -49,7 +50,7 @@ class ReportSection(Generic[MaterialType]):
         By name, a function that computes a table from the material; it may read other tables as
         ``material.tables[name]``. Each table is written to ``tables/NAME.csv``.
     charts : sequence of callable
-        Each draws one figure, or returns None if there are no data for it.
+        Each draws one chart or several; None or an empty list if there are no data.
     compared_charts : sequence of callable
         The charts that are shown side by side when two studies are compared.
     blocks : callable
@@ -68,8 +69,8 @@ class ReportSection(Generic[MaterialType]):
     title: str | Callable[[MaterialType], str]
     position: int = 500
     tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
-    charts: Sequence[Callable[[MaterialType], Chart | None]] = ()
-    compared_charts: Sequence[Callable[[MaterialType], Chart | None]] = ()
+    charts: Sequence[Callable[[MaterialType], Charts]] = ()
+    compared_charts: Sequence[Callable[[MaterialType], Charts]] = ()
     blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
     summary: Callable[[MaterialType], Sequence[str]] = _nothing
     summary_position: int = 500

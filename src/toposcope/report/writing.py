@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from toposcope.analysis.adjustment import Method
+from toposcope.charts.chart import Kind
 from toposcope.csv_file import to_csv
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
@@ -15,7 +16,7 @@ from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Document
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
-from toposcope.report.page import Rendered, to_page
+from toposcope.report.page import to_page
 from toposcope.report.section import MaterialType
 from toposcope.report.sections import report_sections
 from toposcope.study import Study
@@ -25,8 +26,10 @@ RECORD = "files.json"
 """Lists the files of a report with their SHA-256; a listed file that is no longer needed may be removed."""
 
 
-def write_report(study: Study, progress: Progress = silent, adjust: Method = "holm") -> tuple[Path, list[str]]:
-    """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg|png|pdf``, ``tables/*.csv``.
+def write_report(
+    study: Study, progress: Progress = silent, adjust: Method = "holm", kinds: Sequence[Kind] = ("svg",)
+) -> tuple[Path, list[str]]:
+    """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg``, ``tables/*.csv``.
 
     Equal studies give equal bytes. If killed, it leaves no partial file, and the next call completes the report.
 
@@ -37,6 +40,8 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
         Called with ``report``.
     adjust : "holm", "bonferroni" or "bh"
         How p-values are adjusted for the number of rows.
+    kinds : sequence of "svg", "png", "pdf"
+        As what the figures are written.
 
     Returns
     -------
@@ -49,16 +54,15 @@ def write_report(study: Study, progress: Progress = silent, adjust: Method = "ho
     page.tables()
     progress("report", 1, 2)
     folder = study.directory / "report"
-    summary = write_page(folder, f"toposcope: {study.declaration.name}", page)
+    summary = write_page(folder, f"toposcope: {study.declaration.name}", page, kinds)
     progress("report", 2, 2)
     return folder / PAGE, summary
 
 
-def write_page(folder: Path, title: str, page: Page[MaterialType], workers: int | None = None) -> list[str]:
+def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequence[Kind] = ("svg",)) -> list[str]:
     """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
-    composed = page.compose(workers)
-    document = Document(title, [("", composed.summary)], composed.sections)
-    write_document(folder, document, composed.figures, composed.tables)
+    composed = page.compose()
+    write_document(folder, Document(title, [("", composed.summary)], composed.sections), composed.tables, kinds)
     return composed.summary
 
 
@@ -67,16 +71,18 @@ def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
     return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust))
 
 
-def write_document(folder: Path, document: Document, rendered: Rendered, tables: Mapping[str, pl.DataFrame]) -> None:
+def write_document(
+    folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], kinds: Sequence[Kind] = ("svg",)
+) -> None:
     """Write the files of a report, the page last, and remove files of an older report that are no longer part of it.
 
     A file is removed only if the record lists it with its content: files that somebody added or changed stay.
     """
     files = {
-        **{f"figures/{name}.{kind}": data for name, kinds in rendered.items() for kind, data in kinds.items()},
+        **{f"figures/{chart.name}.{kind}": chart.render(kind) for chart in document.charts() for kind in kinds},
         **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
         "report.md": to_markdown(document).encode(),
-        PAGE: to_page(document, rendered).encode(),
+        PAGE: to_page(document).encode(),
     }
     before = _recorded(folder)
     now = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}

@@ -10,7 +10,7 @@ from toposcope.report.document import Preformatted as Lines
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 
-PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "matplotlib")
+PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "altair")
 
 
 def versions() -> dict[str, str]:

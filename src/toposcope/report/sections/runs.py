@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.wording import counted
+from toposcope.report.charts.losses import loss_chart
 from toposcope.report.document import Block, Picture, say
-from toposcope.report.figures.training import loss_chart
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection

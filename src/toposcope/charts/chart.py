@@ -1,0 +1,107 @@
+"""A chart: an Altair figure with its title, caption and text alternative, shown anywhere and written as a file."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import altair as alt
+
+from toposcope.charts.theme import config
+from toposcope.errors import ToposcopeError
+
+Kind = Literal["svg", "png", "pdf"]
+KINDS: tuple[Kind, ...] = ("svg", "png", "pdf")
+Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+MIME = "application/vnd.vegalite.v6+json"
+_PIXELS_PER_INCH = 144
+_MAX_LINE = 90
+"""Characters of a line of a title or caption in a file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A figure and the words that go with it.
+
+    In a notebook it shows itself; `save` writes it as SVG, PNG or PDF.
+
+    Attributes
+    ----------
+    name : str
+        Of its files and its anchor: lower case, words joined by hyphens.
+    title : str
+        What is seen: "H0 total rises with the step in all three runs".
+    caption : str
+        How to read it, in at most two sentences.
+    alt : str
+        Text alternative: what kind of chart, of what, and its finding.
+    figure : altair chart
+        A page draws it at the width of its place and sets its data anew when runs are switched on or off, if the data
+        have a field ``run``; a field ``step`` on the x axis follows the page's x axis.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+
+    def spec(self, *, titled: bool = True, dark: bool = False) -> dict[str, Any]:
+        """Return the Vega-Lite specification.
+
+        Parameters
+        ----------
+        titled : bool
+            Put title and caption into the figure.
+        dark : bool
+            For a dark page.
+        """
+        figure = self.figure.properties(description=self.alt)
+        if titled:
+            figure = figure.properties(title=alt.Title(text=_lines(self.title), subtitle=_lines(self.caption)))
+        with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
+            spec: dict[str, Any] = figure.to_dict(validate=False)
+        spec["config"] = config(dark=dark)
+        return spec
+
+    def render(self, kind: Kind) -> bytes:
+        """Return the chart as a file's bytes; equal charts give equal bytes.
+
+        Raises
+        ------
+        ToposcopeError
+            If `kind` is not "svg", "png" or "pdf".
+        """
+        import vl_convert
+
+        version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+        spec = self.spec()
+        if kind == "svg":
+            return str(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
+        if kind == "png":
+            return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, ppi=_PIXELS_PER_INCH))
+        if kind == "pdf":
+            return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=version))
+        raise ToposcopeError(f"{self.name}: a chart is written as {', '.join(KINDS)}, not as {kind!r}")
+
+    def save(self, path: str) -> None:
+        """Write the chart; the name's ending says as what: ``.svg``, ``.png`` or ``.pdf``.
+
+        Raises
+        ------
+        ToposcopeError
+            If the ending is another, or the file cannot be written.
+        """
+        from pathlib import Path
+
+        from toposcope.files import write_bytes
+
+        write_bytes(Path(path), self.render(Path(path).suffix.lower().lstrip(".")))  # type: ignore[arg-type]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """Show the chart in a notebook: interactive where it can be, else as SVG."""
+        return {MIME: self.spec(), "image/svg+xml": self.render("svg").decode(), "text/plain": self.alt}
+
+
+def _lines(text: str) -> list[str]:
+    """Break a text into lines, since a figure does not do that itself."""
+    return [line.strip() for line in re.findall(rf".{{1,{_MAX_LINE}}}(?:\s|$)|\S+", text)]

@@ -1,0 +1,153 @@
+"""Lines over training: one line a run, a cursor at one step, zoom, and direct labels where lines are few."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from toposcope.charts.labels import apart
+from toposcope.charts.theme import FAULT, HEIGHT
+from toposcope.typing import Vector
+
+MAX_LABELS = 6
+"""More lines than these have a legend instead of a label each."""
+MAX_DOTS = 60
+"""Lines of at most this many points show them."""
+MIN_LOG_RATIO = 50
+"""Positive values that differ by more than this factor get a logarithmic axis."""
+
+
+def training_lines(
+    rows: pl.DataFrame,
+    title: str,
+    runs: Sequence[str],
+    *,
+    faults: pl.DataFrame | None = None,
+    background: pl.DataFrame | None = None,
+    dashes: Sequence[str] = (),
+    height: int = HEIGHT,
+    may_be_log: bool = True,
+) -> alt.LayerChart:
+    """Draw a quantity over training.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``run``, ``step``, ``value``; with `dashes` also ``series``. Rows without a finite value are left out.
+    title : str
+        Of the vertical axis, with the unit.
+    runs : sequence of str
+        All runs of the study, in its order, so that a run has one colour in every chart.
+    faults : polars.DataFrame, optional
+        ``run``, ``step``, ``finding``: checkpoints that are not what they claim to be, marked on the axis.
+    background : polars.DataFrame, optional
+        As `rows`, drawn faintly behind them.
+    dashes : sequence of str
+        The values of ``series``, the solid one first.
+    height : int
+        Of the plotting area, in pixels.
+    may_be_log : bool
+        Use a logarithmic axis where positive values differ by more than a factor of 50.
+
+    Returns
+    -------
+    altair.LayerChart
+    """
+    rows = rows.filter(pl.col("value").is_finite())
+    low, high = _limits(rows.get_column("value").to_numpy())
+    scale = _scale(low, high, log=may_be_log and low > 0 and high > MIN_LOG_RATIO * low)
+    encoded: dict[str, Any] = {
+        "x": step_axis(rows),
+        "y": alt.Y("value:Q", title=title, scale=scale),
+        "color": run_colour(runs, legend=_n_lines(rows) > MAX_LABELS),
+    }
+    extra = {"strokeDash": alt.StrokeDash("series:N", sort=list(dashes), title=None)} if dashes else {}
+    base = alt.Chart(rows).encode(**encoded)
+    few = rows.group_by("run").len().get_column("len").max() or 0
+    hover = alt.selection_point(
+        name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
+    )
+    at = base.transform_filter("datum.step === at")
+    layers: list[alt.Chart] = []
+    if background is not None and len(background):
+        faint = alt.Chart(background.filter(pl.col("value").is_finite())).encode(**encoded)
+        layers.append(faint.mark_line(opacity=0.25, strokeWidth=0.8, clip=True))
+    layers += [
+        base.mark_line(clip=True, point={"size": 14} if few <= MAX_DOTS else False).encode(**extra),
+        base.mark_point(opacity=0, size=60).add_params(hover),
+        at.mark_rule(strokeWidth=1, strokeDash=[4, 3]).encode(y=alt.Y(), color=alt.Color()),
+        at.mark_point(size=60, filled=True, opacity=1),
+    ]
+    if not dashes and 1 < _n_lines(rows) <= MAX_LABELS:
+        layers.append(_end_labels(rows, scale, runs))
+    if faults is not None and len(faults):
+        layers.append(_faults(faults, height))
+    zoom = alt.selection_interval(
+        name="zoom",
+        bind="scales",
+        zoom="wheel![event.shiftKey]",
+        translate="[pointerdown, window:pointerup] > window:pointermove!",
+    )
+    layers[0] = layers[0].add_params(zoom)
+    return (
+        alt.layer(*layers)
+        .add_params(alt.param(name="at", expr="hover.step ? hover.step[0] : -1"))
+        .properties(height=height)
+    )
+
+
+def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
+    """Return the horizontal axis of training: logarithmic where checkpoints are spaced so."""
+    steps = rows.get_column("step").unique().sort().to_numpy()
+    if is_log_spaced(steps):
+        powers = [0, *(10**k for k in range(int(np.log10(max(steps[-1], 1))) + 1))]
+        return alt.X(
+            "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
+            axis=alt.Axis(values=powers, format="~s"),
+        )  # fmt: skip
+    return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+
+
+def is_log_spaced(steps: Vector) -> bool:
+    """Return whether more than half of the steps lie in the first tenth of training."""
+    return len(steps) > 4 and bool((steps <= 0.1 * steps[-1]).mean() > 0.5)
+
+
+def run_colour(runs: Sequence[str], *, legend: bool = False) -> alt.Color:
+    """Return the colour of runs; one run has the same in every chart."""
+    return alt.Color("run:N", title=None, scale=alt.Scale(domain=list(runs)), legend=alt.Legend() if legend else None)
+
+
+def _n_lines(rows: pl.DataFrame) -> int:
+    return rows.get_column("run").n_unique()
+
+
+def _limits(values: Vector) -> tuple[float, float]:
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+
+
+def _scale(low: float, high: float, *, log: bool) -> alt.Scale:
+    margin = 0.04 * (high - low) or 0.04 * abs(high) or 1.0
+    domain = [low / 1.2, high * 1.2] if log else [low - margin, high + margin]
+    return alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
+
+
+def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str]) -> alt.Chart:
+    """Write each run's name at the right of its line, moved apart where lines end together."""
+    ends = rows.sort("step").group_by("run", maintain_order=True).agg(pl.col("value").last())
+    warp, unwarp = (np.log, np.exp) if scale["type"] == "log" else (np.asarray, np.asarray)
+    low, high = warp(np.asarray(scale["domain"]))
+    places = apart((warp(ends.get_column("value").to_numpy()) - low) / (high - low))
+    ends = ends.with_columns(value=pl.Series(unwarp(low + places * (high - low))))
+    mark = alt.Chart(ends).mark_text(align="left", dx=6, limit=140, clip=False)
+    return mark.encode(x=alt.value("width"), y="value:Q", text="run:N", color=run_colour(runs))
+
+
+def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
+    return (
+        alt.Chart(faults)
+        .mark_point(shape="triangle-up", size=90, filled=True, color=FAULT, opacity=1)
+        .encode(x="step:Q", y=alt.value(height), tooltip=["run:N", "step:Q", "finding:N"])
+    )
