@@ -77,7 +77,7 @@ def training_lines(
     layers += [
         base.mark_line(clip=True, point={"size": 14} if few <= MAX_DOTS else False).encode(**extra),
         base.mark_point(opacity=0, size=60).add_params(hover),
-        at.mark_rule(strokeWidth=1, strokeDash=[4, 3]).encode(y=alt.Y(), color=alt.Color()),
+        alt.Chart(rows).transform_filter("datum.step === at").mark_rule(strokeDash=[4, 3]).encode(x=encoded["x"]),
         at.mark_point(size=60, filled=True, opacity=1),
     ]
     if not dashes and 1 < _n_lines(rows) <= MAX_LABELS:

@@ -3,9 +3,9 @@ const page = JSON.parse(document.getElementById("data").textContent);
 
 function rowsOf(columns) {
   const fields = Object.entries(columns);
-  const n = fields.length ? (fields[0][1].at ?? fields[0][1]).length : 0;
+  const n = fields.length ? (fields[0][1].texts ? fields[0][1].at : fields[0][1]).length : 0;
   return Array.from({ length: n }, (_, i) =>
-    Object.fromEntries(fields.map(([f, c]) => [f, c.at ? (c.at[i] < 0 ? null : c.texts[c.at[i]]) : c[i]])),
+    Object.fromEntries(fields.map(([f, c]) => [f, c.texts ? (c.at[i] < 0 ? null : c.texts[c.at[i]]) : c[i]])),
   );
 }
 
