@@ -4,12 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import polars as pl
 
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.chart import STYLE, Chart
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
@@ -41,19 +39,18 @@ FIGURE_NAMES = {
     "topology_chart": "topology",
 }
 """The names of the figures' files by the functions that draw them, where the two differ."""
-CHARTS: dict[str, Callable[[Material], Chart | None]] = {
+CHARTS: dict[str, Callable[[Material], Any]] = {
     FIGURE_NAMES.get(chart.__name__, chart.__name__): chart for part in report_sections() for chart in part.charts
 }
 """Every chart of a study's report, by the name of its figure."""
 
 
-def draw_chart(name: str, material: Material) -> Chart | None:
+def draw_chart(name: str, material: Material) -> Any:
     """Draw one figure."""
-    with mpl.rc_context(STYLE):
-        return CHARTS[name](material)
+    return CHARTS[name](material)
 
 
-def draw_all(material: Material) -> list[Chart]:
+def draw_all(material: Material) -> list[Any]:
     """Draw every figure that there are data for."""
     return [drawn for _, drawn in Page(report_sections(), material).charts()]
 
