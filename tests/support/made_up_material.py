@@ -196,7 +196,9 @@ def diagrams(found: list[Trajectory]) -> Callable[[str, int, str], dict[str, dic
 def published(found: list[Trajectory]) -> Published:
     """Return published numbers of these runs, and of one that is not here."""
     names = [t.run for t in found]
-    values = {quantity: {run: -0.8 + 0.05 * i for i, run in enumerate(names)} for quantity in ("np_mean", "H0.total")}
+    values = {
+        quantity: {run: -0.8 + 0.05 * (i % 16) for i, run in enumerate(names)} for quantity in ("np_mean", "H0.total")
+    }
     return Published(
         correlations=values,
         intervals={"H0.total": dict.fromkeys(names, (-0.95, -0.6))},
@@ -217,7 +219,10 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         for t in found
     )  # fmt: skip
     runs = pl.DataFrame(
-        [(t.run, "family", 1000 * 2**i, "complete", int(steps[-1]), len(steps)) for i, t in enumerate(found)],
+        [
+            (t.run, "family", 1000 * 2 ** min(i, 40), "complete", int(steps[-1]), len(steps))
+            for i, t in enumerate(found)
+        ],
         schema=["run", "kind", "n_parameters", "status", "last_step", "n_checkpoints"], orient="row",
     )  # fmt: skip
     findings = pl.DataFrame(
