@@ -33,13 +33,11 @@ def page() -> Element:
     columns = (Column("run", True, names_row=True), *(Column(f"c{i}", group="<g>") for i in range(20)))
     table = Table("t", nasty, columns, tuple((nasty, *["−1"] * 20) for _ in range(3)), sortable=True)
     words = Table("w", "words", (Column("a", True, names_row=True), Column("b", True, prose=True)), (("x", "y"),))
-    point = alt.Chart(pl.DataFrame({"run": [nasty], "y": [1.0]})).mark_point().encode(x="run:N", y="y:Q")
-    picture, left, right = (
-        Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", point)) for name in "flr"
-    )
+    figure = alt.Chart(pl.DataFrame({"run": [nasty], "step": [1]})).mark_point().encode(x="step:Q", color="run:N")
+    picture = Picture(Chart("f", nasty, nasty, "a line that falls, and then rises again", figure))
     blocks = (
         say("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
-        Preformatted(nasty, "lines"), picture, SideBySide(("x", "y"), (left, right)),
+        Preformatted(nasty, "lines"), picture, SideBySide(("x", "y"), (picture, picture)),
         Details("more", (table,)), words,
     )  # fmt: skip
     document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])

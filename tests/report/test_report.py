@@ -173,9 +173,9 @@ def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
 
 
 def small_report(folder: Path, *figures: str) -> None:
-    point = alt.Chart(pl.DataFrame({"y": [1.0]})).mark_point().encode(y="y:Q")
-    pictures = tuple(Picture(Chart(name, name, name, name, point)) for name in figures)
-    document = Document("x", [("", ["Nothing."])], [Section("s", "s", pictures)])
+    point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
+    pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
+    document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
     writing.write_document(folder, document, {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})})
 
 
@@ -202,7 +202,7 @@ def test_a_killed_report_is_taken_up_and_old_figures_go(
     monkeypatch.setattr("toposcope.report.writing.write_bytes", dying)
     with suppress(KeyboardInterrupt):
         small_report(report, "new")
-    if len(written) < 5:  # the record, a figure, a table, Markdown, and the page
+    if len(written) < 7:  # the record, three figures, a table, Markdown, and the page
         assert (report / "index.html").read_bytes() == page
     monkeypatch.undo()
     small_report(report, "new")

@@ -4,10 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
+from toposcope.report.figures.chart import STYLE
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
@@ -46,11 +49,18 @@ CHARTS: dict[str, Callable[[Material], Any]] = {
 
 
 def draw_chart(name: str, material: Material) -> Any:
-    """Draw one figure."""
-    return CHARTS[name](material)
+    """Draw one figure that is not yet an Altair chart."""
+    with mpl.rc_context(STYLE):
+        return CHARTS[name](material)
 
 
-def draw_all(material: Material) -> list[Any]:
+def charts_of(draw: Callable[[Material], Any], material: Material) -> dict[str, Chart]:
+    """Return what one function draws, by name."""
+    drawn = draw(material)
+    return {chart.name: chart for chart in (drawn if isinstance(drawn, list | tuple) else [drawn]) if chart}
+
+
+def draw_all(material: Material) -> list[Chart]:
     """Draw every figure that there are data for."""
     return [drawn for _, drawn in Page(report_sections(), material).charts()]
 

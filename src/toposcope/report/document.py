@@ -103,6 +103,8 @@ class Section:
     anchor: str
     title: str
     blocks: tuple[Block, ...]
+    finding: str = ""
+    """What the section found, in one short sentence."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,10 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
-def section(anchor: str, title: str, *blocks: Block | None) -> Section | None:
+def section(anchor: str, title: str, *blocks: Block | None, finding: str = "") -> Section | None:
     """Return a section of the blocks that are not None; None without any."""
     present = tuple(block for block in blocks if block is not None)
-    return Section(anchor, title, present) if present else None
+    return Section(anchor, title, present, finding) if present else None
 
 
 def details(summary: str, *blocks: Block | None) -> Details | None:
