@@ -100,14 +100,18 @@ def training_lines(
 
 def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
     """Return the horizontal axis of training: logarithmic where checkpoints are spaced so."""
-    steps = rows.get_column("step").unique().sort().to_numpy()
-    if is_log_spaced(steps):
-        powers = [0, *(10**k for k in range(int(np.log10(max(steps[-1], 1))) + 1))]
-        return alt.X(
-            "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
-            axis=alt.Axis(values=powers, format="~s"),
-        )  # fmt: skip
-    return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+    return step_axis_of(is_log_spaced(rows.get_column("step").unique().sort().to_numpy()), title)
+
+
+def step_axis_of(log: bool, title: str = "training step") -> alt.X:
+    """Return the horizontal axis of training; on a logarithmic one, step 0 is beside step 1."""
+    if not log:
+        return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+    powers = [0, *(10**k for k in range(10))]
+    return alt.X(
+        "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
+        axis=alt.Axis(values=powers, format="~s"),
+    )  # fmt: skip
 
 
 def is_log_spaced(steps: Vector) -> bool:

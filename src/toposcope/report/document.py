@@ -1,8 +1,8 @@
 """The content of a report: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from toposcope.charts.chart import Chart
 from toposcope.report.tables import Table
@@ -105,6 +105,22 @@ class Section:
     blocks: tuple[Block, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """The interactive part of a study's page.
+
+    Attributes
+    ----------
+    data : mapping
+        From `toposcope.report.explorer.explorer_data`.
+    charts : mapping
+        Specifications of charts by name, from `toposcope.report.charts.explorer.explorer_charts`.
+    """
+
+    data: Mapping[str, Any]
+    charts: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Document:
     """A report.
@@ -115,11 +131,14 @@ class Document:
     lead : list of tuple of (str, list of str)
         The sentences at the top, by title; the title is empty where there is only one group of sentences.
     sections : list of Section
+    explorer : Explorer, optional
+        What the page of a study lets a reader ask.
     """
 
     title: str
     lead: list[tuple[str, list[str]]]
     sections: list[Section] = field(default_factory=list)
+    explorer: Explorer | None = None
 
     def charts(self) -> list[Chart]:
         """Return the charts in their order: the number of a figure is its place."""
