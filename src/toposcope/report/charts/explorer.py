@@ -4,7 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from toposcope.charts.training import run_colour, step_axis_of
+from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
 
 ROWS = alt.NamedData("rows")
 HEIGHT = 190
@@ -52,13 +52,13 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
         name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
-    here = base.transform_filter("datum.step === at")
+    here = base.transform_filter(AT_CURSOR)
     return alt.layer(
         base.mark_line(clip=True).add_params(zoom),
         base.mark_point(opacity=0, size=60).add_params(hover),
-        here.mark_rule(strokeDash=[4, 3], color="gray").encode(y=alt.value(0), y2=alt.value("height")),
+        here.mark_rule(strokeDash=[4, 3]).encode(y=alt.value(0), y2=alt.value("height"), color=alt.value("gray")),
         here.mark_point(size=60, filled=True, opacity=1),
-    ).add_params(alt.param(name="at", expr="hover.step ? hover.step[0] : -1")).properties(height=HEIGHT)  # fmt: skip
+    ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
 
 
 def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
