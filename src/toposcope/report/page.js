@@ -93,13 +93,12 @@ const sources = {
 const drawn = new Map(); // name -> { name, view, place, text: specification, sets: rows by name of data }
 const dark = () => document.documentElement.dataset.theme === "dark";
 
-// The rows of runs that are on, with the value of the page's x axis; between checkpoints it is interpolated.
+// The rows of runs that are on, with the value of the page's x axis at checkpoints.
 function shown(rows) {
   const axis = get("x"), hidden = off();
-  const at = ({ run: name, step }) => {
-    const { steps, [axis]: values } = runs.find((run) => run.name === name) ?? { steps: [] }, i = steps.findIndex((each) => each >= step);
-    if (i < 0 || !values) return null;
-    return steps[i] === step ? values[i] : values[i - 1] + ((values[i] - values[i - 1]) * (step - steps[i - 1])) / (steps[i] - steps[i - 1]);
+  const at = (row) => {
+    const run = runs.find((each) => each.name === row.run);
+    return run?.[axis]?.[run.steps.indexOf(row.step)] ?? null;
   };
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return AXES[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
@@ -111,20 +110,19 @@ const AXES = {
 };
 // A specification at another width, and with the page's x axis wherever x is the training step.
 function adapted(spec, width) {
-  const out = { ...spec }, x = spec.encoding?.x, parts = spec.hconcat ?? spec.concat ?? spec.vconcat;
+  const out = { ...spec }, x = spec.encoding?.x, parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && AXES[get("x")])
     out.encoding = { ...spec.encoding, x: { ...x, ...AXES[get("x")] }, ...((spec.mark.type ?? spec.mark) === "line" && { order: { field: "step" } }) };
   if (spec.layer) out.layer = spec.layer.map((part) => ({ ...adapted(part, width), width: undefined }));
   if (!parts && !spec.spec) return { ...out, width: Math.max(60, width) };
-  const columns = spec.vconcat ? 1 : Math.max(1, Math.min(spec.hconcat?.length ?? spec.columns ?? 1, Math.floor(width / 240)));
+  const columns = spec.vconcat ? 1 : Math.max(1, Math.min(spec.columns ?? 1, Math.floor(width / 240)));
   const inner = (part) => adapted(part, width / columns - 20);
   if (spec.spec) return { ...out, spec: inner(spec.spec), columns };
-  delete out.hconcat;
   return spec.vconcat ? { ...out, vconcat: parts.map(inner) } : { ...out, concat: parts.map(inner), columns };
 }
 
 async function draw(place) {
-  const name = place.dataset.chart, text = JSON.stringify(page.charts[name]), room = place.clientWidth || +place.dataset.room;
+  const name = place.dataset.chart, text = JSON.stringify(page.charts[name]), room = place.clientWidth || byId("content").clientWidth - 60;
   const sets = sources[name] ? { rows: sources[name]() } : Object.fromEntries(Object.entries(page.datasets).filter(([each]) => text.includes(each)).map(([each, columns]) => [each, rowsOf(columns)]));
   const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
   const look = { datasets, config: page.config[dark() ? "dark" : "light"], background: "transparent" };
@@ -140,6 +138,8 @@ async function draw(place) {
   const chart = { name, view, place, sets, text };
   drawn.set(name, chart);
   if (text.includes('"hover"')) view.addSignalListener("hover", (_, value) => value.step && moveTo(value.step[0]));
+  place.onkeydown = press;
+  place.nextElementSibling.ontoggle = openData;
   if (name === "layer-map") view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer, step: item.datum.step }));
   mark(chart);
 }
@@ -217,7 +217,7 @@ function choose(changes) {
     select.value = get(key) || "step";
   }
   for (const box of all("[name=run]")) box.checked = !off().includes(box.value);
-  "x" in changes ? redraw() : refresh("off" in changes ? [...drawn.keys()] : Object.keys(sources));
+  "x" in changes ? redraw() : refresh(Object.keys(sources));
   words();
 }
 function words() {
@@ -254,40 +254,42 @@ function leadToExplorer(row) {
   if (features.has(feature)) head.replaceChildren(make("button", { className: "link", textContent: head.textContent, onclick: () => { choose({ feature, role }); byId("explore").scrollIntoView(); } }));
 }
 
-// ---- Start: what is on screen first, then the rest
+// ---- Start
 
-function measure() {
-  const main = byId("content").clientWidth - 40;
-  for (const place of all("[data-chart]")) place.dataset.room = main < 860 || place.closest(".wide") ? main : main / 2 - 40;
-}
 function openPart() {
   const target = location.hash.includes("=") ? null : byId(decodeURIComponent(location.hash.slice(1)));
   for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
   target?.scrollIntoView();
 }
 if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
-byId("theme").onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; redraw(); };
+byId("theme").onclick = () => {
+  document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  redraw();
+};
+let wide = innerWidth;
+addEventListener("resize", () => innerWidth !== wide && redraw((wide = innerWidth)));
 addEventListener("beforeprint", () => all("details.part").forEach((part) => (part.open = true)));
 addEventListener("hashchange", openPart);
-let wide = innerWidth;
-addEventListener("resize", () => { if (Math.abs(innerWidth - wide) > 15) { wide = innerWidth; measure(); redraw(); } });
-all("details.rows").forEach((data) => data.addEventListener("toggle", openData));
-all("[data-chart]").forEach((place) => place.addEventListener("keydown", press));
 if (explorer) {
   for (const select of all("[data-state]")) select.onchange = () => choose({ [select.dataset.state]: select.value });
-  for (const box of all("[name=run]")) box.onchange = () => { state.delete("off", box.value); if (!box.checked) state.append("off", box.value); choose({ ...(off().length ? {} : { off: "" }) }); refresh([...drawn.keys()]); };
-  byId("reset").onclick = () => { for (const key of [...state.keys()]) state.delete(key); choose({ x: "" }); };
+  byId("bar").oninput = ({ target }) => {
+    if (target.name !== "run") return;
+    state.delete("off");
+    for (const box of all("[name=run]:not(:checked)")) state.append("off", box.value);
+    choose({});
+    refresh([...drawn.keys()]);
+  };
+  byId("reset").onclick = () => {
+    for (const key of [...state.keys()]) state.delete(key);
+    choose({ x: "" });
+  };
   choose({});
+}
+openPart();
+for (const place of all("[data-chart]")) {
+  await draw(place);
+  await new Promise((done) => setTimeout(done)); // the page answers in between
 }
 all("table.sortable").forEach(sortable);
 all("tr[data-feature]").forEach(leadToExplorer);
-openPart();
-measure();
-const places = all("[data-chart]");
-for (const place of places.filter((place) => !place.closest("details:not([open])"))) await draw(place);
-document.body.dataset.ready = "yes";
-for (const place of places.filter((place) => !drawn.has(place.dataset.chart))) {
-  await new Promise((done) => setTimeout(done));
-  await draw(place);
-}
 document.body.dataset.drawn = "yes";
