@@ -63,11 +63,11 @@ def training_lines(
     encoded: dict[str, Any] = {
         "x": step_axis(rows),
         "y": alt.Y("value:Q", title=title, scale=scale),
-        "color": run_colour(runs, legend=_n_lines(rows) > MAX_LABELS),
+        "color": run_colour(runs, legend=_n_lines(rows) > (1 if dashes else MAX_LABELS)),
     }
     extra = {"strokeDash": alt.StrokeDash("series:N", sort=list(dashes), title=None)} if dashes else {}
     base = alt.Chart(rows).encode(**encoded)
-    few = rows.group_by("run").len().get_column("len").max() or 0
+    most_points = max(rows.group_by("run").len().get_column("len").to_list(), default=0)
     hover = alt.selection_point(
         name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
     )
@@ -77,7 +77,7 @@ def training_lines(
         faint = alt.Chart(background.filter(pl.col("value").is_finite())).encode(**encoded)
         layers.append(faint.mark_line(opacity=0.25, strokeWidth=0.8, clip=True))
     layers += [
-        base.mark_line(clip=True, point={"size": 14} if few <= MAX_DOTS else False).encode(**extra),
+        base.mark_line(clip=True, point={"size": 14} if most_points <= MAX_DOTS else False).encode(**extra),
         base.mark_point(opacity=0, size=60).add_params(hover),
         alt.Chart(rows).transform_filter(AT_CURSOR).mark_rule(strokeDash=[4, 3]).encode(x=encoded["x"]),
         at.mark_point(size=60, filled=True, opacity=1),
@@ -93,7 +93,7 @@ def training_lines(
         translate="[pointerdown, window:pointerup] > window:pointermove!",
     )
     layers[0] = layers[0].add_params(zoom)
-    return alt.layer(*layers).add_params(alt.param(name="at", value=-1)).properties(height=height)
+    return alt.LayerChart(layer=layers).add_params(alt.param(name="at", value=-1)).properties(height=height)
 
 
 def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
@@ -143,13 +143,10 @@ def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str]) -> al
     low, high = warp(np.asarray(scale["domain"]))
     places = apart((warp(ends.get_column("value").to_numpy()) - low) / (high - low))
     ends = ends.with_columns(value=pl.Series(unwarp(low + places * (high - low))))
-    mark = alt.Chart(ends).mark_text(align="left", dx=6, limit=140, clip=False)
+    mark: alt.Chart = alt.Chart(ends).mark_text(align="left", dx=6, limit=140, clip=False)
     return mark.encode(x=alt.value("width"), y="value:Q", text="run:N", color=run_colour(runs))
 
 
 def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
-    return (
-        alt.Chart(faults)
-        .mark_point(shape="triangle-up", size=90, filled=True, color=FAULT, opacity=1)
-        .encode(x="step:Q", y=alt.value(height), tooltip=["run:N", "step:Q", "finding:N"])
-    )
+    mark: alt.Chart = alt.Chart(faults).mark_point(shape="triangle-up", size=90, filled=True, color=FAULT, opacity=1)
+    return mark.encode(x="step:Q", y=alt.value(height), tooltip=["run:N", "step:Q", "finding:N"])

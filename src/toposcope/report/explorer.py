@@ -36,10 +36,10 @@ def explorer_data(material: Material) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, and ``values``: group
-        -> run -> array. ``layers``: run -> names, roles, and ``values``: quantity -> array, layer by layer. ``diagrams``:
-        run -> step -> layer -> name -> points. ``association``: rho alone, of the step, and given the clocks, in
-        columns. ``notes``: what is left out, and where it is.
+        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, and ``values``, which
+        maps group to run to array. ``layers``: run -> names, roles, and ``values``, which maps quantity to array, layer
+        by layer. ``diagrams``: run -> step -> layer -> name -> points. ``association``: rho alone, of the step, and
+        given the clocks, in columns. ``notes``: what is left out, and where it is.
     """
     runs = [t for t in material.trajectories if t.targets]
     notes: list[str] = []

@@ -15,9 +15,12 @@ from toposcope.csv_file import to_csv
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
+from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.composing import Page, makers_of
-from toposcope.report.document import Document, Explorer
+from toposcope.report.document import Document, Explorer, Opening, Picture
 from toposcope.report.explorer import explorer_data
+from toposcope.report.first_screen import first_screen
+from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
@@ -60,11 +63,20 @@ def write_report(
     folder = study.directory / "report"
     composed = page.compose()
     document = Document(
-        study.declaration.name, [("", composed.summary)], composed.sections, explorer=_explorer(page.material)
+        study.declaration.name,
+        [("", composed.summary)],
+        composed.sections,
+        _opening(page.material),
+        _explorer(page.material),
     )
     write_document(folder, document, composed.tables, kinds)
     progress("report", 2, 2)
     return folder / PAGE, composed.summary
+
+
+def _opening(material: Material) -> Opening:
+    chart = headline_chart(material)
+    return Opening(first_screen(material), headline_table(material), Picture(chart) if chart else None)
 
 
 def _explorer(material: Material) -> Explorer | None:

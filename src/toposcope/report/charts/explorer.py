@@ -24,8 +24,9 @@ def explorer_charts(runs: list[str], *, log_steps: bool) -> dict[str, dict[str, 
     Returns
     -------
     dict
-        Specifications by name. Each chart reads rows named ``rows``: over training ``run``, ``step``, ``value``; of scatters ``run``, ``step``,
-        ``a``, ``b``; of the map ``layer``, ``step``, ``value``; of diagrams ``birth``, ``death``, ``name``, ``when``.
+        Specifications by name. They read rows named ``rows``: over training ``run``, ``step``, ``value``; of scatters
+        ``run``, ``step``, ``a``, ``b``; of the map ``layer``, ``step``, ``value``; of diagrams ``birth``, ``death``,
+        ``name``, ``when``.
     """
     figures = {
         "explore-loss": _lines(runs, log_steps),
