@@ -16,8 +16,9 @@ MAX_RUNS = 4
 COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given clocks"}
 SCALE = {"rho_given_scale": "given scale"}
 """For features of hidden states: given the step and the top eigenvalue of the same states."""
-MAX_ON_INK = 0.72
-"""Above this |rho| a cell is dark on a light page and light on a dark one, and its number takes the page's colour."""
+INK = {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
+"""Where a number in a cell is not in the page's ink: purple cells come as dark as it, on any page, and orange
+ones are lighter than black."""
 CELL = 22
 """Height of a cell in pixels."""
 
@@ -83,8 +84,9 @@ def _figure(cells: pl.DataFrame, runs: list[str], features: list[str], columns: 
         base.transform_filter("isValid(datum.rho)")
         .mark_rect()
         .encode(color=alt.Color("rho:Q", scale=scale, legend=legend)),
-        number.transform_filter(f"isValid(datum.rho) && abs(datum.rho) <= {MAX_ON_INK}"),
-        number.transform_filter(f"abs(datum.rho) > {MAX_ON_INK}").encode(color=alt.ColorDatum(0, scale=scale)),
+        number.transform_filter(f"isValid(datum.rho) && !({INK['paper']}) && !({INK['black']})"),
+        number.transform_filter(INK["paper"]).encode(color=alt.ColorDatum(0, scale=scale)),
+        number.transform_filter(INK["black"]).encode(color=alt.value("black")),
         base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.value("–")),
     ]
     panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=CELL * len(features))
