@@ -10,15 +10,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import altair as alt
 import polars as pl
 import pytest
 from page_checks import PAGE_CHECKS
 from read_page import Element, read
 
+from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes
 from toposcope.report import write_comparison, write_report, writing
-from toposcope.report.document import Document
+from toposcope.report.document import Document, Picture, Section
 from toposcope.study import Study
 
 DECLARATION = """
@@ -171,9 +173,10 @@ def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
 
 
 def small_report(folder: Path, *figures: str) -> None:
-    rendered = {name: dict.fromkeys(("svg", "png", "pdf"), name.encode()) for name in figures}
-    document = Document("x", [("", ["Nothing."])])
-    writing.write_document(folder, document, rendered, {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})})
+    point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
+    pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
+    document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
+    writing.write_document(folder, document, {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})})
 
 
 @pytest.mark.parametrize("survived", range(9))
@@ -258,4 +261,4 @@ def test_the_command_of_two(folder: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("in the way")
     with pytest.raises(ToposcopeError, match="cannot be written"):
-        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {}, {})
+        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {})

@@ -7,9 +7,10 @@ from typing import Any
 import matplotlib as mpl
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.chart import STYLE, Chart
+from toposcope.report.figures.chart import STYLE
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
@@ -41,16 +42,22 @@ FIGURE_NAMES = {
     "topology_chart": "topology",
 }
 """The names of the figures' files by the functions that draw them, where the two differ."""
-CHARTS: dict[str, Callable[[Material], Chart | None]] = {
+CHARTS: dict[str, Callable[[Material], Any]] = {
     FIGURE_NAMES.get(chart.__name__, chart.__name__): chart for part in report_sections() for chart in part.charts
 }
 """Every chart of a study's report, by the name of its figure."""
 
 
-def draw_chart(name: str, material: Material) -> Chart | None:
-    """Draw one figure."""
+def draw_chart(name: str, material: Material) -> Any:
+    """Draw one figure that is not yet an Altair chart."""
     with mpl.rc_context(STYLE):
         return CHARTS[name](material)
+
+
+def charts_of(draw: Callable[[Material], Any], material: Material) -> dict[str, Chart]:
+    """Return what one function draws, by name."""
+    drawn = draw(material)
+    return {chart.name: chart for chart in (drawn if isinstance(drawn, list | tuple) else [drawn]) if chart}
 
 
 def draw_all(material: Material) -> list[Chart]:

@@ -80,7 +80,12 @@ class Page(Generic[MaterialType]):
         for anchor, chart in self.charts():
             pictures[anchor].append(Picture(chart))
         composed = [
-            section(part.anchor, part.title_of(self.material), *part.blocks(self.material, pictures[part.anchor]))
+            section(
+                part.anchor,
+                part.title_of(self.material),
+                *part.blocks(self.material, pictures[part.anchor]),
+                finding=part.finding(self.material),
+            )
             for part in self._sections
         ]
         shown = [part for part in composed if part is not None]

@@ -32,6 +32,10 @@ def _nothing(_: Any) -> tuple[()]:
     return ()
 
 
+def _no_finding(_: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportSection(Generic[MaterialType]):
     """A section of a page: the tables, charts and sentences it makes from the page's material.
@@ -55,6 +59,9 @@ class ReportSection(Generic[MaterialType]):
         The charts that are shown side by side when two studies are compared.
     blocks : callable
         Returns the paragraphs, tables and figures in their order, given the material and the drawn figures.
+    finding : callable
+        Returns one plain sentence of at most about 90 characters, without a full stop, that stands beside the title of
+        the folded section; empty if there is nothing to say.
     summary : callable
         Returns sentences for the top of the page, given the material.
     summary_position : int
@@ -72,6 +79,7 @@ class ReportSection(Generic[MaterialType]):
     charts: Sequence[Callable[[MaterialType], Charts]] = ()
     compared_charts: Sequence[Callable[[MaterialType], Charts]] = ()
     blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
+    finding: Callable[[MaterialType], str] = _no_finding
     summary: Callable[[MaterialType], Sequence[str]] = _nothing
     summary_position: int = 500
     notes: Callable[[MaterialType], Sequence[str]] = _nothing

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import polars as pl
+
 from toposcope.experiments.representation_phases.chart import representation_phases as draw
 from toposcope.experiments.representation_phases.phases import PER_SCALE, representation_phases
+from toposcope.report.charts.series import runs_of
 from toposcope.report.document import Block, Picture, csv, folded, say
 from toposcope.report.headline import named
 from toposcope.report.material import Material
@@ -58,11 +61,20 @@ def _turn(i: int) -> Spec:
     return Column(("first", "second", "third")[i - 1], True, group="step of the turn"), write
 
 
+def _finding(material: Material) -> str:
+    """Count the runs in which a rank of the hidden states turns."""
+    ranks = material.tables["representation_phases"].filter(pl.col("n_turns").is_not_null(), kind="spectral")
+    turning = ranks.filter(pl.col("n_turns") > 0).get_column("run").n_unique()
+    n_runs = ranks.get_column("run").n_unique()
+    return f"A rank of the hidden states turns in {runs_of(turning, n_runs)}" if n_runs else ""
+
+
 SECTION = ReportSection(
     anchor="representation-phases",
     title="Phases of representations",
-    position=60,
+    position=112,
     tables={"representation_phases": lambda material: representation_phases(material.trajectories)},
     charts=(draw,),
     blocks=_blocks,
+    finding=_finding,
 )

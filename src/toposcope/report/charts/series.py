@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes.feature import Feature
 from toposcope.report.material import Material
 from toposcope.typing import Vector
 
@@ -45,8 +46,15 @@ def first_last(values: Vector) -> tuple[float, float] | None:
     return (float(known[0]), float(known[-1])) if len(known) > 1 else None
 
 
+def direction_of(trajectories: Iterable[Trajectory], feature: Feature) -> str:
+    """Say in how many of the runs that have a feature it rises or falls."""
+    return direction([pair for t in trajectories if feature in t.features if (pair := first_last(t.features[feature]))])
+
+
 def direction(ends: Sequence[tuple[float, float]]) -> str:
     """Say in how many runs a quantity rises or falls from the first to the last checkpoint: "rises in all 3 runs"."""
+    if not ends:
+        return "is known at one checkpoint at most"
     rose, fell = sum(last > first for first, last in ends), sum(last < first for first, last in ends)
     if rose and fell:
         return f"rises in {rose} and falls in {fell} of {len(ends)} runs"

@@ -6,9 +6,10 @@ import polars as pl
 
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.wording import joined
-from toposcope.probes.feature import NETWORK
-from toposcope.report.association_tables import full_table, legend, primary, short_table
+from toposcope.analysis.verdict import BEYOND, RUNS, UNDETERMINED
+from toposcope.analysis.wording import counted, joined
+from toposcope.probes.feature import NETWORK, TOPOLOGY
+from toposcope.report.association_tables import full_table, legend, measured, primary, short_table
 from toposcope.report.document import Block, Picture, csv, details, say
 from toposcope.report.figures.correlation import association_heat_map, partial_correlation_chart
 from toposcope.report.figures.spectra import (
@@ -142,6 +143,30 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
     ]
 
 
+def _finding(material: Material) -> str:
+    """Count the topological features that are beyond the trend."""
+    rows = measured(primary(material).filter(pl.col("group") == NETWORK, pl.col("kind") == TOPOLOGY))
+    if not len(rows):
+        return ""
+    n_all, beyond, tested, open_ = (
+        chosen.get_column("feature").n_unique()
+        for chosen in (
+            rows,
+            rows.filter(verdict=BEYOND),
+            rows.filter(pl.col("verdict") != UNDETERMINED),
+            rows.filter(verdict=UNDETERMINED, untested=RUNS.untested),
+        )
+    )
+    features = counted(n_all, "topological feature")
+    if beyond:
+        return f"{beyond} of {features} {'is' if beyond == 1 else 'are'} beyond the trend in at least one run"
+    if open_:
+        return f"{open_} of {features} {'passes' if open_ == 1 else 'pass'} every test that so few runs allow"
+    if not tested:
+        return "No topological feature can be tested against the trend"
+    return f"No topological feature is beyond the trend in any run; {tested} of {n_all} can be tested"
+
+
 SECTION = ReportSection(
     anchor="association",
     title="Association with the loss",
@@ -153,6 +178,7 @@ SECTION = ReportSection(
     charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_chart),
     compared_charts=(association_heat_map,),
     blocks=_blocks,
+    finding=_finding,
     summary=verdict,
     summary_position=10,
 )

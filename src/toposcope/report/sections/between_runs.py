@@ -127,6 +127,19 @@ def _summary(material: Material) -> list[str]:
     return [f"{first}{untested} {_power(frame)}{plain_ones}"]
 
 
+def _finding(material: Material) -> str:
+    """Count the topological features that go with the final loss given the controls."""
+    frame = material.tables["between_runs"]
+    tested = frame.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(frame) else frame
+    if not len(tested):
+        return "No topological feature can be tested between runs" if len(frame) else ""
+    n_beyond = len(tested.filter(verdict=BEYOND))
+    return (
+        f"{n_beyond or 'None'} of {counted(len(tested), 'topological feature')} "
+        f"{'go' if n_beyond > 1 else 'goes'} with the final loss given loss and controls"
+    )
+
+
 def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
     """Say which runs are compared."""
     n_sizes, n_runs = len(population.sizes), int(frame.get_column("n_runs").to_numpy().max())
@@ -161,13 +174,14 @@ def _left_out(population: RunPopulation) -> str:
 SECTION = ReportSection(
     anchor="between-runs",
     title="Between runs at equal step",
-    position=5,
+    position=95,
     tables={
         "between_runs": lambda m: between_runs_table(m.trajectories, m.log, m.runs, m.adjust),
         "between_runs_by_step": lambda m: between_runs_step_table(m.trajectories, m.log, m.runs),
     },
     charts=(between_runs_chart,),
     blocks=_blocks,
+    finding=_finding,
     summary=_summary,
     summary_position=5,
     methods=_methods,

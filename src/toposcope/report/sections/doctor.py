@@ -1,7 +1,8 @@
-"""What the doctor found in the checkpoints of a study."""
+"""What the doctor found in the checkpoints of a study, and what failed when it was last run."""
 
 from collections.abc import Iterable, Sequence
 
+from toposcope.analysis.wording import counted
 from toposcope.integrity.finding import short_steps
 from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.material import Material
@@ -9,9 +10,15 @@ from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
 from toposcope.study.study import with_flat_steps
 
+MAX_ERRORS_SHOWN = 100
+
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    """List the findings, or say that there are none."""
+    """List the findings, or say that there are none; then what failed."""
+    return (*_findings(material), *_errors(material))
+
+
+def _findings(material: Material) -> Iterable[Block | None]:
     findings = material.findings
     if not len(findings):
         runs = ", ".join(material.examined)
@@ -33,6 +40,34 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
     )  # fmt: skip
 
 
+def _errors(material: Material) -> Iterable[Block | None]:
+    errors = material.errors
+    specs = (
+        text_of("run", "run", names_row=True),
+        (Column("step"), lambda row: str(row["step"]) if row["step"] >= 0 else "all"),
+        text_of("probe", "probe"),
+        text_of("reason", "message", prose=True),
+    )
+    errors_table = table("errors", "What failed", specs, errors.head(MAX_ERRORS_SHOWN).to_dicts())
+    if errors_table is None:
+        return ()
+    more = f" The first {MAX_ERRORS_SHOWN} of {len(errors):,}." if len(errors) > MAX_ERRORS_SHOWN else ""
+    advice = "Everything else was measured. Fix the cause and run the study again: only what is missing is measured."
+    return (say(f"{advice}{more} All: ", csv("errors"), "."), errors_table)
+
+
+def _finding(material: Material) -> str:
+    """Count the runs with faults, and what failed."""
+    faulty, n_errors = material.findings.filter(severity="fault").get_column("run").n_unique(), len(material.errors)
+    failed = f"{counted(n_errors, 'part')} of the work failed" if n_errors else ""
+    if not faulty and not material.examined:
+        return failed
+    n_runs = len({*material.examined, *material.findings.get_column("run")})
+    faults = f"Faults in the checkpoints of {faulty}" if faulty else "No fault in the checkpoints"
+    text = f"{faults} of {counted(n_runs, 'run')}"
+    return f"{text}; {failed}" if failed else text
+
+
 def _summary(material: Material) -> list[str]:
     """Name the runs whose checkpoints are not what they claim to be."""
     sentences = []
@@ -51,10 +86,14 @@ def _summary(material: Material) -> list[str]:
 
 SECTION = ReportSection(
     anchor="doctor",
-    title="What the doctor found",
+    title="Doctor and failures",
     position=900,
-    tables={"findings": lambda material: with_flat_steps(material.findings)},
+    tables={
+        "findings": lambda material: with_flat_steps(material.findings),
+        "errors": lambda material: material.errors,
+    },
     blocks=_blocks,
+    finding=_finding,
     summary=_summary,
     summary_position=50,
 )

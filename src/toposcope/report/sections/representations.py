@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.wording import joined
+from toposcope.report.charts.series import direction_of
 from toposcope.report.document import Block, Picture, Terms, say
 from toposcope.report.figures.representations import depth_chart, embedding_chart, representation_chart
 from toposcope.report.figures.state_diagrams import state_crocker_chart, state_diagram_chart
-from toposcope.report.headline import cloud_named, clouds_of
+from toposcope.report.headline import cloud_named, clouds_of, headlines_of
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 
@@ -60,11 +61,20 @@ def _methods(material: Material) -> Iterable[Block | None]:
     return [STATE_QUANTITIES] if any(t.clouds for t in material.trajectories) else []
 
 
+def _finding(material: Material) -> str:
+    """Say where the rank of the hidden states goes, or their H0 total where no rank was measured."""
+    headlines = headlines_of(material.trajectories, ("rankme", "H0.total"))[:1]
+    return "".join(
+        f"{h.name.removesuffix(' (control)')} {direction_of(material.trajectories, h.feature)}" for h in headlines
+    )
+
+
 SECTION = ReportSection(
     anchor="representations",
     title="Representations",
     position=50,
     charts=(representation_chart, depth_chart, embedding_chart, state_diagram_chart, state_crocker_chart),
     blocks=_blocks,
+    finding=_finding,
     methods=_methods,
 )

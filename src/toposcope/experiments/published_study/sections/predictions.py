@@ -20,6 +20,8 @@ from toposcope.report.tables import (
     whole,
 )
 
+BLEND, PLAIN_BLEND = "paper_combined", "paper_combined_without_topology"
+"""The same forecast with and without topology."""
 FORECASTERS = {
     "last": "last window",
     "paper_loss_only": "loss only",
@@ -68,6 +70,27 @@ def _error_at(fraction: float) -> Spec:
     return Column(f"at {100 * fraction:.0f}%", group="error when so much of training was seen"), write
 
 
+def _finding(material: Material) -> str:
+    """Count the shares of training at which topology improves the blend."""
+    frame = material.tables["predictions"]
+    if not len(frame):
+        return ""
+    errors = (
+        frame.filter(pl.col("error").is_finite())
+        .pivot("forecaster", index=["run", "protocol", "fraction"], values="error")
+        .with_columns(
+            *(pl.lit(None, pl.Float64).alias(n) for n in (BLEND, PLAIN_BLEND) if n not in frame["forecaster"])
+        )
+        .drop_nulls([BLEND, PLAIN_BLEND])
+        .group_by("protocol", "fraction")
+        .agg(pl.col(BLEND, PLAIN_BLEND).mean())
+    )
+    better = len(errors.filter(pl.col(BLEND) < pl.col(PLAIN_BLEND)))
+    if not len(errors):
+        return "No forecast from topology can be made"
+    return f"Topology lowers the error of the published forecast at {better} of {len(errors)} shares of training"
+
+
 SECTION = ReportSection(
     anchor="predictions",
     title="Predicting the final loss",
@@ -75,4 +98,5 @@ SECTION = ReportSection(
     tables={"predictions": lambda material: predictions(material.trajectories, material.log, material.runs)},
     charts=(draw,),
     blocks=_blocks,
+    finding=_finding,
 )

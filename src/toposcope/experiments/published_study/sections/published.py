@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.analysis.wording import counted, joined
+from toposcope.experiments.published_study.case import EXPLAINED, STANDS
 from toposcope.experiments.published_study.charts import published, traces
 from toposcope.experiments.published_study.claims import claims
 from toposcope.experiments.published_study.reproduction import reproduction
@@ -171,13 +172,25 @@ def _reproduction(material: Material) -> pl.DataFrame:
     )
 
 
+def _finding(material: Material) -> str:
+    """Count the claims that stand."""
+    claims_judged = material.tables["claims"]
+    if not len(claims_judged):
+        return ""
+    standing, explained = (len(claims_judged.filter(verdict=verdict)) for verdict in (STANDS, EXPLAINED))
+    claims_published = counted(len(claims_judged), "published claim")
+    plain_ones = f", {explained} more explained by a plain quantity" if explained else ""
+    return f"{standing or 'None'} of {claims_published} {'stand' if standing > 1 else 'stands'}{plain_ones}"
+
+
 SECTION = ReportSection(
     anchor="published",
     title=_title,
-    position=20,
+    position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
     charts=(published, traces, published_representation_chart),
     blocks=_blocks,
+    finding=_finding,
     summary=_summary,
     summary_position=20,
     methods=_methods,

@@ -1,0 +1,106 @@
+"""The sentence beside a section's title: short, true, and empty where there is nothing to say."""
+
+import dataclasses
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from made_studies import study as study_by_rule
+from made_up_material import material
+from made_up_states import with_states
+from section_tools import with_tables
+
+from toposcope.analysis.table import association_table
+from toposcope.report.composing import Page
+from toposcope.report.document import say
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.sections import report_sections
+
+SECTIONS = {section.anchor: section for section in report_sections()}
+MAX_CHARACTERS = 95
+
+
+def finding(anchor: str, of: Material) -> str:
+    return SECTIONS[anchor].finding(of)
+
+
+def associated(rule: str) -> Material:
+    of = study_by_rule(rule)
+    return with_tables(of, {"association": association_table(of.trajectories)})
+
+
+def test_the_finding_stands_in_the_document() -> None:
+    part = ReportSection[Material](
+        anchor="a", title="A", blocks=lambda *_: (say("b"),), finding=lambda of: f"{len(of.trajectories)} runs"
+    )
+    (composed,) = Page([part], material(2, 3)).compose().sections
+    assert composed.finding == "2 runs"
+
+
+@pytest.mark.parametrize("anchor", sorted(SECTIONS))
+@pytest.mark.parametrize("n_runs", [1, 200])
+def test_a_finding_is_one_short_sentence(anchor: str, n_runs: int) -> None:
+    full = material(n_runs, 4)
+    testable = full.tables["association"].with_columns(untested=pl.lit(""))
+    for of in (full, with_states(full)):
+        text = finding(anchor, with_tables(of, {"association": testable}))
+        assert len(text) <= MAX_CHARACTERS, text
+        assert not re.search(r"\bnan\b|None\b(?! of| can)|\.$|  ", text), text
+        assert not text or text[0] in "0123456789" or text[0].isupper()
+
+
+@pytest.mark.parametrize("anchor", sorted(SECTIONS))
+def test_a_study_without_data_has_no_finding_or_says_so(anchor: str) -> None:
+    full = material(1, 3)
+    bare = [dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={}) for t in full.trajectories]
+    empty = {name: frame.clear() for name, frame in full.tables.items()}
+    empty["association"] = empty["association"].with_columns(untested=pl.lit("", pl.String))
+    findings = full.findings.clear()
+    text = finding(anchor, dataclasses.replace(full, trajectories=bare, tables=empty, findings=findings))
+    assert not text
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("information", "1 of 3 topological features is beyond the trend in at least one run"),
+        ("clock", "No topological feature is beyond the trend in any run; 2 of 3 can be tested"),
+    ],
+)
+def test_the_association_says_what_is_beyond_the_trend(rule: str, text: str) -> None:
+    assert finding("association", associated(rule)) == text
+
+
+def test_between_runs_counts_what_is_left_given_the_controls() -> None:
+    text = finding("between-runs", material(9, 4))
+    assert text == "1 of 8 topological features goes with the final loss given loss and controls"
+
+
+def test_the_doctor_counts_runs_with_faults_and_failures() -> None:
+    full = dataclasses.replace(material(3, 4), examined=["run-0", "run-1", "run-2"])
+    assert finding("doctor", full) == "Faults in the checkpoints of 1 of 3 runs"
+    clean = dataclasses.replace(full, findings=full.findings.clear())
+    assert finding("doctor", clean) == "No fault in the checkpoints of 3 runs"
+    failed = dataclasses.replace(clean, errors=pl.DataFrame({"message": ["x", "y"]}))
+    assert finding("doctor", failed).endswith("; 2 parts of the work failed")
+
+
+def test_ranks_of_hidden_states() -> None:
+    states = with_states(material(3, 10))
+    assert finding("representations", states) == "RankMe of hidden states falls in all 3 runs"
+    assert finding("representation-phases", states) == "A rank of the hidden states turns in all 3 runs"
+    one = states.trajectories[0]
+    rising = dataclasses.replace(one, features={f: np.arange(len(one.steps), dtype=float) for f in one.features})
+    both = dataclasses.replace(states, trajectories=[rising, *states.trajectories[1:]])
+    assert finding("representations", both).endswith("rises in 1 and falls in 2 of 3 runs")
+
+
+def test_topology_in_the_published_forecast() -> None:
+    assert finding("predictions", material(3)) == (
+        "Topology lowers the error of the published forecast at 2 of 6 shares of training"
+    )
+    without = material(3).tables["predictions"].filter(pl.col("forecaster") == "last")
+    alone = with_tables(material(3), {"predictions": without})
+    assert finding("predictions", alone) == "No forecast from topology can be made"
