@@ -31,7 +31,9 @@ def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
     row = 0
     for each, pairs in zip(diagrams, drawn, strict=True):
         words = each.unfinished()
-        labels.append({"diagram": each.name, "row": row, "text": f"{each.name}  ∞ {words}" if words else each.name})
+        labels.append(
+            {"diagram": each.name, "row": row, "text": f"{each.name}  no finite death: {words}" if words else each.name}
+        )
         row += GAP
         for birth, death in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))][:: -1 if descending else 1].tolist():
             rows.append(
@@ -50,7 +52,7 @@ def barcode(diagrams: Sequence[Bars], max_bars: int = MAX_BARS) -> Chart:
         x=alt.value(0), y=y, text="text:N", color=colour
     )  # fmt: skip
     left_out = sum(len(each.positive) - len(pairs) for each, pairs in zip(diagrams, drawn, strict=True))
-    caption = "A bar runs from the birth to the death of a class; ∞ counts classes that have no death."
+    caption = "A bar runs from the birth to the death of a class; classes without a finite death are only counted."
     if left_out:
         caption += f" Drawn are the {max_bars} longest of each diagram; {left_out:,} shorter ones are left out."
     figure = alt.layer(bars, text).properties(height=max(60, BAR_HEIGHT * row))

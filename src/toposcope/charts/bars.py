@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from toposcope.charts.chart import Chart
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
 N_CELLS = 400
 """Points within one of this many parts of either axis are drawn as one: they would cover each other."""
@@ -72,7 +72,7 @@ def limits(values: Vector) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1))
 
 
-def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Matrix, Vector]:
+def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Matrix, Indices]:
     """Merge points that would cover each other.
 
     Returns
@@ -88,9 +88,11 @@ def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Mat
     return pairs[first[order]], counts[order]
 
 
-def data(rows: Sequence[dict[str, Any]]) -> alt.Data:
+def data(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
     """Return rows as a chart's data, numbers with six digits: no pixel needs more."""
-    return alt.Data(values=[{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows])
+    return alt.InlineData(
+        values=[{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+    )
 
 
 def filtration_axis(low: float, high: float, title: str, *, descending: bool) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import altair as alt
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.charts.bars import data, empty_chart, filtration_axis, limits
 from toposcope.charts.chart import Chart
 from toposcope.typing import Vector
 
 
-def betti_curve(curves: Mapping[str, tuple[Vector, Vector]], *, descending: bool = False) -> Chart:
+def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, descending: bool = False) -> Chart:
     """Draw Betti curves as step functions.
 
     Parameters
@@ -21,9 +22,7 @@ def betti_curve(curves: Mapping[str, tuple[Vector, Vector]], *, descending: bool
         Whether the filtration runs from high to low values.
     """
     title = "; ".join(
-        f"{name}: at most {int(counts.max()):,} alive at once, from {at[counts.argmax()]:.3g}"
-        for name, (at, counts) in curves.items()
-        if len(at)
+        f"{name}: at most {int(counts.max()):,} alive at once" for name, (_, counts) in curves.items() if len(counts)
     )
     caption = "Finite bars alive at each filtration value; classes without a death are not counted."
     if not title:
@@ -41,6 +40,7 @@ def betti_curve(curves: Mapping[str, tuple[Vector, Vector]], *, descending: bool
         x=alt.X("value:Q", **axis),
         y=alt.Y("alive:Q", title="classes alive"),
         color=alt.Color("diagram:N", title=None, scale=alt.Scale(domain=list(curves)), legend=legend),
+        order=alt.Order("value:Q"),  # a step holds until the next higher value, also where the axis descends
         tooltip=["diagram:N", "value:Q", "alive:Q"],
     )  # fmt: skip
     return Chart("betti-curve", title, caption, f"Step curve of the number of classes alive. {title}.", figure)

@@ -8,7 +8,7 @@ from toposcope.charts.bars import data, limits
 from toposcope.charts.chart import Chart
 from toposcope.typing import Vector
 
-MAX_BRANCHES = 200
+MAX_BRANCHES = 100
 """Drawn, the most persistent; the branch that one of them joins is among them."""
 
 
@@ -63,19 +63,23 @@ def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Ch
 
 
 def _places(shown: list[int], deaths: Vector, parents: NDArray[np.int64]) -> dict[int, int]:
-    """Place branches from left to right: each one left of those that join it, the lowest saddle nearest.
+    """Place branches from left to right: those that join one at its sides in turn, the lowest saddle nearest.
 
-    A branch and those above it lie side by side, below the saddle where it joins another: no two lines cross.
+    A branch and those that join it lie side by side, below the saddle where it joins another: no two lines cross.
     """
     children: dict[int, list[int]] = {}
-    for i in sorted(shown, key=lambda i: (deaths[i], i), reverse=True):
+    for i in sorted(shown, key=lambda i: (deaths[i], i)):
         children.setdefault(int(parents[i]), []).append(i)
     place: dict[int, int] = {}
-    waiting = sorted(children.get(-1, []), reverse=True)
+    waiting = [(root, False) for root in reversed(children.get(-1, []))]
     while waiting:
-        branch = waiting.pop()
-        place[branch] = len(place)
-        waiting += children.get(branch, [])
+        branch, is_next = waiting.pop()
+        if is_next:
+            place[branch] = len(place)
+            continue
+        right, left = children.get(branch, [])[::2], children.get(branch, [])[1::2]
+        order = [*((i, False) for i in reversed(left)), (branch, True), *((i, False) for i in right)]
+        waiting += reversed(order)
     return place
 
 

@@ -10,7 +10,7 @@ from toposcope.charts.chart import Chart
 
 SIDE = 360
 """Of the square, in pixels."""
-MAX_POINTS = 2000
+MAX_POINTS = 1500
 """Marks of one diagram; the longest bars are drawn."""
 SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
 
@@ -24,7 +24,7 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     title = headlines(diagrams)
     bars = [each.positive for each in diagrams]
     low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in bars)]))
-    unfinished = [f"{each.name}: {words}" for each in diagrams if (words := each.unfinished())]
+    unfinished = [f"{each.name} {words}" for each in diagrams if (words := each.unfinished())]
     if not any(map(len, bars)) and not unfinished:
         return empty_chart("persistence-diagram", title, "Bars of length zero are not drawn.")
     margin = 0.04 * (high - low)
@@ -56,12 +56,15 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     )  # fmt: skip
     layers = [diagonal, points]
     if unfinished:
-        at = alt.Chart(data([{"at": infinity, "text": "∞  " + "; ".join(unfinished)}])).encode(
+        at = alt.Chart(data([{"at": infinity, "text": "no finite death: " + "; ".join(unfinished)}])).encode(
             y=alt.Y("at:Q", scale=scale)
         )
         layers.append(at.mark_rule(strokeDash=[4, 3]))
         layers.append(
-            at.mark_text(align="left", baseline="bottom", dy=-2).encode(x=alt.value(4), text="text:N", tooltip="text:N")
+            # away from the diagonal
+            at.mark_text(align="right" if descending else "left", baseline="bottom", dy=-2).encode(
+                x=alt.value("width" if descending else 4), text="text:N", tooltip="text:N"
+            )
         )
     caption = _caption(len(rows), n_drawn, sum(map(len, bars)), sum(len(each.pairs) for each in diagrams))
     figure = alt.layer(*layers).properties(width=SIDE, height=SIDE)
@@ -83,7 +86,7 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     if n_drawn < n_positive:
         parts.append(f"the {n_positive - n_drawn:,} shortest are left out")
     if n_positive < n_bars:
-        parts.append(f"{n_bars - n_positive:,} bars of length zero are not drawn")
+        parts.append(f"bars of length zero are not drawn ({n_bars - n_positive:,})")
     text = "; ".join(parts)
     return "The farther from the diagonal, the longer a class lives." + (
         f" {text[0].upper()}{text[1:]}." if text else ""

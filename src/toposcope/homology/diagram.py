@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from toposcope.charts.bars import Bars
     from toposcope.charts.chart import Chart
 
-MAX_SAMPLES = 500
+MAX_SAMPLES = 300
 """Filtration values at which a curve is drawn; with fewer ends of bars a Betti curve is drawn at each of them."""
 
 
@@ -139,9 +139,10 @@ class Diagram:
 
         (bars,) = self._bars(())
         at = np.linspace(*limits(bars.positive.ravel()), MAX_SAMPLES)
+        at = np.union1d(at, bars.positive[:1].mean(axis=1))  # where the longest bar peaks
         return draw(bars.name, at, landscape(self, at, n_layers), descending=is_descending([bars]))
 
-    def persistence_image(self, n_pixels: int = 32, bandwidth: float | None = None) -> "Chart":
+    def persistence_image(self, n_pixels: int = 24, bandwidth: float | None = None) -> "Chart":
         """Draw the persistence image on a square grid that holds all bars.
 
         Parameters
@@ -152,18 +153,21 @@ class Diagram:
             Standard deviation of a bar's Gaussian, in units of the filtration; by default a twentieth of the longest
             bar. Images of several diagrams are compared on one grid: `toposcope.homology.persistence_image`.
         """
+        from toposcope.charts.bars import is_descending
         from toposcope.charts.persistence_image import persistence_image as draw
         from toposcope.homology.arrays import as_count
         from toposcope.homology.vectors import persistence_image
 
         n_pixels = as_count(n_pixels, "n_pixels", 1)
         longest = float(self.lifetimes.max(initial=0)) or 1.0
-        width = longest / 20 if bandwidth is None else bandwidth
+        width = max(longest / 20, np.finfo(np.float64).tiny) if bandwidth is None else bandwidth
         low = self.pairs.min(axis=1) if len(self.pairs) else np.zeros(1)
-        births = np.linspace(low.min() - 3 * width, low.max() + 3 * width, n_pixels + 1)
+        margin = 3 * width + 1e-12 * np.abs(low).max()  # pixels must differ in rounded numbers too
+        births = np.linspace(low.min() - margin, low.max() + margin, n_pixels + 1)
         lifetimes = np.linspace(0, longest + 3 * width, n_pixels + 1)
         (bars,) = self._bars(())
-        return draw(bars.name, persistence_image(self, births, lifetimes, width), births, lifetimes)
+        image = persistence_image(self, births, lifetimes, width)
+        return draw(bars.name, image, births, lifetimes, descending=is_descending([bars]))
 
     def _bars(self, others: "tuple[Diagram, ...]") -> "list[Bars]":
         """Return the bars of this and other diagrams for charts, each with a name of its own."""

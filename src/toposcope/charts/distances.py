@@ -39,14 +39,14 @@ def distance_matrix(distances: ArrayLike, names: Sequence[str], what: str = "dis
 
     Examples
     --------
+    >>> import numpy as np
     >>> from toposcope import rips
     >>> from toposcope.homology import bottleneck
-    >>> import numpy as np
     >>> clouds = [np.random.default_rng(seed).normal(size=(20, 2)) for seed in range(3)]
     >>> diagrams = [rips(cloud)[1] for cloud in clouds]
     >>> distances = [[bottleneck(a, b) for b in diagrams] for a in diagrams]
     >>> distance_matrix(distances, ["a", "b", "c"], "bottleneck distance").title
-    'Nearest: a and b; farthest: b and c'
+    'Nearest: a and b; farthest: a and c'
     """
     matrix = np.asarray(distances, dtype=np.float64)
     n = len(names)
