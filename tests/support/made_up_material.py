@@ -1,6 +1,6 @@
 """A made-up study for the figures: curves whose answers are known, without training or measuring anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,10 +207,11 @@ def published(found: list[Trajectory]) -> Published:
     )
 
 
-def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
+def material(n_runs: int = 5, n_checkpoints: int = 30, names: Sequence[str] = ()) -> Material:
     """Return a study with data for every figure."""
     steps = np.arange(n_checkpoints) * 100
-    found = [trajectory(f"run-{i}", i, steps) for i in range(n_runs)]
+    names = names or [f"run-{i}" for i in range(n_runs)]
+    found = [trajectory(name, i, steps) for i, name in enumerate(names)]
     log = pl.concat(
         pl.DataFrame({
             "run": t.run, "step": np.arange(1, steps[-1] + 1, 10), "loss": 3.0, "learning_rate": 1e-3,
@@ -226,7 +227,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         schema=["run", "kind", "n_parameters", "status", "last_step", "n_checkpoints"], orient="row",
     )  # fmt: skip
     findings = pl.DataFrame(
-        {"run": ["run-0"], "check": ["echo"], "severity": ["fault"], "steps": [[100]], "layer": [""], "message": ["x"]}
+        {"run": [names[0]], "check": ["echo"], "severity": ["fault"], "steps": [[100]], "layer": [""], "message": ["x"]}
     )
     tables = all_tables(
         association=association(found),

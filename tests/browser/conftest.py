@@ -1,0 +1,71 @@
+"""Chromium, and pages written once for all tests of this folder."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import made_up_material
+import pytest
+from browser_pages import HOSTILE_NAMES, OpenPage
+from small_studies import ALL_PROBES, family_study
+
+from toposcope.report import write_report, writing
+from toposcope.report.composing import Page
+from toposcope.report.sections import report_sections
+from toposcope.study import Study, run_study
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """A Chromium without a window: of the system, or the one that Playwright has installed."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        installed = next(filter(None, map(shutil.which, NAMES)), playwright.chromium.executable_path)
+        if not Path(installed).exists():
+            pytest.skip("no Chromium on this machine: install one, or run `playwright install chromium`")
+        chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: "Browser") -> Iterator[Any]:
+    """A function that opens a file: (path, width=, height=, dark=, address=) -> OpenPage."""
+    with ExitStack() as stack:
+
+        def opened(path: Path, width: int = 1280, height: int = 800, *, dark: bool = False, address: str = "") -> Any:
+            scheme = "dark" if dark else "light"
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            stack.callback(context.close)
+            return OpenPage(context.new_page(), path.as_uri() + address)
+
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a study of two runs, trained and measured."""
+    folder = tmp_path_factory.mktemp("browser")
+    declaration = family_study(folder, ["first", "second"], ALL_PROBES, steps=48, checkpoint_every=4)
+    errors = run_study(declaration, folder / "study", workers=1)
+    assert not errors
+    path, _ = write_report(Study.load(folder / "study"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile_report(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a made-up study whose runs have names that try to be markup and scripts."""
+    study = Study.load(shutil.copytree(report.parents[1], tmp_path_factory.mktemp("hostile") / "study"))
+    page = Page(report_sections(), made_up_material.material(n_checkpoints=12, names=HOSTILE_NAMES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "study_page", lambda *_: page)
+        path, _ = write_report(study)
+    return path
