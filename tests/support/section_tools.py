@@ -15,8 +15,6 @@ from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
 FIGURE_NAMES = {
-    "association_heat_map": "association",
-    "between_runs_chart": "between_runs",
     "change_point_chart": "change_points",
     "change_rate_chart": "rate",
     "checkpoint_similarity_chart": "checkpoint_similarity",
@@ -31,14 +29,12 @@ FIGURE_NAMES = {
     "layer_similarity_chart": "layer_similarity",
     "loss_chart": "losses",
     "overview_chart": "overview",
-    "partial_correlation_chart": "partial",
     "published_representation_chart": "published_representations",
     "random_matrix_chart": "references",
     "representation_chart": "representations",
     "scaling_chart": "scaling",
     "state_crocker_chart": "state_crocker",
     "state_diagram_chart": "state_diagrams",
-    "topology_against_spectra_chart": "spectral_against_topology",
     "topology_chart": "topology",
 }
 """The names of the figures' files by the functions that draw them, where the two differ."""

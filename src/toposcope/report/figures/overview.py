@@ -13,8 +13,9 @@ from toposcope.report.figures.chart import (
     logarithmic_if_wide,
     new_figure,
     run_styles,
+    runs_of,
+    span,
 )
-from toposcope.report.figures.correlation import describe_feature, of_network
 from toposcope.report.headline import H0, NP, TARGETS, TRAJECTORIES
 from toposcope.report.material import Material
 
@@ -82,3 +83,26 @@ def _before_and_after(axes: Axes, place: float, row: pl.DataFrame, colour: str, 
         axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.6)
         axes.plot(x[0], y[0], color=colour, marker=marker, markersize=5)
         axes.plot(x[1], y[1], color=colour, marker=marker, markersize=5, markerfacecolor="white")
+
+
+def of_network(material: Material) -> pl.DataFrame:
+    """Return the rows of the whole network with each run's first target, where rho is defined."""
+    first = {t.run: next(iter(t.targets)) for t in material.trajectories if t.targets}
+    rows = pl.DataFrame(list(first.items()), schema={"run": pl.String, "target": pl.String}, orient="row")
+    table = material.tables["association"].filter(pl.col("rho").is_finite(), pl.col("group") == "network")
+    return table.join(rows, on=["run", "target"], how="semi", maintain_order="left")
+
+
+def describe_feature(rows: pl.DataFrame, feature: str) -> str:
+    """Write the range of a feature's rho over the runs, alone and given the step; for captions."""
+    of_feature = rows.filter(feature=feature)
+    if not len(of_feature):
+        return ""
+    given = of_feature.filter(pl.col("rho_given_step").is_finite())
+    undefined = len(of_feature) - len(given)
+    parts = [f"given the step {span(given['rho_given_step'])}"] if len(given) else []
+    if undefined:
+        parts.append(
+            f"given the step not defined in {runs_of(undefined, len(of_feature))}, ranked as the step ranks them"
+        )
+    return f"rho {span(of_feature['rho'])}, {', '.join(parts)}"
