@@ -41,8 +41,8 @@ def explorer_data(material: Material) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, ``values`` (group, run ->
-        array) and ``notes`` (group -> its correlation with the loss in words). ``layers``: run -> names, roles, and
+        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, ``values`` (by group
+        and run) and ``notes`` (group -> its correlation with the loss in words). ``layers``: run -> names, roles, and
         ``values`` (quantity -> array, layer by layer). ``diagrams``: run -> step -> layer -> name -> points. ``notes``:
         what is left out, and where it is.
     """
