@@ -195,8 +195,17 @@ def test_the_figure_is_written(runs: Path, tmp_path: Path, kind: str) -> None:
     done = told(runs / "now.csv", "--out", out)
     assert done.exit_code == 0, done.output
     assert f"figure: {out}" in done.stdout
-    heads = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    heads = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
     assert out.read_bytes().startswith(heads[kind])
+
+
+def test_a_folder_gets_the_page(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v1.2"
+    out.mkdir()
+    done = told(runs / "now.csv", "--siblings", runs / "siblings", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert f"page: {out.resolve() / 'index.html'}" in done.stdout
+    assert {path.name for path in out.iterdir()} == {"index.html", "report.md", "files.json", "figures", "tables"}
 
 
 def growing(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
@@ -259,7 +268,7 @@ def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypat
         (("NOW", "--column", "loss"), "WHAT=NAME"),
         (("NOW", "--column", "los=loss"), "Choose from loss"),
         (("NOW", "--column", "loss=absent"), "no column 'absent'"),
-        (("NOW", "--out", "figure.jpg"), "ends in .png"),
+        (("NOW", "--out", "figure.jpg"), "ends in .svg"),
         (("NOW", "--run", "other"), "no run 'other'"),
         (("NOW", "--watch", "0"), "--watch"),
         (("NOW", "--watch", "1", "--schedule", "cosine:stepz=9"), "stepz"),

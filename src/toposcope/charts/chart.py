@@ -76,7 +76,7 @@ class Chart:
         version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
         spec = self.spec()
         if kind == "svg":
-            return str(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
+            return _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
         if kind == "png":
             return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, ppi=_PIXELS_PER_INCH))
         if kind == "pdf":
@@ -100,6 +100,16 @@ class Chart:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Show the chart in a notebook: interactive where it can be, else as SVG."""
         return {MIME: self.spec(), "image/svg+xml": self.render("svg").decode(), "text/plain": self.alt}
+
+
+def _renumbered(svg: str) -> str:
+    """Count clips and gradients from 0; Vega goes on counting from one chart of a process to the next."""
+    names = dict.fromkeys(re.findall(r'<(?:clipPath|linearGradient|radialGradient) id="([^"]+)"', svg))
+    for i, name in enumerate(names):
+        kind = name.rstrip("0123456789")
+        for before, after in (('id="', '"'), ("url(#", ")")):
+            svg = svg.replace(f"{before}{name}{after}", f"{before}{kind}-{i}{after}")
+    return svg
 
 
 def _lines(text: str) -> list[str]:

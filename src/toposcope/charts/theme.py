@@ -14,6 +14,8 @@ DIVERGING_DARK = ("#A58FE0", "#5D5285", "#23272E", "#8A6230", "#F0A040")
 """Signed quantities; zero is the colour of the paper."""
 SEQUENTIAL = "cividis"
 FAULT = "#B00020"
+MUTED = "#87909B"
+"""Of what stays in the background; reads on light and dark paper."""
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 _LIGHT = {"ink": "#1b1f24", "soft": "#4d5761", "line": "#d8dee4", "paper": "#ffffff"}

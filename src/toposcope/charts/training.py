@@ -15,6 +15,8 @@ MAX_LABELS = 6
 """More lines than these have a legend instead of a label each."""
 MAX_DOTS = 60
 """Lines of at most this many points show them."""
+AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
+"""The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
 MIN_LOG_RATIO = 50
 """Positive values that differ by more than this factor get a logarithmic axis."""
 
@@ -69,7 +71,7 @@ def training_lines(
     hover = alt.selection_point(
         name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
     )
-    at = base.transform_filter("datum.step === at")
+    at = base.transform_filter(AT_CURSOR)
     layers: list[alt.Chart] = []
     if background is not None and len(background):
         faint = alt.Chart(background.filter(pl.col("value").is_finite())).encode(**encoded)
@@ -77,7 +79,7 @@ def training_lines(
     layers += [
         base.mark_line(clip=True, point={"size": 14} if most_points <= MAX_DOTS else False).encode(**extra),
         base.mark_point(opacity=0, size=60).add_params(hover),
-        alt.Chart(rows).transform_filter("datum.step === at").mark_rule(strokeDash=[4, 3]).encode(x=encoded["x"]),
+        alt.Chart(rows).transform_filter(AT_CURSOR).mark_rule(strokeDash=[4, 3]).encode(x=encoded["x"]),
         at.mark_point(size=60, filled=True, opacity=1),
     ]
     if not dashes and 1 < _n_lines(rows) <= MAX_LABELS:
@@ -91,23 +93,23 @@ def training_lines(
         translate="[pointerdown, window:pointerup] > window:pointermove!",
     )
     layers[0] = layers[0].add_params(zoom)
-    return (
-        alt.LayerChart(layer=layers)
-        .add_params(alt.param(name="at", expr="hover.step ? hover.step[0] : -1"))
-        .properties(height=height)
-    )
+    return alt.LayerChart(layer=layers).add_params(alt.param(name="at", value=-1)).properties(height=height)
 
 
 def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:
     """Return the horizontal axis of training: logarithmic where checkpoints are spaced so."""
-    steps = rows.get_column("step").unique().sort().to_numpy()
-    if is_log_spaced(steps):
-        powers = [0, *(10**k for k in range(int(np.log10(max(steps[-1], 1))) + 1))]
-        return alt.X(
-            "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
-            axis=alt.Axis(values=powers, format="~s"),
-        )  # fmt: skip
-    return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+    return step_axis_of(is_log_spaced(rows.get_column("step").unique().sort().to_numpy()), title)
+
+
+def step_axis_of(log: bool, title: str = "training step") -> alt.X:
+    """Return the horizontal axis of training; on a logarithmic one, step 0 is beside step 1."""
+    if not log:
+        return alt.X("step:Q", title=title, scale=alt.Scale(nice=False), axis=alt.Axis(format=",d"))
+    powers = [0, *(10**k for k in range(10))]
+    return alt.X(
+        "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
+        axis=alt.Axis(values=powers, format="~s"),
+    )  # fmt: skip
 
 
 def is_log_spaced(steps: Vector) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.siblings import CompleteRuns
 
-FIGURE_FORMATS = ("png", "svg", "pdf")
+FIGURE_ENDINGS = (".svg", ".png", ".pdf")
 
 
 def columns_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +62,7 @@ def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @columns_option
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Figure to draw: .png, .svg or .pdf.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the page, or a figure: .svg, .png, .pdf.")
 @click.option(
     "--watch", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Repeat as the log grows."
 )
@@ -87,11 +87,11 @@ def forecast(
     \b
     Example:
       toposcope forecast log.csv --schedule cosine:steps=20000
-      toposcope forecast runs/now --siblings runs --out forecast.png
+      toposcope forecast runs/now --siblings runs --out forecast
       toposcope forecast log.csv --siblings runs --watch 60
     """
-    if out is not None and out.suffix.lower().lstrip(".") not in FIGURE_FORMATS:
-        raise BadUse(f"--out {out}: the name of a figure ends in {', '.join('.' + kind for kind in FIGURE_FORMATS)}")
+    if out is not None and not _is_folder(out) and out.suffix.lower() not in FIGURE_ENDINGS:
+        raise BadUse(f"--out {out}: a figure ends in {', '.join(FIGURE_ENDINGS)}; the name of a new folder has no dot")
     names = columns_of(columns)
     _check(schedule, names, unit)
     complete: CompleteRuns | None = None
@@ -113,14 +113,13 @@ def forecast(
         return
     with bad_use():
         report = make()
-    if out is not None:
-        _draw(report, out)
+    written = _write(report, out) if out is not None else ""
     if as_json:
         _print_json(report)
     else:
         _print(report)
-    if out is not None:
-        click.echo(f"figure: {out}", err=as_json)
+    if written:
+        click.echo(written, err=as_json)
 
 
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
@@ -164,7 +163,7 @@ def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, ou
                 last_step = step
                 _print_line(report, as_json, printed)
                 if out is not None:
-                    _draw(report, out)
+                    _write(report, out)
             if report.results is None:
                 return
             sleep(seconds)
@@ -212,17 +211,20 @@ def _print_json(report: ForecastReport) -> None:
     click.echo(json.dumps(finite_or_null(report.to_dict()), sort_keys=True))
 
 
-def _draw(report: ForecastReport, path: Path) -> None:
-    import matplotlib as mpl
+def _is_folder(out: Path) -> bool:
+    return out.is_dir() or not out.suffix
 
-    from toposcope.files import write_bytes
-    from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE
-    from toposcope.report.figures.forecast import forecast_chart
-    from toposcope.report.rendering import render
 
-    with mpl.rc_context(STYLE):
-        drawn = forecast_chart(report)
-    write_bytes(path, render(drawn.figure, STYLE, REPRODUCIBLE_METADATA)[path.suffix.lower().lstrip(".")])
+def _write(report: ForecastReport, out: Path) -> str:
+    """Write the page or the figure; return a line that says where."""
+    if _is_folder(out):
+        from toposcope.report.forecast import write_forecast
+
+        return f"page: {write_forecast(out, report).resolve()}"
+    from toposcope.forecasting.figure import forecast_figure
+
+    forecast_figure(report).save(str(out))
+    return f"figure: {out}"
 
 
 def finite_or_null(value: Any) -> Any:

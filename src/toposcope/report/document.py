@@ -1,11 +1,15 @@
 """The content of a report: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from toposcope.charts.chart import Chart
 from toposcope.report.tables import Table
+
+if TYPE_CHECKING:  # these make blocks of a document themselves
+    from toposcope.report.first_screen import FirstScreen
+    from toposcope.report.headline_table import HeadlineTable
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,39 @@ class Section:
     """What the section found, in one short sentence."""
 
 
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """The interactive part of a study's page.
+
+    Attributes
+    ----------
+    data : mapping
+        From `toposcope.report.explorer.explorer_data`.
+    charts : mapping
+        Specifications of charts by name, from `toposcope.report.charts.explorer.explorer_charts`.
+    """
+
+    data: Mapping[str, Any]
+    charts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """What a study's page shows before anything else.
+
+    Attributes
+    ----------
+    answer : FirstScreen
+    table : HeadlineTable, optional
+    picture : Picture, optional
+        The table as a chart.
+    """
+
+    answer: "FirstScreen"
+    table: "HeadlineTable | None"
+    picture: Picture | None
+
+
 @dataclass(frozen=True)
 class Document:
     """A report.
@@ -117,15 +154,22 @@ class Document:
     lead : list of tuple of (str, list of str)
         The sentences at the top, by title; the title is empty where there is only one group of sentences.
     sections : list of Section
+    opening : Opening, optional
+        Takes the place of the sentences at the top of the page, which are then folded.
+    explorer : Explorer, optional
+        What the page of a study lets a reader ask.
     """
 
     title: str
     lead: list[tuple[str, list[str]]]
     sections: list[Section] = field(default_factory=list)
+    opening: Opening | None = None
+    explorer: Explorer | None = None
 
     def charts(self) -> list[Chart]:
         """Return the charts in their order: the number of a figure is its place."""
-        return [chart for part in self.sections for chart in _charts(part.blocks)]
+        first = [self.opening.picture.chart] if self.opening and self.opening.picture else []
+        return [*first, *(chart for part in self.sections for chart in _charts(part.blocks))]
 
 
 def _charts(blocks: "tuple[Block, ...]") -> Iterator[Chart]:

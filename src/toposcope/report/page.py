@@ -10,7 +10,7 @@ from markupsafe import Markup
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import config
 from toposcope.report.columns import to_columns, to_json
-from toposcope.report.document import Document
+from toposcope.report.document import Document, Explorer
 
 
 def to_page(document: Document) -> str:
@@ -22,14 +22,14 @@ def to_page(document: Document) -> str:
     return environment.get_template("page.html.j2").render(
         document=document,
         numbers={chart.name: i for i, chart in enumerate(charts, 1)},
-        data=Markup(to_json(page_data(charts))),
+        data=Markup(to_json(page_data(charts, document.explorer))),
         style=_own("page.css"),
         script=_own("page.js"),
         vega=Markup(vega_bundle()) if charts else "",
     )
 
 
-def page_data(charts: list[Chart]) -> dict[str, Any]:
+def page_data(charts: list[Chart], explorer: Explorer | None = None) -> dict[str, Any]:
     """Return what the page's script reads: specifications of the charts, their data in columns, and the theme."""
     specs: dict[str, Any] = {}
     datasets: dict[str, Any] = {}
@@ -38,7 +38,14 @@ def page_data(charts: list[Chart]) -> dict[str, Any]:
         datasets |= {name: to_columns(rows) for name, rows in spec.pop("datasets", {}).items()}
         del spec["config"]
         specs[chart.name] = spec
-    return {"charts": specs, "datasets": datasets, "config": {"light": config(), "dark": config(dark=True)}}
+    if explorer is not None:
+        specs |= explorer.charts
+    return {
+        "charts": specs,
+        "datasets": datasets,
+        "config": {"light": config(), "dark": config(dark=True)},
+        "explorer": explorer and explorer.data,
+    }
 
 
 @cache

@@ -51,6 +51,8 @@ class Table:
         A cell for each column.
     sortable : bool
         Large enough to be sorted and filtered.
+    features : tuple of (str, str)
+        Feature and group of each row, where a click on a row shows them in the explorer; else empty.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     sortable: bool = False
+    features: tuple[tuple[str, str], ...] = ()
     kind: ClassVar[str] = "table"
 
     @property
@@ -79,10 +82,12 @@ Spec = tuple[Column, Callable[[Row], str]]
 def table(
     name: str, caption: str, specs: Sequence[Spec], rows: Iterable[Row], *, sortable: bool = False
 ) -> Table | None:
-    """Make a table from rows; none without rows."""
+    """Make a table from rows; none without rows. Rows with a ``feature`` and a ``group`` lead to the explorer."""
+    rows = list(rows)
     cells = tuple(tuple(write(row) for _, write in specs) for row in rows)
     columns = tuple(column for column, _ in specs)
-    return Table(name, caption, columns, cells, sortable) if cells else None
+    features = tuple((row["feature"], row["group"]) for row in rows if "feature" in row and "group" in row)
+    return Table(name, caption, columns, cells, sortable, features) if cells else None
 
 
 def missing(value: object) -> bool:

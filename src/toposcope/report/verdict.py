@@ -20,10 +20,11 @@ from toposcope.analysis.verdict import (
 )
 from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import SCALED, has_scales, measured, primary
+from toposcope.report.association_tables import measured, primary
 from toposcope.report.figures.spectra import SpectralComparisonCounts
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.material import Material
+from toposcope.report.outcome import Kind, Outcome, beyond_clocks, clocks_of, features_of, only_beyond_scale, outcome_of
 from toposcope.report.tables import signed
 
 MIN_TRACKING_CORRELATION = 0.9
@@ -32,11 +33,6 @@ DETERMINED = {LOSS.untested: "the loss", FEATURE.untested: "the feature"}
 """What the step determines where nothing can be tested given it."""
 MAX_RUNS_LISTED = 8
 """With more runs than this, a sentence gives the range of the correlations instead of listing each run."""
-CLOCK_COLUMNS = {
-    "rho_step": "the step",
-    "rho_learning_rate": "the learning rate",
-    "rho_weight_norm": "the weight norm",
-}
 
 
 def verdict(material: Material) -> list[str]:
@@ -47,78 +43,68 @@ def verdict(material: Material) -> list[str]:
     material : Material
         Its tables ``association`` and ``comparisons`` are read.
     """
-    everything = primary(material)
-    rows = everything.filter(pl.col("group") == NETWORK)
-    defined = measured(rows)
-    is_control = pl.col("kind") != TOPOLOGY
-    topology, controls = defined.filter(~is_control), defined.filter(is_control)
-    sentences = [_overall_sentence(topology, rows)]
+    outcome, everything = outcome_of(material), measured(primary(material))
+    topology = outcome.rows
+    controls = everything.filter(pl.col("group") == NETWORK, pl.col("kind") != TOPOLOGY)
+    sentences = [_overall_sentence(outcome)]
     if len(topology):
         sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
         headlines = (*TRAJECTORIES, *headlines_of(material.trajectories, CLOUD_TOPOLOGY))
         sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
         sentences += _spectra_sentences(material.tables["comparisons"])
-        sentences += _group_sentences(measured(everything).filter(pl.col("group") != NETWORK, ~is_control))
+        sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
         sentences += _control_sentences(controls)
     return sentences
 
 
-def _overall_sentence(topology: pl.DataFrame, rows: pl.DataFrame) -> str:
-    if not len(rows):
+def _overall_sentence(outcome: Outcome) -> str:
+    if outcome.kind is Kind.NO_LOSS:
         return "Nothing can be said about what topology adds: no loss is known for the measured checkpoints."
-    if not len(topology):
+    if outcome.kind is Kind.NO_FEATURE:
         return (
             f"Nothing can be said about what topology adds: no feature varies over at least {MIN_CHECKPOINTS} "
             "checkpoints."
         )
-    n_runs = topology.get_column("run").n_unique()
-    features = counted(topology.get_column("feature").n_unique(), "topological feature")
+    topology, n_runs, deciding = outcome.rows, outcome.n_runs, outcome.deciding
+    features = counted(len(outcome.features), "topological feature")
+    which = examples([named(f) for f in deciding])
     somewhere = "in the run" if n_runs == 1 else f"in at least one of {n_runs} runs"
     within = "the run" if n_runs == 1 else f"any of {n_runs} runs"
-    if beyond := _features_of(topology.filter(verdict=BEYOND)):
+    if outcome.kind is Kind.BEYOND:
         return (
-            f"Topology carries information about the loss beyond the trend: {len(beyond)} of {features} "
-            f"{_verb(beyond, 'does')} so {somewhere} ({examples([named(f) for f in beyond])})."
+            f"Topology carries information about the loss beyond the trend: {len(deciding)} of {features} "
+            f"{_verb(deciding, 'does')} so {somewhere} ({which})."
         )
-    if promising := _features_of(_without_runs(topology)):
+    if outcome.kind is Kind.OPEN:
         return (
             "Whether topology carries information about the loss beyond the trend is open: "
-            f"{len(promising)} of {features} {_verb(promising, 'passes', 'pass')} every test that so few runs allow "
-            f"{somewhere} ({examples([named(f) for f in promising])}), but the last test, which pairs this run's loss "
+            f"{len(deciding)} of {features} {_verb(deciding, 'passes', 'pass')} every test that so few runs allow "
+            f"{somewhere} ({which}), but the last test, which pairs this run's loss "
             f"with other runs' features, needs {MIN_RUNS} comparable runs."
         )
-    tested, untested = topology.filter(pl.col("verdict") != UNDETERMINED), topology.filter(verdict=UNDETERMINED)
-    if not len(tested):
+    untested = outcome.untested
+    if outcome.kind is Kind.UNTESTABLE:
         return (
             "Whether topology carries information about the loss beyond the training step cannot be tested: given "
-            f"{_clocks(topology)}, no test of {features} is defined in {within}, {_reasons(untested)}. "
+            f"{clocks_of(topology)}, no test of {features} is defined in {within}, {_reasons(untested)}. "
             f"{_needs(untested).capitalize()} would make it possible."
         )
-    trend, remaining = (_features_of(rows) for rows in (topology.filter(verdict=TREND), _beyond_clocks(topology)))
     tail = _untested_tail(untested, topology)
-    if remaining:
+    if outcome.kind is Kind.PARTIAL:
         return (
-            f"Topology adds nothing about the loss that passes every test: of {features}, {len(remaining)} "
-            f"({examples([named(f) for f in remaining])}) {_verb(remaining, 'is', 'are')} associated with the loss "
-            f"given {_clocks(topology)}, {somewhere}, but {_verb(remaining, 'fails', 'fail')} another test{tail}."
+            f"Topology adds nothing about the loss that passes every test: of {features}, {len(deciding)} "
+            f"({which}) {_verb(deciding, 'is', 'are')} associated with the loss "
+            f"given {clocks_of(topology)}, {somewhere}, but {_verb(deciding, 'fails', 'fail')} another test{tail}."
         )
+    trend = features_of(topology.filter(verdict=TREND))
     drift = f"{len(trend) or 'none'} {'drift' if len(trend) > 1 else 'drifts'} with the loss"
-    of = "none" if not len(untested) else f"none of the {len(_features_of(tested))} that can be tested"
-    if (n_tested := tested.get_column("run").n_unique()) < n_runs:
+    of = "none" if not len(untested) else f"none of the {len(features_of(outcome.tested))} that can be tested"
+    if (n_tested := outcome.tested.get_column("run").n_unique()) < n_runs:
         within = f"the {n_tested} of {n_runs} runs where that is possible"
     return (
         f"Topology adds no detectable information about the loss beyond the training step: of {features}, {drift}, "
-        f"and {of} is detectably associated with it given {_clocks(topology)}, in {within}{tail}."
+        f"and {of} is detectably associated with it given {clocks_of(topology)}, in {within}{tail}."
     )
-
-
-def _features_of(rows: pl.DataFrame) -> list[str]:
-    return list(rows.get_column("feature").unique(maintain_order=True))
-
-
-def _without_runs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that pass every test but the comparison with other runs, for which there are too few."""
-    return rows.filter(verdict=UNDETERMINED, untested=RUNS.untested)
 
 
 def _untested_tail(untested: pl.DataFrame, rows: pl.DataFrame) -> str:
@@ -150,7 +136,7 @@ def _needs(rows: pl.DataFrame) -> str:
 
 def _correlation_sentence(topology: pl.DataFrame) -> str:
     """Count the correlations that hold although checkpoints depend on each other and many features were tested."""
-    correlated = _features_of(topology.filter(pl.col("p_adjusted").fill_nan(1.0) < LEVEL))
+    correlated = features_of(topology.filter(pl.col("p_adjusted").fill_nan(1.0) < LEVEL))
     n, n_eff = (np.median(topology.get_column(name).to_numpy()) for name in ("n", "n_eff"))
     return (
         f"{len(correlated) or 'None'} of {counted(topology.get_column('feature').n_unique(), 'topological feature')} "
@@ -178,36 +164,10 @@ def _monotone_loss_sentences(topology: pl.DataFrame) -> list[str]:
     ]
 
 
-def _beyond_clocks(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are significant given every clock, but fail another test."""
-    return _significant_given_clocks(rows).filter(~_explained_by_scale(rows))
-
-
-def _only_beyond_scale(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of hidden states, significant given every clock but not given the step and the top eigenvalue."""
-    return _significant_given_clocks(rows).filter(_explained_by_scale(rows))
-
-
-def _significant_given_clocks(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(pl.col("p_given_all_adjusted").fill_nan(1.0) < LEVEL, pl.col("verdict").is_in([TREND, NONE]))
-
-
-def _explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
-    if not has_scales(rows):
-        return pl.lit(value=False)
-    return pl.col(SCALED).is_finite() & ~(pl.col("p_given_scale_adjusted").fill_nan(1.0) < LEVEL)
-
-
 def _explained_by_clocks(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that are significant given the step but not given every clock."""
     given_step, given_all = (pl.col(f"p_given_{c}_adjusted").fill_nan(1.0) < LEVEL for c in ("step", "all"))
     return rows.filter(given_step, ~given_all, pl.col("verdict").is_in([TREND, NONE]))
-
-
-def _clocks(rows: pl.DataFrame) -> str:
-    """Name the clocks that were known in every row."""
-    known = [name for column, name in CLOCK_COLUMNS.items() if rows.get_column(column).is_finite().all()]
-    return joined(known or ["the step"])
 
 
 def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
@@ -267,10 +227,10 @@ def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -
         else:
             why = _reasons(undetermined.filter(untested=untested))
             parts.append(f"cannot be tested against the trend{_in(runs, rows)}, {why}")
-    beyond_clocks, by_clocks, by_scale = (
-        set(select(rows).get_column("run")) for select in (_beyond_clocks, _explained_by_clocks, _only_beyond_scale)
+    by_other_tests, by_clocks, by_scale = (
+        set(select(rows).get_column("run")) for select in (beyond_clocks, _explained_by_clocks, only_beyond_scale)
     )
-    explained = beyond_clocks | by_clocks | by_scale
+    explained = by_other_tests | by_clocks | by_scale
     if runs := [run for run in by_verdict[TREND] if run not in explained]:
         lowest = rows.filter(pl.col("run").is_in(runs)).get_column("rho_with_step").abs().min()
         tracks = isinstance(lowest, float) and lowest > MIN_TRACKING_CORRELATION
@@ -282,15 +242,17 @@ def _verdicts(name: str, rows: pl.DataFrame, by_verdict: dict[str, list[str]]) -
     if runs := [run for run in failing if run in by_clocks]:
         parts.append(
             f"is still associated with the loss given the step{_in(runs, rows)}, but not detectably given "
-            f"{_clocks(rows)}"
+            f"{clocks_of(rows)}"
         )
     if runs := [run for run in failing if run in by_scale]:
         parts.append(
             f"is still associated with the loss given the step{_in(runs, rows)}, but not detectably once the step and "
             "the top eigenvalue of the same hidden states are known"
         )
-    if runs := [run for run in failing if run in beyond_clocks]:
-        parts.append(f"is still associated with the loss given {_clocks(rows)}{_in(runs, rows)}, but fails other tests")
+    if runs := [run for run in failing if run in by_other_tests]:
+        parts.append(
+            f"is still associated with the loss given {clocks_of(rows)}{_in(runs, rows)}, but fails other tests"
+        )
     if runs := [run for run in by_verdict[NONE] if run not in explained]:
         where = f" in any of {len(rows)} runs" if len(runs) == len(rows) > 1 else _in(runs, rows)
         parts.append(f"does not correlate detectably with the loss{where}")
@@ -335,12 +297,12 @@ def _control_sentences(controls: pl.DataFrame) -> list[str]:
     """Say whether plain quantities are beyond the trend: topology has to do better than they do."""
     if not len(controls):
         return []
-    quantities = counted(len(_features_of(controls)), "plain quantity", "plain quantities")
-    beyond, tested = _features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
+    quantities = counted(len(features_of(controls)), "plain quantity", "plain quantities")
+    beyond, tested = features_of(controls.filter(verdict=BEYOND)), controls.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
         return [f"None of {quantities} (norms, spectra) can be tested, {_reasons(controls)}."]
-    n_tested = len(_features_of(tested))
-    of = "" if n_tested == len(_features_of(controls)) else f" of the {n_tested} that can be tested"
+    n_tested = len(features_of(tested))
+    of = "" if n_tested == len(features_of(controls)) else f" of the {n_tested} that can be tested"
     if not beyond:
         return [f"Of {quantities} (norms, spectra), none{of} is beyond the trend."]
     return [

@@ -5,15 +5,22 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import Method
 from toposcope.charts.chart import Kind
+from toposcope.charts.training import is_log_spaced
 from toposcope.csv_file import to_csv
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
+from toposcope.report.charts.explorer import explorer_charts
+from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.composing import Page, makers_of
-from toposcope.report.document import Document
+from toposcope.report.document import Document, Explorer, Opening, Picture
+from toposcope.report.explorer import explorer_data
+from toposcope.report.first_screen import first_screen
+from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
@@ -54,9 +61,32 @@ def write_report(
     page.tables()
     progress("report", 1, 2)
     folder = study.directory / "report"
-    summary = write_page(folder, f"toposcope: {study.declaration.name}", page, kinds)
+    composed = page.compose()
+    document = Document(
+        study.declaration.name,
+        [("", composed.summary)],
+        composed.sections,
+        _opening(page.material),
+        _explorer(page.material),
+    )
+    write_document(folder, document, composed.tables, kinds)
     progress("report", 2, 2)
-    return folder / PAGE, summary
+    return folder / PAGE, composed.summary
+
+
+def _opening(material: Material) -> Opening:
+    chart = headline_chart(material)
+    return Opening(first_screen(material), headline_table(material), Picture(chart) if chart else None)
+
+
+def _explorer(material: Material) -> Explorer | None:
+    """Return the interactive part of the page; None for a study without a run that has a loss."""
+    data = explorer_data(material)
+    if not data["features"]:
+        return None
+    steps = np.unique(np.concatenate([t.steps for t in material.trajectories]))
+    runs = [t.run for t in material.trajectories]
+    return Explorer(data, explorer_charts(runs, log_steps=is_log_spaced(steps)))
 
 
 def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequence[Kind] = ("svg",)) -> list[str]:

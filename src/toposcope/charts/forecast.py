@@ -1,0 +1,203 @@
+"""A forecast: the loss seen, the predicted loss with its band, the end of each forecaster, and the learning rate."""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from toposcope.charts.chart import Chart
+from toposcope.charts.labels import apart
+from toposcope.charts.theme import MUTED
+from toposcope.typing import Vector
+
+HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322
+"""Pixels from the top: of everything, to the end of the losses, to the peak of the learning rate."""
+NAMES_WIDTH = 118
+"""Pixels kept free at the right for the names of the forecasters."""
+LABEL_HEIGHT = 15
+MAX_POINTS = 250
+"""Longer logs are drawn as the median of each of this many bins of rows."""
+MAX_RAW_POINTS = 2000
+EARLY_SHARE = 0.25
+"""Share of the steps seen that may lie above the chart: the first fall would hide the rest."""
+SPIKE_POINTS = 5
+"""A spike of fewer points than half of these may leave the chart."""
+SEEN = "seen"
+
+
+def forecast_chart(
+    seen: pl.DataFrame,
+    title: str,
+    *,
+    last_step: int,
+    unit: str = "nats",
+    forecaster: str = "",
+    curve: pl.DataFrame | None = None,
+    ends: pl.DataFrame | None = None,
+    siblings: pl.DataFrame | None = None,
+    rates: pl.DataFrame | None = None,
+) -> Chart:
+    """Draw a forecast.
+
+    Parameters
+    ----------
+    seen : polars.DataFrame
+        ``step``, ``loss``, ascending; any number of rows.
+    title : str
+        The forecast in a line.
+    last_step : int
+        The last step planned.
+    unit : str
+        Of the losses.
+    forecaster : str
+        Name of the one whose curve is drawn.
+    curve : polars.DataFrame, optional
+        ``step``, ``loss``, ``low``, ``high``, from the last step seen to the last one planned.
+    ends : polars.DataFrame, optional
+        ``forecaster``, ``loss``: the final loss by each forecaster.
+    siblings : polars.DataFrame, optional
+        ``run``, ``step``, ``loss``, their steps stretched to the same end.
+    rates : polars.DataFrame, optional
+        ``step``, ``rate`` as a share of the peak, ``planned`` (whether the step is still to come).
+
+    Returns
+    -------
+    Chart
+        One view, so that a page may choose its width.
+    """
+    steps, losses = (seen.get_column(name).to_numpy().astype(np.float64) for name in ("step", "loss"))
+    smooth = pl.DataFrame(dict(zip(("step", "loss"), binned_medians(steps, losses), strict=True)))
+    low, high = _limits(smooth, curve, ends)
+    y = alt.Y(
+        "loss:Q", title=f"loss ({unit})", axis=alt.Axis(orient="left"),
+        scale=alt.Scale(domain=[low, high], nice=False, zero=False, range=[LOSS_HEIGHT, 0]),
+    )  # fmt: skip
+    x = alt.X(
+        "step:Q", title="training step", axis=alt.Axis(format=",d"),
+        scale=alt.Scale(domain=[0, last_step], nice=False, rangeMax=alt.ExprRef(f"width - {NAMES_WIDTH}")),
+    )  # fmt: skip
+    predicted = f"forecast ({forecaster})"
+    scale = alt.Scale(domain=[SEEN, predicted] if curve is not None else [SEEN])
+    legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
+
+    def coloured(name: str) -> alt.ColorDatum:
+        return alt.ColorDatum(name, scale=scale, title=None, legend=legend)
+
+    def lines(rows: pl.DataFrame, name: str = "", **look: Any) -> alt.Chart:
+        # the learning rate is below: what is lower than the axis must not run into it
+        kept = rows.with_columns(loss=pl.when(pl.col("loss") >= low).then("loss"))
+        drawn: alt.Chart = alt.Chart(kept).mark_line(clip=True, **look).encode(x, y, tooltip=["step:Q", "loss:Q"])
+        return drawn.encode(color=coloured(name)) if name else drawn
+
+    layers: list[alt.Chart] = []
+    if siblings is not None and len(siblings):
+        thin = lines(siblings, color=MUTED, strokeWidth=0.8, opacity=0.6)
+        layers.append(thin.encode(detail="run:N", tooltip=["run:N", "step:Q", "loss:Q"]))
+    if len(smooth) < len(seen):
+        layers.append(lines(seen.gather_every(-(-len(seen) // MAX_RAW_POINTS)), SEEN, strokeWidth=0.5, opacity=0.25))
+    layers.append(lines(smooth, SEEN, point=len(smooth) == 1))
+    if curve is not None:
+        band = alt.Chart(curve).mark_area(opacity=0.22, clip=True)
+        band = band.encode(x, _renamed(y, "low"), alt.Y2("high:Q"))
+        layers.append(band.encode(color=coloured(predicted)))
+        layers.append(lines(curve, predicted, strokeDash=[6, 4]).encode(tooltip=["step", "loss", "low", "high"]))
+    if ends is not None:
+        layers += _ends(ends, forecaster, last_step, (low, high), x, y, coloured(predicted))
+    losses_view = alt.layer(*layers)
+    figure = losses_view if rates is None else alt.layer(losses_view, _rates(rates, x)).resolve_scale(y="independent")
+    return Chart(
+        "forecast", title, _caption(smooth, seen, curve, siblings, rates), f"Line chart of the loss against the "
+        f"training step, seen and predicted. {title}.", figure.properties(height=HEIGHT),
+    )  # fmt: skip
+
+
+def binned_medians(steps: Vector, losses: Vector) -> tuple[Vector, Vector]:
+    """Return steps and losses, shape (m,), m at most 250; of more, the median of each bin, which no spike moves."""
+    if len(steps) <= MAX_POINTS:
+        return steps, losses
+    parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
+    return np.array([steps[p].mean() for p in parts]), np.array([np.median(losses[p]) for p in parts])
+
+
+def _limits(smooth: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame | None) -> tuple[float, float]:
+    """Return the ends of the vertical axis: what was seen but for its first quarter, the forecasts and their band."""
+    late = smooth.filter(pl.col("step") >= EARLY_SHARE * pl.col("step").max()).get_column("loss")
+    without_spikes = late.rolling_median(SPIKE_POINTS, min_samples=1, center=True).to_list()
+    shown = [min(without_spikes), max(without_spikes)]
+    if curve is not None:
+        shown += curve.select("low", "high").row(-1)
+    if ends is not None:
+        # a forecaster that is far off does not press the others together
+        reach = max(shown) - min(shown)
+        shown += ends.filter(pl.col("loss").is_between(min(shown) - reach, max(shown) + reach))["loss"].to_list()
+    low, high = min(shown), max(shown)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def _renamed(y: alt.Y, field: str) -> alt.Y:
+    """Return the axis with another field."""
+    renamed = y.copy()
+    renamed["shorthand"] = f"{field}:Q"
+    return renamed
+
+
+def _ends(
+    ends: pl.DataFrame,
+    chosen: str,
+    last_step: int,
+    limits: tuple[float, float],
+    x: alt.X,
+    y: alt.Y,
+    colour: alt.ColorDatum,
+) -> list[alt.Chart]:
+    """Mark where each forecaster ends, with its name at the right; names are moved apart."""
+    low, high = limits
+    ends = ends.sort("loss").with_columns(at=pl.col("loss").clip(low, high))
+    places = apart((ends.get_column("at").to_numpy() - low) / (high - low), LABEL_HEIGHT / LOSS_HEIGHT)
+    beyond = ~ends.get_column("loss").is_between(low, high)
+    names = [
+        f"{name} {loss:.3g}" if far else name
+        for name, loss, far in zip(ends["forecaster"], ends["loss"], beyond, strict=True)
+    ]
+    ends = ends.with_columns(label=pl.Series(names, dtype=pl.String), place=pl.Series(low + places * (high - low)))
+    base = alt.Chart(ends).encode(x=alt.XDatum(last_step, scale=x["scale"]), tooltip=["forecaster:N", "loss:Q"])
+    at, place = _renamed(y, "at"), _renamed(y, "place")
+    name_x = alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 20}"))
+    return [
+        base.mark_rule(color=MUTED, strokeWidth=0.6).encode(y=at, y2="place:Q", x2=name_x),
+        base.mark_tick(orient="horizontal", size=9, color=MUTED, thickness=1).encode(y=at),
+        base.mark_text(align="left", dx=3).encode(x=name_x, y=place, text="label:N")
+        .transform_filter(alt.datum.forecaster != chosen),
+        base.mark_tick(orient="horizontal", size=12, thickness=3).encode(y=at, color=colour)
+        .transform_filter(alt.datum.forecaster == chosen),
+        base.mark_text(align="left", dx=3, fontWeight="bold").encode(x=name_x, y=place, text="label:N")
+        .transform_filter(alt.datum.forecaster == chosen),
+    ]  # fmt: skip
+
+
+def _rates(rates: pl.DataFrame, x: alt.X) -> alt.Chart:
+    scale = alt.Scale(domain=[0, 1], range=[HEIGHT, RATE_TOP], nice=False)
+    y = alt.Y(
+        "rate:Q", title="learning rate", scale=scale, axis=alt.Axis(orient="left", values=[0, 0.5, 1], format="%")
+    )
+    dash = alt.StrokeDash("planned:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [2, 3]]))
+    mark: alt.Chart = alt.Chart(rates).mark_line(color=MUTED, clip=True)
+    return mark.encode(x, y, dash, tooltip=["step:Q", "rate:Q"])
+
+
+def _caption(
+    smooth: pl.DataFrame,
+    seen: pl.DataFrame,
+    curve: pl.DataFrame | None,
+    siblings: pl.DataFrame | None,
+    rates: pl.DataFrame | None,
+) -> str:
+    parts = ["Solid: the loss seen" + (", as medians over steps; faint: single rows" * (len(smooth) < len(seen)))]
+    if curve is not None:
+        parts.append("dashed: the forecast with its 90% band; at the right: where each forecaster ends")
+    if siblings is not None and len(siblings):
+        parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
+    below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."
+    return "; ".join(parts) + "." + below

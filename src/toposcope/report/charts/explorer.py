@@ -1,0 +1,133 @@
+"""The charts of the page's explorer: specifications without data, which the page's script hands them."""
+
+from typing import Any
+
+import altair as alt
+
+from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
+
+ROWS = alt.NamedData("rows")
+HEIGHT = 190
+_ZOOM = "wheel![event.shiftKey]"
+
+
+def explorer_charts(runs: list[str], *, log_steps: bool) -> dict[str, dict[str, Any]]:
+    """Return the explorer's charts by name.
+
+    Parameters
+    ----------
+    runs : list of str
+        In the study's order.
+    log_steps : bool
+        Whether checkpoints are evenly spaced in the logarithm of the step.
+
+    Returns
+    -------
+    dict
+        Specifications by name. They read rows named ``rows``: over training ``run``, ``step``, ``value``; of scatters
+        ``run``, ``step``, ``a``, ``b``; of the map ``layer``, ``step``, ``value``; of diagrams ``birth``, ``death``,
+        ``name``, ``when``.
+    """
+    figures = {
+        "explore-loss": _lines(runs, log_steps),
+        "explore-feature": _lines(runs, log_steps),
+        "explore-raw": _scatter(runs, "feature", "loss"),
+        "explore-given": _scatter(runs, "rank of the feature, clocks taken out", "rank of the loss, clocks taken out"),
+        "layer-map": _layer_map(),
+        "layer-lines": _lines(runs, log_steps),
+        "layer-diagram": _diagram(),
+        "layer-bars": _bars(),
+    }
+    specs = {name: figure.to_dict(validate=False) for name, figure in figures.items()}
+    return {name: {key: value for key, value in spec.items() if key != "config"} for name, spec in specs.items()}
+
+
+def _lines(runs: list[str], log_steps: bool) -> Any:
+    """Draw one line a run, with a cursor at one step."""
+    base = alt.Chart(ROWS).encode(
+        x=step_axis_of(log_steps),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        color=run_colour(runs),
+    )
+    hover = alt.selection_point(
+        name="hover", on="pointermove", clear="pointerout", nearest=True, fields=["step"], empty=False
+    )
+    zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
+    here = base.transform_filter(AT_CURSOR)
+    return alt.layer(
+        base.mark_line(clip=True).add_params(zoom),
+        base.mark_point(opacity=0, size=60).add_params(hover),
+        here.mark_rule(strokeDash=[4, 3]).encode(y=alt.value(0), y2=alt.value("height"), color=alt.value("gray")),
+        here.mark_point(size=60, filled=True, opacity=1),
+    ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
+
+
+def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
+    """Draw one quantity against another, a mark a checkpoint."""
+    base = alt.Chart(ROWS).encode(
+        x=alt.X("a:Q", title=x_title, scale=alt.Scale(zero=False)),
+        y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),
+        color=run_colour(runs),
+        tooltip=["run:N", "step:Q", "a:Q", "b:Q"],
+    )
+    zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
+    return alt.layer(
+        base.mark_point(filled=True, size=32, opacity=0.75).add_params(zoom),
+        base.transform_filter("datum.step === at").mark_point(size=130, strokeWidth=2.5),
+    ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
+
+
+def _layer_map() -> Any:
+    """Draw a quantity of every layer at every checkpoint; a click opens the layer at that step."""
+    base = alt.Chart(ROWS).encode(
+        x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
+        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelLimit=150)),
+    )
+    cells = base.mark_rect(cursor="pointer").encode(
+        color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),
+        tooltip=["layer:N", "step:O", "value:Q"],
+    )
+    undefined = base.transform_filter("!isValid(datum.value)").mark_text(text="–")
+    chosen = base.transform_filter("datum.step === at && datum.layer === layer").mark_rect(
+        filled=False, stroke="#D55E00", strokeWidth=3
+    )
+    params = (alt.param(name="at", value=-1), alt.param(name="layer", value=""))
+    return alt.layer(cells, undefined, chosen).add_params(*params).properties(height={"step": 20})
+
+
+def _diagram() -> Any:
+    """Draw the diagrams of a layer at a checkpoint, those of the neighbouring checkpoints behind them."""
+    base = alt.Chart(ROWS).encode(
+        x=alt.X("birth:Q", title="birth"),
+        y=alt.Y("death:Q", title="death"),
+        color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
+        tooltip=["name:N", "when:N", "birth:Q", "death:Q"],
+    )
+    diagonal = (
+        alt.Chart(ROWS)
+        .transform_aggregate(low="min(birth)", high="max(death)")
+        .mark_rule(strokeDash=[3, 3], color="gray")
+        .encode(x="low:Q", y="low:Q", x2="high:Q", y2="high:Q")
+    )
+    return alt.layer(
+        diagonal,
+        base.transform_filter("datum.when !== 'here'").mark_point(filled=False, size=22, opacity=0.35),
+        base.transform_filter("datum.when === 'here'").mark_point(filled=True, size=30, opacity=0.9),
+    ).properties(height=HEIGHT)
+
+
+def _bars() -> Any:
+    """Draw the bars of a layer at a checkpoint, longest first."""
+    return (
+        alt.Chart(ROWS)
+        .transform_filter("datum.when === 'here'")
+        .mark_bar(size=2)
+        .encode(
+            x=alt.X("birth:Q", title="birth to death"),
+            x2="death:Q",
+            y=alt.Y("place:O", axis=None),
+            color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
+            tooltip=["name:N", "birth:Q", "death:Q"],
+        )
+        .properties(height=HEIGHT)
+    )

@@ -1,0 +1,163 @@
+"""The data of the page's explorer: every feature of the network and of groups of layers, layers, and diagrams."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.association import PARTIALLED
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes.feature import NETWORK, Feature
+from toposcope.report.association_tables import primary
+from toposcope.report.columns import to_columns
+from toposcope.report.headline import HEADLINES, TARGETS, named
+from toposcope.report.material import Material
+from toposcope.typing import Matrix, Vector
+
+MAX_LAYER_VALUES = 200_000
+"""Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""
+MAX_POINTS = 60_000
+"""Points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs."""
+MAX_BARS = 40
+"""Bars of a diagram on the page, the longest ones."""
+LAYER_QUANTITIES = (
+    *("neural_persistence np_mean", "rips H0.total", "rips H1.total", "rips H0.entropy"),
+    *("controls frobenius_norm", "controls stable_rank"),
+)
+"""The quantities of a layer that every page has; the first that was measured is shown first."""
+DIAGRAM_PROBES = ("rips", "neural_persistence")
+
+
+def explorer_data(material: Material) -> dict[str, Any]:
+    """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, NaN where unknown.
+
+    Returns
+    -------
+    dict
+        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, and ``values``, which
+        maps group to run to array. ``layers``: run -> names, roles, and ``values``, which maps quantity to array, layer
+        by layer. ``diagrams``: run -> step -> layer -> name -> points. ``association``: rho alone, of the step, and
+        given the clocks, in columns. ``notes``: what is left out, and where it is.
+    """
+    runs = [t for t in material.trajectories if t.targets]
+    notes: list[str] = []
+    return {
+        "runs": [_run(t) for t in runs],
+        "features": _features(runs),
+        "layers": _layers(runs, notes),
+        "diagrams": _diagrams(material, runs, notes),
+        "association": _association(material),
+        "notes": notes,
+    }
+
+
+def packed(values: Vector | Matrix) -> str:
+    """Return an array as little-endian float32 in base 64, row by row."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode()
+
+
+def _run(trajectory: Trajectory) -> dict[str, Any]:
+    target, loss = next(iter(trajectory.targets.items()))
+    return {
+        "name": trajectory.run,
+        "steps": trajectory.steps.tolist(),
+        "tokens": packed(trajectory.tokens) if np.isfinite(trajectory.tokens).any() else None,
+        "loss": packed(loss),
+        "target": TARGETS.get(target, target),
+        "clocks": [packed(trajectory.clocks[name]) for name in PARTIALLED if name in trajectory.clocks],
+    }
+
+
+def _features(runs: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """Return the features that vary, the main ones first."""
+    names = dict.fromkeys(feature for t in runs for feature in t.features)
+    main = {h.feature: place for place, h in enumerate(HEADLINES)}
+    ordered = sorted(names, key=lambda f: (main.get(f, len(main)), f.kind != "topology", str(f)))
+    features = ({**_described(f), "values": _by_group(runs, f)} for f in ordered)
+    return [feature for feature in features if feature["values"]]
+
+
+def _described(feature: Feature) -> dict[str, Any]:
+    return {"key": str(feature), "name": named(str(feature)), "kind": feature.kind}
+
+
+def _by_group(runs: Sequence[Trajectory], feature: Feature) -> dict[str, dict[str, str]]:
+    groups = dict.fromkeys([NETWORK, *(group for t in runs for group in t.groups)])
+    by_group = {group: dict(_varying(runs, feature, group)) for group in groups}
+    return {group: values for group, values in by_group.items() if values}
+
+
+def _varying(runs: Sequence[Trajectory], feature: Feature, group: str) -> Iterable[tuple[str, str]]:
+    for t in runs:
+        values = t.features.get(feature) if group == NETWORK else t.groups.get(group, {}).get(feature.of_group(group))
+        if values is not None and _varies(values):
+            yield t.run, packed(values)
+
+
+def _varies(values: Vector) -> bool:
+    known = values[np.isfinite(values)]
+    return len(known) > 1 and bool(np.ptp(known) > 0)
+
+
+def _layers(runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
+    total = sum(len(t.steps) * len(values) for t in runs for values in t.layers.values())
+    wanted: Sequence[str] = ()
+    if total > MAX_LAYER_VALUES:
+        wanted = LAYER_QUANTITIES
+        notes.append("Of single layers only the main quantities are on the page; toposcope export writes all of them.")
+    return {t.run: _layers_of(t, wanted) for t in runs if t.layers}
+
+
+def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
+    layers = list(trajectory.layers)
+    unknown = np.full(len(trajectory.steps), np.nan)
+    by_key = {layer: {str(f): values for f, values in of.items()} for layer, of in trajectory.layers.items()}
+    keys = dict.fromkeys(key for of in by_key.values() for key in of if not wanted or key in wanted)
+    rows = {key: np.array([by_key[layer].get(key, unknown) for layer in layers]) for key in keys}
+    first = {key: place for place, key in enumerate(LAYER_QUANTITIES)}
+    shown = sorted(
+        (key for key in rows if _varies(rows[key].ravel())), key=lambda key: (first.get(key, len(first)), key)
+    )
+    return {
+        "names": layers,
+        "roles": [trajectory.roles.get(layer) or "other" for layer in layers],
+        "values": {key: packed(rows[key]) for key in shown},
+    }
+
+
+def _diagrams(material: Material, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
+    """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
+    points = sum(_n_points(material, t) * len(t.steps) for t in runs)
+    every = max(1, -(-points // MAX_POINTS))
+    if every > 1:
+        notes.append(f"Diagrams of one checkpoint in {every} are on the page; Study.diagrams reads all of them.")
+    return {
+        t.run: {int(step): layers for step in t.steps[::every] if (layers := _bars(material, t.run, int(step)))}
+        for t in runs
+    }
+
+
+def _n_points(material: Material, trajectory: Trajectory) -> int:
+    """Return how many points a checkpoint's diagrams have on the page: those of the last one."""
+    layers = _bars(material, trajectory.run, int(trajectory.steps[-1]))
+    return sum(len(points["bars"]) // 11 for of in layers.values() for points in of.values())
+
+
+def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
+    layers: dict[str, Any] = {}
+    for probe in DIAGRAM_PROBES:
+        for layer, diagrams in material.diagrams(run, step, probe).items():
+            for name, diagram in diagrams.items():
+                order = np.argsort(-diagram.lifetimes, kind="stable")[:MAX_BARS]
+                if len(order):
+                    layers.setdefault(layer, {})[name] = {"n": len(diagram.pairs), "bars": packed(diagram.pairs[order])}
+    return layers
+
+
+def _association(material: Material) -> dict[str, Any]:
+    """Return rho of every feature with the loss, by run and group."""
+    columns = ("run", "feature", "group", "rho", "rho_step", "rho_given_step", "rho_given_all", "verdict")
+    rows = primary(material).filter(pl.col("rho").is_finite())
+    return to_columns(rows.select(columns).to_dicts()) if len(rows) else {}
