@@ -28,3 +28,9 @@ def short_names(names: Sequence[str], roles: dict[str, str]) -> list[str]:
         labels.append(f"{block.group(1)} {role}" if block else role)
     counts = Counter(labels)
     return [label if counts[label] == 1 else name for label, name in zip(labels, names, strict=True)]
+
+
+def in_words(label: str) -> str:
+    """Write a short name in a sentence: "mlp.in of block 0"."""
+    block, _, role = label.partition(" ")
+    return f"{role} of block {block}" if role and block.isdigit() else label

@@ -10,7 +10,7 @@ from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.heat_map import step_heat_map
 from toposcope.charts.training import training_lines
-from toposcope.report.charts.layer_names import in_order, short_names
+from toposcope.report.charts.layer_names import in_order, in_words, short_names
 from toposcope.report.charts.series import faults_of, first_last, largest_run, run_names, runs_of, series_of, spread
 from toposcope.report.headline import H0, NP
 from toposcope.report.material import Material
@@ -48,7 +48,7 @@ def _heat_map(
     rows = pl.concat(
         pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": of_run[x][columns]}) for x in layers
     )
-    title = f"{what}: {labels[most]} has moved most by the end of {run.run}"
+    title = f"{what}: {in_words(labels[most])} has moved most by the end of {run.run}"
     cut = len(layers) < len(of_run) or len(columns) < len(run.steps)
     left_out = f"; {len(layers)} of {len(of_run)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
     caption = f"Change since the first checkpoint, layer by layer{left_out}. Crosses: not defined."
@@ -91,14 +91,15 @@ def _pair_chart(
     value: Callable[..., Vector | None],
 ) -> Chart | None:  # fmt: skip
     both = [t for t in material.trajectories if all(value(t, group) is not None for group in pair)]
-    ends = [[first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both]
-    last = [(a[1], b[1]) for a, b in ends if a and b]
+    ends = {t.run: [first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both}
+    last = {run: (a[1], b[1]) for run, (a, b) in ends.items() if a and b}
     if not last:
         return None
-    above = sum(a > b for a, b in last)
-    one, other = pair if above or not any(a < b for a, b in last) else pair[::-1]
-    above = above or sum(a < b for a, b in last)
-    title = f"The {what} of {one} layers ends above that of {other} layers in {runs_of(above, len(last))}"
+    above = sum(a > b for a, b in last.values())
+    one, other = pair if above or not any(a < b for a, b in last.values()) else pair[::-1]
+    above = above or sum(a < b for a, b in last.values())
+    where = runs_of(above, len(last)) if len(last) > 1 else next(iter(last))
+    title = f"The {what} of {one} layers ends above that of {other} layers in {where}"
     rows = series_of(both, {group: partial(value, group=group) for group in pair})
     figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=pair)
     text = f"Line chart of the {what} of {one} and {other} layers against the training step. {title}."
