@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib as mpl
 import msgspec
 import numpy as np
 import polars as pl
@@ -78,15 +77,6 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_cells_of_the_association_map_keep_the_contrast(drawn: dict[str, Chart]) -> None:
-    colours = mpl.cm.ScalarMappable(mpl.colors.Normalize(-1, 1), "PuOr")
-    cells = [t for a in drawn["association"].figure.axes for t in a.texts]
-    assert len(cells) > 50
-    for cell in cells:
-        background = colours.to_rgba(np.array(float(cell.get_text().replace("−", "-"))))
-        assert contrast(cell.get_color(), background) >= 4.5, cell
-
-
 def test_svg_is_small_and_whole(files: dict[str, dict[str, bytes]]) -> None:
     for kinds in files.values():
         assert ElementTree.fromstring(kinds["svg"]).tag.endswith("svg")
@@ -112,8 +102,6 @@ CAPTIONS: dict[str, list[str]] = {
     "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
     "published": ["H0 total: by the published protocol", "at least as strong as the published value in all 5 runs"],
     "traces": ["H0 total from 70.0 to 45.0 as published", "not measured in this study"],
-    "partial": ["verdicts: beyond trend"],
-    "association": ["better than the step alone does"],
     "scaling": ["scales as N^−0.100", "the exact p of the ranks is"],
 }  # fmt: skip
 
@@ -154,10 +142,6 @@ def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
     assert "H1" not in found.caption + found.alt
 
 
-def test_pairs_without_a_partial_correlation_are_counted(drawn: dict[str, Chart]) -> None:
-    assert "5 more pairs of run and feature have no partial correlation" in drawn["partial"].caption
-
-
 def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Chart]) -> None:
     assert "a smooth trend explains it" in drawn["change_points"].caption
 
@@ -175,17 +159,6 @@ def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
     assert kept is not None
     assert there.caption == kept.caption
     assert "over 2 runs" in there.caption
-
-
-def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
-    full = material(2)
-    others = full.tables["association"].with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
-    both = with_tables(full, {"association": pl.concat([full.tables["association"], others])})
-    for name in ("association", "partial"):
-        before, after = draw_chart(name, full), draw_chart(name, both)
-        assert before is not None
-        assert after is not None
-        assert before.caption == after.caption
 
 
 def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:

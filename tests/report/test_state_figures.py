@@ -11,16 +11,16 @@ from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_sta
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
 from named_features import by_feature
-from section_tools import draw_chart, with_tables
+from section_tools import draw_chart
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.chart import describe_phases
 from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
 from toposcope.report.figures.sizes import describe_collapse
-from toposcope.report.figures.spectra import SpectralComparisonCounts
 from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
+from toposcope.report.spectral_comparison import SpectralComparisonCounts
 
 OF_STATES = FIGURES[1:]
 
@@ -32,7 +32,7 @@ def study() -> Material:
 
 @pytest.fixture(scope="module")
 def drawn(study: Material) -> dict[str, Chart]:
-    found = {name: draw_chart(name, study) for name in (*OF_STATES, "association", "losses")}
+    found = {name: draw_chart(name, study) for name in OF_STATES}
     return {name: d for name, d in found.items() if d is not None}
 
 
@@ -78,10 +78,6 @@ CAPTIONS: dict[str, list[str]] = {
     "layer_similarity": ["of run-2: CKA 0.250 at step 0", "the Procrustes distance 0.750 at step 0"],
     "checkpoint_similarity": ["CKA 0.100 between first and last in run-0", "RTD 9.00 between first and last"],
     "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
-    "spectral_against_topology": ["Of 45 comparisons", "more strongly in 15, less strongly in 15, and 15 are undecided",
-                                  "call 45 significant and Williams' test 0"],
-    "association": ["also given the step and the top eigenvalue of the same states"],
-    "losses": ["the loss on the text ended at: run-0 3.000"],
 }  # fmt: skip
 
 
@@ -204,17 +200,6 @@ def test_published_features_of_weights_are_not_spoken_of() -> None:
     ]
 
 
-def test_a_run_without_the_feature_has_an_empty_row(study: Material) -> None:
-    """Hatching says that a clock leaves nothing; a cell of what was not measured is left blank."""
-    table = study.tables["association"]
-    one_less = table.filter(~((pl.col("run") == "run-0") & pl.col("feature").str.ends_with("H1.total")))
-    torn = with_tables(study, {"association": one_less})
-    found = draw_chart("association", torn)
-    assert found is not None
-    hatched = [len(axes.patches) for axes in found.figure.axes[:3]]
-    assert hatched == [0, 0, 0]
-
-
 def test_holes_are_no_obstacle(study: Material) -> None:
     def holed(values: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)
@@ -243,13 +228,6 @@ def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
     alone = dataclasses.replace(study, trajectories=[told])
     assert draw_chart("published_representations", alone) is None
     assert draw_chart("representations", alone) is not None
-    table = study.tables["association"].with_columns(
-        pl.col("feature").str.replace(LABEL, "published"), run=pl.lit("elsewhere")
-    )
-    published = with_tables(alone, {"association": table})
-    association = draw_chart("association", published)
-    assert association is not None
-    assert "Of published hidden states (“published”) also given the step" in association.caption
 
 
 def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) -> None:

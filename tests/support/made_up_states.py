@@ -22,7 +22,7 @@ STATISTICS = ("H0.total", "H1.total", "H1.entropy")
 SPECTRA = ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")
 OF_STATES = (
     "published_representations", "representations", "depth", "embeddings", "state_diagrams", "state_crocker",
-    "representation_phases", "layer_similarity", "checkpoint_similarity", "cross_size", "spectral_against_topology",
+    "representation_phases", "layer_similarity", "checkpoint_similarity", "cross_size",
 )  # fmt: skip
 """Figures that such a study alone has."""
 TURNS = (3, 7)

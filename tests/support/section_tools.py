@@ -15,8 +15,6 @@ from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
 FIGURE_NAMES = {
-    "association_heat_map": "association",
-    "between_runs_chart": "between_runs",
     "change_point_chart": "change_points",
     "checkpoint_similarity_chart": "checkpoint_similarity",
     "crocker_chart": "crocker",
@@ -25,14 +23,12 @@ FIGURE_NAMES = {
     "diagram_chart": "diagrams",
     "embedding_chart": "embeddings",
     "layer_similarity_chart": "layer_similarity",
-    "partial_correlation_chart": "partial",
     "published_representation_chart": "published_representations",
     "random_matrix_chart": "references",
     "representation_chart": "representations",
     "scaling_chart": "scaling",
     "state_crocker_chart": "state_crocker",
     "state_diagram_chart": "state_diagrams",
-    "topology_against_spectra_chart": "spectral_against_topology",
 }
 """The names of the figures' files by the functions that draw them, where the two differ."""
 CHARTS: dict[str, Callable[[Material], Any]] = {

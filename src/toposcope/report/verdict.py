@@ -21,10 +21,10 @@ from toposcope.analysis.verdict import (
 from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
-from toposcope.report.figures.spectra import SpectralComparisonCounts
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, beyond_clocks, clocks_of, features_of, only_beyond_scale, outcome_of
+from toposcope.report.spectral_comparison import SpectralComparisonCounts
 from toposcope.report.tables import signed
 
 MIN_TRACKING_CORRELATION = 0.9

@@ -8,6 +8,7 @@ import polars as pl
 from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
+from toposcope.charts.zero import zero_line
 from toposcope.report.charts.series import run_names
 from toposcope.report.headline import named
 from toposcope.report.headline_table import (
@@ -69,7 +70,7 @@ def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
     )
     defined = base.transform_filter("isValid(datum.left)")
     layers = [
-        alt.Chart(data).mark_rule().encode(x=alt.datum(0)),
+        zero_line("x"),
         base.mark_rule(strokeWidth=1, strokeOpacity=0.6).encode(x=alt.X("low:Q", scale=ends), x2="high:Q"),
         defined.mark_rule(strokeWidth=3, strokeOpacity=0.45).encode(x="rho:Q", x2="left:Q"),
         base.mark_point(filled=True, size=42, opacity=1).encode(x=x),

@@ -10,17 +10,14 @@ from toposcope.analysis.verdict import BEYOND, RUNS, UNDETERMINED
 from toposcope.analysis.wording import counted, joined
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import full_table, legend, measured, primary, short_table
+from toposcope.report.charts.association import association_heat_map
+from toposcope.report.charts.partial import partial_correlation_chart
+from toposcope.report.charts.spectra import topology_against_spectra_charts
 from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.figures.correlation import association_heat_map, partial_correlation_chart
-from toposcope.report.figures.spectra import (
-    BLOCKS,
-    SpectralComparisonCounts,
-    spectral_comparisons,
-    topology_against_spectra_chart,
-)
 from toposcope.report.headline import CLOUD_STATISTICS, headline_features, named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
+from toposcope.report.spectral_comparison import BLOCKS, SpectralComparisonCounts, spectral_comparisons
 from toposcope.report.tables import (
     Column,
     Table,
@@ -175,7 +172,7 @@ SECTION = ReportSection(
         "association": lambda material: association_table(material.trajectories, material.adjust),
         "comparisons": lambda material: comparison_table(material.trajectories),
     },
-    charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_chart),
+    charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
     compared_charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,

@@ -18,8 +18,8 @@ from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_p
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
 from toposcope.analysis.wording import counted, examples, joined
 from toposcope.probes.feature import TOPOLOGY
+from toposcope.report.charts.between_runs import between_runs_charts
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.between_runs import between_runs_chart
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -179,7 +179,7 @@ SECTION = ReportSection(
         "between_runs": lambda m: between_runs_table(m.trajectories, m.log, m.runs, m.adjust),
         "between_runs_by_step": lambda m: between_runs_step_table(m.trajectories, m.log, m.runs),
     },
-    charts=(between_runs_chart,),
+    charts=(between_runs_charts,),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,

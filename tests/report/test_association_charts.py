@@ -1,0 +1,177 @@
+"""Charts of the association section: what they draw is what the table says, on data of known truth."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from made_studies import FEATURES, RUNS, study
+from made_up_material import material
+from made_up_states import with_states
+from section_tools import with_tables
+
+from toposcope.charts.chart import Chart
+from toposcope.charts.theme import DIVERGING, DIVERGING_DARK, config
+from toposcope.report.charts.association import INK, association_heat_map
+from toposcope.report.charts.between_runs import between_runs_charts
+from toposcope.report.charts.partial import partial_correlation_chart
+from toposcope.report.charts.runs import choose_runs, largest_run
+from toposcope.report.charts.spectra import topology_against_spectra_charts
+from toposcope.report.material import Material
+
+
+def rows_of(chart: Chart | None, field: str) -> list[dict[str, Any]]:
+    """Return the rows of a chart that have a field."""
+    assert chart is not None
+    return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
+
+
+def channels(colour: str) -> np.ndarray:
+    return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def luminance(colour: np.ndarray) -> float:
+    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize(("scale", "dark"), [(DIVERGING, False), (DIVERGING_DARK, True)])
+def test_numbers_in_cells_keep_the_contrast(scale: tuple[str, ...], dark: bool) -> None:
+    stops, ink = np.array([channels(c) for c in scale]), channels(config(dark=dark)["text"]["color"])
+    for rho in np.linspace(-1, 1, 201):
+        cell = luminance(np.array([np.interp(rho, np.linspace(-1, 1, 5), stops[:, k]) for k in range(3)]))
+        text = luminance(stops[2] if rho < -0.76 else np.zeros(3) if rho > 0.6 else ink)
+        low, high = sorted((cell, text))
+        assert (high + 0.05) / (low + 0.05) > 3.4, rho
+    assert INK == {"paper": "datum.rho < -0.76", "black": "datum.rho > 0.6"}
+
+
+def test_the_heat_map_has_a_cell_for_each_correlation_and_marks_undefined_ones() -> None:
+    of = study("clock")
+    chart = association_heat_map(of)
+    rows = rows_of(chart, "given")
+    assert len(rows) == len(RUNS) * len(FEATURES) * 4
+    cells = {(r["run"], r["feature"], r["given"]): r["rho"] for r in rows}
+    table = of.tables["association"].filter(run="small", group="network", feature="rips H1.total").row(0, named=True)
+    assert cells["small", "H1 total", "alone"] == table["rho"]
+    assert cells["small", "H1 total", "given clocks"] == table["rho_given_all"]
+    assert cells["small", "H0 total", "alone"] == cells["small", "H0 total", "the step"]
+    assert cells["small", "H0 total", "given step"] is None
+    assert chart is not None
+    assert "“–”: not defined" in chart.caption
+    assert chart.render("svg").count("–".encode()) >= 2 * len(RUNS)
+
+
+def test_the_title_says_what_the_step_leaves() -> None:
+    left = pl.when(pl.col("rho_given_step").is_finite()).then(0.1).otherwise("rho_given_step")
+    of = study("nothing")
+    table = of.tables["association"].with_columns(rho=pl.lit(-0.8), rho_given_step=left)
+    chart = association_heat_map(with_tables(of, {"association": table}))
+    assert chart is not None
+    assert chart.title == "The median |rho| of topology falls from 0.80 to 0.10 once the step is given"
+    undefined = table.with_columns(rho_given_step=pl.lit(float("nan")))
+    chart = association_heat_map(with_tables(of, {"association": undefined}))
+    assert chart is not None
+    assert chart.title == "No correlation of topology with the loss is defined once the step is given"
+
+
+def test_hidden_states_have_a_column_for_their_scale() -> None:
+    of = with_states(material(3))
+    rows = rows_of(association_heat_map(of), "given")
+    scaled = [row for row in rows if row["given"] == "given scale"]
+    assert {row["feature"] for row in rows} - {row["feature"] for row in scaled} == {"Top eigenvalue, hidden"}
+    torn = of.tables["association"].filter((pl.col("run") != "run-0") | ~pl.col("feature").str.ends_with("H1.total"))
+    rows = rows_of(association_heat_map(with_tables(of, {"association": torn})), "given")
+    assert not [row for row in rows if row["run"] == "run-0" and row["feature"] == "H1 total, hidden"]
+
+
+def test_of_many_runs_some_are_shown_and_the_caption_says_so() -> None:
+    of = material(13, 4)
+    chart = association_heat_map(of)
+    assert len({row["run"] for row in rows_of(chart, "given")}) == 4
+    assert chart is not None
+    assert chart.caption.endswith("4 of 13 runs are shown, by size.")
+    shown, note = choose_runs(of.trajectories[::-1], of.runs, 6)
+    assert [shown[0].run, shown[-1].run, len({t.run for t in shown})] == ["run-0", "run-12", 6]
+    assert "6 of 13 runs" in note
+    assert choose_runs(of.trajectories[:6], of.runs, 6) == (of.trajectories[:6], "")
+    assert largest_run(of.trajectories, of.runs).run == "run-12"
+    short = dataclasses.replace(of.trajectories[12], steps=np.array([0]))
+    assert largest_run([*of.trajectories[:12], short], of.runs).run == "run-11"
+
+
+def test_the_scatter_has_a_mark_for_each_defined_pair() -> None:
+    of = study("clock")
+    chart = partial_correlation_chart(of)
+    rows = rows_of(chart, "kind")
+    defined = of.tables["association"].filter(pl.col("rho_given_step").is_finite(), pl.col("group") == "network")
+    assert len(rows) == len(defined)
+    assert {row["kind"] for row in rows} == {"topology", "control"}
+    assert chart is not None
+    assert "4 pairs of run and topological feature have no partial correlation" in chart.caption
+    assert chart.title == "No correlation of topology with the loss has |rho| over 0.5"
+    strong = of.tables["association"].with_columns(rho=pl.lit(0.9), rho_given_step=pl.lit(0.2))
+    chart = partial_correlation_chart(with_tables(of, {"association": strong}))
+    assert chart is not None
+    assert chart.title == "Given the step, 12 of 12 strong correlations of topology lose more than half"
+    assert chart.render("svg").startswith(b"<svg")
+
+
+def test_groups_of_layers_do_not_enter_the_charts() -> None:
+    of = material(2)
+    others = of.tables["association"].with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
+    both = with_tables(of, {"association": pl.concat([of.tables["association"], others])})
+    for draw in (association_heat_map, partial_correlation_chart):
+        before, after = draw(of), draw(both)
+        assert before is not None
+        assert after is not None
+        assert before.spec() == after.spec()
+
+
+def test_topology_against_spectra_says_how_often_it_is_stronger() -> None:
+    h0, h1, entropy = topology_against_spectra_charts(with_states(material(3)))
+    assert h0.title.endswith("in 15, less in 0 of 15 comparisons")
+    assert h1.title.endswith("in 0, less in 15 of 15 comparisons")
+    assert entropy.title.endswith("in 0, less in 0 of 15 comparisons")
+    rows = rows_of(h0, "difference")
+    assert len(rows) == 15
+    assert {(row["difference"], row["low"]) for row in rows} == {(0.4, 0.2)}
+    assert [chart.name for chart in (h0, h1, entropy)] == [
+        "h0-total-against-spectra", "h1-total-against-spectra", "h1-entropy-against-spectra",
+    ]  # fmt: skip
+    assert h0.render("svg").startswith(b"<svg")
+
+
+def test_between_runs_alone_and_given_the_loss() -> None:
+    alone, given = between_runs_charts(material(3))
+    assert alone.title == "Alone, 5 of 5 features go with the final loss"
+    assert given.title == "Given the loss and the controls, 1 of 5 features goes with the final loss"
+    assert {row["rho"] for row in rows_of(given, "rho") if row["feature"] == "H0 total"} == {0.8}
+    assert rows_of(given, "low") == [{"low": -0.6, "high": 0.6}]
+    assert "step" in str(alone.spec()["layer"][-1]["encoding"]["x"]["field"])
+    assert alone.render("svg").startswith(b"<svg")
+
+
+def bare(of: Material) -> Material:
+    return with_tables(of, {name: table.clear() for name, table in of.tables.items()})
+
+
+@pytest.mark.parametrize(
+    "of", [bare(study("nothing")), bare(material(2)), study("nothing", ())], ids=["made", "up", "none"]
+)
+def test_without_its_data_a_chart_is_left_out(of: Material) -> None:
+    assert association_heat_map(of) is None
+    assert partial_correlation_chart(of) is None
+    assert topology_against_spectra_charts(of) == []
+    assert between_runs_charts(of) == []
+
+
+@pytest.mark.parametrize("n_runs", [1, 2, 30])
+def test_small_and_large_studies_are_drawn(n_runs: int) -> None:
+    of = with_states(material(n_runs, 6))
+    drawn = [association_heat_map(of), partial_correlation_chart(of), *topology_against_spectra_charts(of)]
+    for chart in drawn:
+        assert chart is not None
+        assert "nan" not in chart.title + chart.caption
+        assert chart.render("svg") == chart.render("svg")
