@@ -32,7 +32,7 @@ def study() -> Material:
 
 @pytest.fixture(scope="module")
 def drawn(study: Material) -> dict[str, Chart]:
-    found = {name: draw_chart(name, study) for name in (*OF_STATES, "losses")}
+    found = {name: draw_chart(name, study) for name in OF_STATES}
     return {name: d for name, d in found.items() if d is not None}
 
 
@@ -78,7 +78,6 @@ CAPTIONS: dict[str, list[str]] = {
     "layer_similarity": ["of run-2: CKA 0.250 at step 0", "the Procrustes distance 0.750 at step 0"],
     "checkpoint_similarity": ["CKA 0.100 between first and last in run-0", "RTD 9.00 between first and last"],
     "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
-    "losses": ["the loss on the text ended at: run-0 3.000"],
 }  # fmt: skip
 
 
