@@ -6,15 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import made_up_material
 import pytest
 from browser_pages import HOSTILE_NAMES, OpenPage
-from small_studies import ALL_PROBES, family_study
+from small_studies import ALL_PROBES, RIPS, family_study
 
-from toposcope.report import write_report, writing
-from toposcope.report.composing import Page
-from toposcope.report.sections import report_sections
-from toposcope.study import Study, run_study
+from toposcope.report import write_report
+from toposcope.study import Declaration, Study, run_study
+from toposcope.study.declaration import DeclaredSeries
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -62,10 +60,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_report(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a made-up study whose runs have names that try to be markup and scripts."""
-    study = Study.load(shutil.copytree(report.parents[1], tmp_path_factory.mktemp("hostile") / "study"))
-    page = Page(report_sections(), made_up_material.material(n_checkpoints=12, names=HOSTILE_NAMES))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "study_page", lambda *_: page)
-        path, _ = write_report(study)
-    return path
+    """The page of a study of the same runs under names that try to be markup and scripts."""
+    runs = report.parents[1] / "runs"
+    series = [
+        DeclaredSeries(path=str(runs / run), name=name)
+        for run, name in zip(("first", "second"), HOSTILE_NAMES, strict=True)
+    ]
+    folder = tmp_path_factory.mktemp("hostile")
+    errors = run_study(Declaration(name="hostile", series=series, probes=[RIPS]), folder, workers=1)
+    assert not errors
+    return write_report(Study.load(folder))[0]

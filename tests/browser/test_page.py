@@ -1,4 +1,4 @@
-"""The page of a study in a real browser: offline, drawn, readable in every light and width, and deaf to hostile names."""
+"""The page of a study in a real browser: offline, drawn, readable in every light and width."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +71,8 @@ def test_a_phone_does_not_scroll_sideways(report: Path, hostile_report: Path, op
 def test_a_dark_screen_has_a_dark_page_and_light_text(report: Path, open_page: Opener) -> None:
     lightness = """(selector) => {
         const style = getComputedStyle(document.querySelector(selector));
-        return [style.backgroundColor, style.color].map((c) => Math.max(...c.match(/[0-9.]+/g).slice(0, 3).map(Number)));
+        const brightest = (colour) => Math.max(...colour.match(/[0-9.]+/g).slice(0, 3).map(Number));
+        return [style.backgroundColor, style.color].map(brightest);
     }"""
     for dark in (False, True):
         page = open_page(report, dark=dark).page

@@ -1,6 +1,6 @@
 """A made-up study for the figures: curves whose answers are known, without training or measuring anything."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
 from toposcope.study.published import Published, Trace
+from toposcope.study.study import FRAME_SCHEMA
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")
@@ -208,11 +209,10 @@ def published(found: list[Trajectory]) -> Published:
     )
 
 
-def material(n_runs: int = 5, n_checkpoints: int = 30, names: Sequence[str] = ()) -> Material:
+def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     """Return a study with data for every figure."""
     steps = np.arange(n_checkpoints) * 100
-    names = names or [f"run-{i}" for i in range(n_runs)]
-    found = [trajectory(name, i, steps) for i, name in enumerate(names)]
+    found = [trajectory(f"run-{i}", i, steps) for i in range(n_runs)]
     log = pl.concat(
         pl.DataFrame({
             "run": t.run, "step": np.arange(1, steps[-1] + 1, 10), "loss": 3.0, "learning_rate": 1e-3,
@@ -228,7 +228,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30, names: Sequence[str] = ()
         schema=["run", "kind", "n_parameters", "status", "last_step", "n_checkpoints"], orient="row",
     )  # fmt: skip
     findings = pl.DataFrame(
-        {"run": [names[0]], "check": ["echo"], "severity": ["fault"], "steps": [[100]], "layer": [""], "message": ["x"]}
+        {"run": ["run-0"], "check": ["echo"], "severity": ["fault"], "steps": [[100]], "layer": [""], "message": ["x"]}
     )
     tables = all_tables(
         association=association(found),
@@ -247,7 +247,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30, names: Sequence[str] = ()
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),
-        frame=pl.DataFrame(),
+        frame=pl.DataFrame(schema=FRAME_SCHEMA),
         labels=pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]}),
         log=log,
         runs=runs,
