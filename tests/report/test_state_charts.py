@@ -40,7 +40,7 @@ def rows_of(chart: Chart, field: str) -> list[dict[str, Any]]:
 
 
 TITLES = {
-    "states-rankme": "RankMe of the last hidden state falls in all 3 runs; it reverses in between in all 3 runs",
+    "states-rankme": "RankMe of the last hidden state ends lower in all 3 runs, after a dip in 3",
     "states-top-eigenvalue": "Top eigenvalue of the last hidden state rises in all 3 runs",
     "states-h1-entropy": "H1 entropy of the last hidden state falls in all 3 runs",
     "depth-h0-total": "H0 total rises through the layers of run-2",
@@ -142,7 +142,7 @@ def test_published_states_have_charts_beside_ours(study: Material) -> None:
     both = dataclasses.replace(study, trajectories=[ours, *others, told])
     beside = published_representation_charts(both)
     assert len(beside) == len(representation_charts(both)) == 8
-    assert beside[0].title.startswith("RankMe of the published hidden states falls in the run")
+    assert beside[0].title.startswith("RankMe of the published hidden states ends lower in the run, after a dip")
     assert beside[0].caption == "As published."
     assert {row["run"] for row in rows_of(beside[0], "value")} == {"elsewhere"}
     alone = dataclasses.replace(study, trajectories=[told])

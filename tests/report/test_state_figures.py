@@ -32,7 +32,7 @@ def study() -> Material:
 
 @pytest.fixture(scope="module")
 def drawn(study: Material) -> dict[str, Chart]:
-    found = {name: draw_chart(name, study) for name in (*OF_STATES, "losses")}
+    found = {name: draw_chart(name, study) for name in OF_STATES}
     return {name: d for name, d in found.items() if d is not None}
 
 
@@ -73,7 +73,6 @@ CAPTIONS: dict[str, list[str]] = {
     "state_crocker": ["In run-2 the distance", "(+100%; divided by the radius of the cloud"],
     "representation_phases": ["are found in 2 of 3 runs", "run-2: warm-up, entropy-seeking", "Of 6 statistics"],
     "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
-    "losses": ["the loss on the text ended at: run-0 3.000"],
 }  # fmt: skip
 
 

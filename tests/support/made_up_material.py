@@ -11,6 +11,7 @@ from section_tools import all_tables
 from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
 from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.matched import COLLAPSE, MATCHED
+from toposcope.analysis.moves import move_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
@@ -232,6 +233,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     tables = all_tables(
         association=association(found),
         **between_runs(found),
+        moved=move_table(found),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),

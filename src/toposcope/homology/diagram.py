@@ -1,13 +1,20 @@
 """What every filtration in this package returns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
 from toposcope.typing import Matrix, Vector
+
+if TYPE_CHECKING:
+    from toposcope.charts.bars import Bars
+    from toposcope.charts.chart import Chart
+
+MAX_SAMPLES = 300
+"""Filtration values at which a curve is drawn; with fewer ends of bars a Betti curve is drawn at each of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,108 @@ class Diagram:
     def lifetimes(self) -> Vector:
         """Length of every finite bar, ``|death - birth|``, zero lengths included; shape (k,)."""
         return np.abs(self.pairs[:, 1] - self.pairs[:, 0])
+
+    def plot(self, *others: "Diagram") -> "Chart":
+        """Draw the diagram, births across and deaths up.
+
+        Parameters
+        ----------
+        *others : Diagram
+            Drawn in the same figure: other dimensions, or diagrams of other clouds.
+
+        Returns
+        -------
+        Chart
+            Shows itself in a notebook; ``save("diagram.svg")`` writes it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from toposcope import rips
+        >>> angles = np.arange(12) * np.pi / 6
+        >>> h0, h1 = rips(np.column_stack([np.cos(angles), np.sin(angles)]))
+        >>> h0.plot(h1).title
+        'H0: 11 bars, the longest 0.518; H1: 1 bar of 1.21'
+        """
+        from toposcope.charts.persistence_diagram import persistence_diagram
+
+        return persistence_diagram(self._bars(others))
+
+    def barcode(self, *others: "Diagram") -> "Chart":
+        """Draw the longest bars, from birth to death; `others` as in `plot`."""
+        from toposcope.charts.barcode import barcode
+
+        return barcode(self._bars(others))
+
+    def betti_curve(self, *others: "Diagram") -> "Chart":
+        """Draw how many bars are alive at each filtration value; `others` as in `plot`.
+
+        The numbers themselves: `toposcope.homology.betti_curve`.
+        """
+        from toposcope.charts.bars import is_descending
+        from toposcope.charts.betti_curve import betti_curve as draw
+        from toposcope.homology.vectors import betti_curve
+
+        bars = self._bars(others)
+        curves = {}
+        for name, diagram in zip((each.name for each in bars), (self, *others), strict=True):
+            ends = np.unique(diagram.pairs[diagram.lifetimes > 0])
+            at = ends if len(ends) <= MAX_SAMPLES else np.linspace(ends[0], ends[-1], MAX_SAMPLES)
+            curves[name] = (at, betti_curve(diagram, at))
+        return draw(curves, descending=is_descending(bars))
+
+    def landscape(self, n_layers: int = 5) -> "Chart":
+        """Draw the first persistence landscape functions.
+
+        The numbers themselves: `toposcope.homology.landscape`.
+        """
+        from toposcope.charts.bars import is_descending, limits
+        from toposcope.charts.landscape import landscape as draw
+        from toposcope.homology.vectors import landscape
+
+        (bars,) = self._bars(())
+        at = np.linspace(*limits(bars.positive.ravel()), MAX_SAMPLES)
+        at = np.union1d(at, bars.positive[:1].mean(axis=1))  # where the longest bar peaks
+        return draw(bars.name, at, landscape(self, at, n_layers), descending=is_descending([bars]))
+
+    def persistence_image(self, n_pixels: int = 24, bandwidth: float | None = None) -> "Chart":
+        """Draw the persistence image on a square grid that holds all bars.
+
+        Parameters
+        ----------
+        n_pixels : int
+            Along either side.
+        bandwidth : float, optional
+            Standard deviation of a bar's Gaussian, in units of the filtration; by default a twentieth of the longest
+            bar. Images of several diagrams are compared on one grid: `toposcope.homology.persistence_image`.
+        """
+        from toposcope.charts.bars import is_descending
+        from toposcope.charts.persistence_image import persistence_image as draw
+        from toposcope.homology.arrays import as_count
+        from toposcope.homology.vectors import persistence_image
+
+        n_pixels = as_count(n_pixels, "n_pixels", 1)
+        longest = float(self.lifetimes.max(initial=0)) or 1.0
+        width = max(longest / 20, np.finfo(np.float64).tiny) if bandwidth is None else bandwidth
+        low = self.pairs.min(axis=1) if len(self.pairs) else np.zeros(1)
+        margin = 3 * width + 1e-12 * np.abs(low).max()  # pixels must differ in rounded numbers too
+        births = np.linspace(low.min() - margin, low.max() + margin, n_pixels + 1)
+        lifetimes = np.linspace(0, longest + 3 * width, n_pixels + 1)
+        (bars,) = self._bars(())
+        image = persistence_image(self, births, lifetimes, width)
+        return draw(bars.name, image, births, lifetimes, descending=is_descending([bars]))
+
+    def _bars(self, others: "tuple[Diagram, ...]") -> "list[Bars]":
+        """Return the bars of this and other diagrams for charts, each with a name of its own."""
+        from toposcope.charts.bars import Bars
+
+        bars: list[Bars] = []
+        for diagram in (self, *(as_diagram(other, "others") for other in others)):
+            name = f"H{diagram.dimension}"
+            n_same = sum(each.name.partition(" ")[0] == name for each in bars)
+            name = f"{name} ({n_same + 1})" if n_same else name
+            bars.append(Bars(name, diagram.pairs, diagram.n_essential, diagram.n_truncated))
+        return bars
 
 
 def as_diagram(value: Any, name: str) -> Diagram:

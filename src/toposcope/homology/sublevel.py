@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from toposcope.homology.arrays import as_array, as_count, as_float_matrix
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.point_cloud import Euclidean
 from toposcope.typing import Indices, Vector
+
+if TYPE_CHECKING:
+    from toposcope.charts.chart import Chart
 
 # Clockwise from the north-west: consecutive cells touch, and bit k of a set of cells stands for cell k.
 _RING = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
@@ -45,6 +48,8 @@ class Sublevel:
         Vertex at which it dies.
     essential_minima : ndarray, shape (n_essential,), int64
         Lowest vertex of each connected component, ascending.
+    essential_births : ndarray, shape (n_essential,), float64
+        Values of the function there.
     merges : ndarray, shape (k, 3), int64
         The merge tree from the leaves up, one row a pair: surviving minimum, dying minimum, saddle vertex, in
         increasing order of (value, index) of the saddle. Where several components meet in one vertex, the oldest
@@ -55,10 +60,35 @@ class Sublevel:
     minima: Indices
     saddles: Indices
     essential_minima: Indices
+    essential_births: Vector
     merges: Indices
 
     def __repr__(self) -> str:
         return f"Sublevel({len(self.minima)} minima that die, {len(self.essential_minima)} essential)"
+
+    def plot(self) -> "Chart":
+        """Draw the merge tree; ``diagram.plot()`` draws the persistence diagram.
+
+        Returns
+        -------
+        Chart
+
+        Examples
+        --------
+        >>> sublevel_grid([[0.0, 3.0, 1.0, 2.0, 0.5]]).plot().title
+        '3 minima in 1 component; the deepest that joins another lies 2.5 below its saddle'
+        """
+        from toposcope.charts.merge_tree import merge_tree
+
+        minima = np.concatenate([self.merges[:, 1], self.essential_minima])
+        by_vertex = np.argsort(minima)
+        row = np.argsort(self.minima)[np.searchsorted(np.sort(self.minima), self.merges[:, 1])]
+        parents = by_vertex[np.searchsorted(minima[by_vertex], self.merges[:, 0])]
+        return merge_tree(
+            np.concatenate([self.diagram.pairs[row, 0], self.essential_births]),
+            np.concatenate([self.diagram.pairs[row, 1], np.full(len(self.essential_minima), np.inf)]),
+            np.concatenate([parents, np.full(len(self.essential_minima), -1)]),
+        )
 
 
 def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "freudenthal"] = "8") -> Sublevel:
@@ -281,6 +311,7 @@ def _record(values: Vector, merges: Indices, essential_minima: Indices) -> Suble
         minima=merges[order, 1],
         saddles=merges[order, 2],
         essential_minima=essential_minima,
+        essential_births=values[essential_minima],
         merges=merges,
     )
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.calibration import Calibration, brier_score, log_score
 from toposcope.forecasting.decision.calibration import reliability as reliability_of
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration
+from toposcope.forecasting.decision.figure import decision_figure
 from toposcope.forecasting.decision.reasons import SIGNALS, reasons
+from toposcope.forecasting.scaling.figure import isoflop_figure
 from toposcope.forecasting.scaling.planner import Interval
 from toposcope.forecasting.wording import short
+from toposcope.report.charts.reliability import reliability_chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
-from toposcope.report.figures.chart import Chart
-from toposcope.report.figures.decision import decision_chart
-from toposcope.report.figures.isoflop import isoflop_chart
-from toposcope.report.figures.reliability import reliability_chart
 from toposcope.report.material import Tables
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, Spec, Table, share, table
@@ -64,11 +64,11 @@ def lead(advice: Advice) -> tuple[str, ...]:
 
 def _decision_chart(material: DecisionMaterial) -> Chart | None:
     advice = material.advice
-    return None if advice.decision is None else decision_chart(advice.fitted, advice.decision)
+    return None if advice.decision is None else decision_figure(advice.fitted, advice.decision)
 
 
 def _isoflop_chart(material: DecisionMaterial) -> Chart:
-    return isoflop_chart(material.advice.fitted, material.advice.plan)
+    return isoflop_figure(material.advice.fitted, material.advice.plan)
 
 
 def _reliability_chart(material: DecisionMaterial) -> Chart | None:
@@ -78,7 +78,7 @@ def _reliability_chart(material: DecisionMaterial) -> Chart | None:
     judged = checked.judged
     return reliability_chart(
         {name: reliability_of(p, judged.won, judged.pairs.weight) for name, p in _probabilities(checked).items()},
-        f"{len(judged):,} pairs of {judged.n_runs} runs at equal compute, held out from law and calibration.",
+        len(judged),
     )
 
 

@@ -8,9 +8,8 @@ from toposcope.report.backtest import (
     score_columns,
     seen,
 )
+from toposcope.report.charts.backtest import backtest_charts
 from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.figures.backtest import coverage_chart, error_chart
-from toposcope.report.figures.chart import Chart
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Spec, table, text_of
 
@@ -30,20 +29,12 @@ def _blocks(material: BacktestMaterial, pictures: Sequence[Picture]) -> Iterable
     return (*pictures, *tables, note)
 
 
-def _error(material: BacktestMaterial) -> Chart:
-    return error_chart(material.backtest.scores)
-
-
-def _coverage(material: BacktestMaterial) -> Chart:
-    return coverage_chart(material.backtest.scores)
-
-
 SECTION = ReportSection[BacktestMaterial](
     anchor="errors",
     title="Errors",
     position=10,
     tables={"forecasts": lambda material: material.backtest.rows, "scores": lambda material: material.backtest.scores},
-    charts=(_error, _coverage),
+    charts=(backtest_charts,),
     blocks=_blocks,
     summary=lambda material: lead(material.backtest),
     summary_position=10,

@@ -11,7 +11,7 @@ from toposcope.charts.chart import Chart
 from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
-from toposcope.report.charts.runs import largest_run
+from toposcope.report.charts.series import largest_run
 from toposcope.report.charts.states import HEIGHT, QUANTITIES, chart_name, first_cloud
 from toposcope.report.material import Material
 from toposcope.typing import Vector

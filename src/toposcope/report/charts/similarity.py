@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 import altair as alt
-import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
-from toposcope.report.charts.runs import choose_runs, largest_run
+from toposcope.report.charts.runs import choose_runs
+from toposcope.report.charts.series import largest_run, spread
 from toposcope.report.material import Material
 
 PROBE = "similarity"
@@ -109,9 +109,8 @@ def _symmetric(rows: pl.DataFrame, measure: str, index: list[str]) -> pl.DataFra
 
 def _evenly_spaced(cells: pl.DataFrame) -> pl.DataFrame:
     steps = cells.get_column("a").unique().sort()
-    if len(steps) > MAX_CHECKPOINTS:
-        steps = steps.gather(np.linspace(0, len(steps) - 1, MAX_CHECKPOINTS).round().astype(int))
-    return cells.filter(pl.col("a").is_in(steps.implode()), pl.col("b").is_in(steps.implode()))
+    kept = steps.gather(spread(len(steps), MAX_CHECKPOINTS)).implode()
+    return cells.filter(pl.col("a").is_in(kept), pl.col("b").is_in(kept))
 
 
 def _matrices(

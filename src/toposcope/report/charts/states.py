@@ -1,23 +1,21 @@
 """Spectra and topology of the last hidden state over training."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
+from toposcope.analysis.moves import move
 from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
-from toposcope.report.charts.series import direction, faults_of, first_last, rows_of, run_names, runs_of
+from toposcope.report.charts.series import course, faults_of, rows_of, run_names
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
 
-MIN_TURN_SHARE = 0.2
-"""A quantity reverses if it overshoots both its first and last value by more than this share of its range."""
 HEIGHT = 170
 
 
@@ -67,11 +65,12 @@ def _over_training(material: Material, cloud: str, prefix: str) -> list[Chart]:
     for quantity in QUANTITIES if cloud else ():
         feature = cloud_feature(cloud, quantity.statistic)
         trajectories = [t for t in material.trajectories if feature in t.features]
-        rows = rows_of(trajectories, _value_of(feature))
+        rows = rows_of(trajectories, partial(_values, feature=feature))
         if not len(rows):
             continue
         bands = _bands(trajectories, feature)
-        title = f"{quantity.title} of {_of(cloud)} {_moves([t.features[feature] for t in trajectories])}"
+        moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
+        title = f"{quantity.title} of {_of(cloud)} {course(moves)}"
         caption = (
             "As published."
             if cloud == PUBLISHED
@@ -88,8 +87,8 @@ def _over_training(material: Material, cloud: str, prefix: str) -> list[Chart]:
     return charts
 
 
-def _value_of(feature: Feature) -> Callable[[Trajectory], Vector]:
-    return lambda trajectory: trajectory.features[feature]
+def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
+    return trajectory.features.get(feature)
 
 
 def _of(cloud: str) -> str:
@@ -106,21 +105,3 @@ def _bands(trajectories: list[Trajectory], feature: Feature) -> pl.DataFrame:
     ]
     empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "low": pl.Float64, "high": pl.Float64})
     return pl.concat([empty, *frames]).filter(pl.col("low").is_finite())
-
-
-def _moves(series: list[Vector]) -> str:
-    """Say where a quantity goes from the first checkpoint to the last, and in how many runs it reverses in between."""
-    ends = [pair for values in series if (pair := first_last(values)) is not None]
-    if not ends:
-        return "is known at one checkpoint"
-    reverses = sum(map(_reverses, series))
-    turn = f"; it reverses in between in {runs_of(reverses, len(series))}" if reverses else ""
-    return f"{direction(ends)}{turn}"
-
-
-def _reverses(values: Vector) -> bool:
-    known = values[np.isfinite(values)]
-    if len(known) < 3:
-        return False
-    beyond = max(known.max() - known[[0, -1]].max(), known[[0, -1]].min() - known.min())
-    return bool(beyond > MIN_TURN_SHARE * np.ptp(known))

@@ -1,0 +1,150 @@
+"""Charts of persistence diagrams: what is drawn, what is left out and said so, which way filtrations run."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from toposcope.charts.chart import Chart
+from toposcope.homology import Diagram, betti_curve, landscape, neural_persistence, rips, statistics
+
+ANGLES = np.arange(24) * np.pi / 12
+CIRCLE = np.column_stack([np.cos(ANGLES), np.sin(ANGLES)])
+PAIRS = arrays(np.float64, st.tuples(st.integers(0, 30), st.just(2)), elements=st.floats(-1e306, 1e306))
+METHODS = ("plot", "barcode", "betti_curve", "landscape", "persistence_image")
+EMPTY = Diagram(np.empty((0, 2)), 1)
+
+
+def rows(chart: Chart, field: str) -> list[dict[str, Any]]:
+    """Return the rows of a chart's data that have a field."""
+    return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=15, deadline=None)
+@given(pairs=PAIRS, n_essential=st.integers(0, 2))
+def test_every_diagram_can_be_drawn(method: str, pairs: np.ndarray, n_essential: int) -> None:
+    chart = getattr(Diagram(pairs, 0, n_essential), method)()
+    json.dumps(chart.spec(), allow_nan=False)
+    assert chart.title
+    assert chart.alt
+    assert chart.caption.count(". ") <= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("diagram", [EMPTY, Diagram(np.ones((1, 2)), 1)])
+def test_a_diagram_without_bars_gives_a_chart_that_says_so(method: str, diagram: Diagram) -> None:
+    chart = getattr(diagram, method)()
+    assert chart.title == "H1: no finite bars"
+    assert b"no finite bars" in chart.render("svg")
+
+
+@settings(max_examples=25, deadline=None)
+@given(pairs=PAIRS)
+def test_the_points_drawn_stand_for_every_bar_of_positive_length(pairs: np.ndarray) -> None:
+    diagram = Diagram(pairs, 0)
+    drawn = rows(diagram.plot(), "lifetime")
+    assert sum(row["bars"] for row in drawn) == (diagram.lifetimes > 0).sum()
+    if drawn:
+        assert max(row["lifetime"] for row in drawn) == pytest.approx(diagram.lifetimes.max(), rel=1e-5)
+
+
+def test_several_dimensions_are_drawn_together_under_their_own_names() -> None:
+    h0, h1 = rips(CIRCLE)
+    chart = h0.plot(h1, h1)
+    assert {row["diagram"] for row in rows(chart, "lifetime")} == {"H0", "H1", "H1 (2)"}
+    assert chart.title.startswith("H0: 23 bars, the longest 0.261; H1: 1 bar of ")
+
+
+def test_classes_without_a_death_are_counted_at_the_far_edge() -> None:
+    chart = rips(CIRCLE, threshold=0.5)[0].plot(Diagram(np.empty((0, 2)), 1, n_truncated=4))
+    (edge,) = rows(chart, "at")
+    assert edge["text"] == "no finite death: H0 1 essential; H1 4 truncated"
+    assert edge["at"] > max(row["death"] for row in rows(chart, "lifetime"))
+    descending = neural_persistence(np.random.default_rng(0).normal(size=(8, 6))).diagram.plot()
+    (edge,) = rows(descending, "at")
+    assert edge["at"] < min(row["death"] for row in rows(descending, "lifetime"))
+    assert "below" in descending.alt
+
+
+def test_ten_thousand_points_make_a_small_chart_that_says_what_is_left_out() -> None:
+    values = np.random.default_rng(0).normal(size=(10_000, 2)) ** 2
+    chart = Diagram(np.sort(values, axis=1), 1).plot()
+    drawn = rows(chart, "lifetime")
+    n_drawn = sum(row["bars"] for row in drawn)
+    assert len(drawn) <= 1500
+    assert f"({n_drawn:,} on {len(drawn):,} marks); the {10_000 - n_drawn:,} shortest are left out" in chart.caption
+    assert len(chart.render("svg")) < 1_000_000
+    assert len(json.dumps(chart.spec())) < 200_000
+
+
+def test_the_barcode_holds_the_longest_bars_and_says_how_many_are_left_out() -> None:
+    lengths = np.arange(1.0, 101.0)
+    chart = Diagram(np.column_stack([np.zeros(100), lengths]), 0).barcode()
+    assert {row["lifetime"] for row in rows(chart, "lifetime")} == set(lengths[40:])
+    assert "40 shorter ones are left out" in chart.caption
+
+
+def test_the_axis_of_a_descending_filtration_runs_downwards() -> None:
+    diagram = neural_persistence(np.random.default_rng(0).normal(size=(8, 6))).diagram
+    for chart in (diagram.barcode(), diagram.betti_curve(), diagram.landscape()):
+        text = json.dumps(chart.spec())
+        assert "filtration value" in text
+        assert '"reverse": true' in text
+        assert "(descending)" in text
+    assert "at death" in diagram.persistence_image().title
+
+
+def test_the_betti_curve_drawn_is_the_betti_curve() -> None:
+    h0, h1 = rips(CIRCLE)
+    drawn = [row for row in rows(h0.betti_curve(h1), "alive") if row["diagram"] == "H1"]
+    assert drawn[0]["alive"] == 1
+    assert drawn[-1]["alive"] == 0
+    between = (drawn[0]["value"] + drawn[-1]["value"]) / 2
+    assert betti_curve(h1, [between]).tolist() == [1]
+
+
+def test_the_landscape_drawn_has_its_peak() -> None:
+    h1 = rips(CIRCLE)[1]
+    drawn = rows(h1.landscape(3), "height")
+    assert {row["function"] for row in drawn} == {"1", "2", "3"}
+    peak = max(row["height"] for row in drawn)
+    assert peak == pytest.approx(statistics(h1)["max"] / 2, rel=1e-5)
+    assert peak == pytest.approx(landscape(h1, [h1.pairs.mean()], 1)[0, 0], rel=1e-5)
+
+
+def test_the_image_drawn_holds_nearly_the_total_lifetime() -> None:
+    h1 = rips(CIRCLE)[1]
+    drawn = rows(h1.persistence_image(16), "weight")
+    assert len(drawn) == 256
+    assert sum(row["weight"] for row in drawn) == pytest.approx(statistics(h1)["total"], rel=0.01)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_diagrams_give_equal_bytes(method: str) -> None:
+    code = (
+        "import numpy as np, sys; from toposcope.homology import Diagram; "
+        "d = Diagram(np.sort(np.random.default_rng(0).normal(size=(50, 2)), axis=1), 1); "
+        f"sys.stdout.buffer.write(d.{method}().render('svg'))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    diagram = Diagram(np.sort(np.random.default_rng(0).normal(size=(50, 2)), axis=1), 1)
+    diagram.plot().render("svg")
+    assert getattr(diagram, method)().render("svg") == other
+    assert re.search(rb"<svg", other)
+
+
+def test_altair_is_imported_only_to_draw() -> None:
+    code = (
+        "import sys; from toposcope import rips; d = rips([[0., 0.], [1., 0.], [0., 2.]])[0]; "
+        "print('altair' in sys.modules); d.plot(); print('polars' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False"]
