@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 SINCE ?= HEAD
 # One process a core; the tests of a module whose fixture is costly stay together.
@@ -18,12 +20,16 @@ help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Made anew when the dependencies change.
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	touch $(INSTALLED)
+
+$(READY): $(INSTALLED)
+	$(PIP) -e '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## set up, train a small family, measure it, write a report (a few minutes)
+demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (a few minutes)
 	$(BIN)/toposcope demo --out toposcope-demo
 
 test: $(READY)  ## set up and run the tests (minutes)
@@ -78,7 +84,7 @@ compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEA
 	$(BIN)/python benchmarks/compare.py $(SINCE) benchmarks/results
 
 docs: $(READY)  ## build the documentation into docs/_build
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:  ## remove what the other verbs made

@@ -19,7 +19,7 @@ COMMANDS = {
         *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
     ],
     "toposcope doctor": [
-        *("--deep", "--help", "--json", "--keep", "--offline", "--role", "--step-pattern", "-h", "SPEC"),
+        *("--deep", "--help", "--json", "--keep", "--offline", "--out", "--role", "--step-pattern", "-h", "SPEC"),
     ],
     "toposcope measure": [
         *("--engine", "--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--out", "--probe"),

@@ -1,8 +1,9 @@
 """The pool: every task once, by bytes in flight, and none lost with its worker."""
 
+from functools import partial
 from pathlib import Path
 
-from pool_tasks import deadly, held, shared_plus, slow_square, square
+from pool_tasks import deadly, die, held, leave_mark, shared_plus, slow_square, square
 
 from toposcope.engine.pool import TaskFailure, Workers, shared
 
@@ -47,3 +48,20 @@ def test_tasks_get_what_all_share() -> None:
         with Workers(count, shared=10) as pool:
             assert sorted(pool.run(shared_plus, [1, 2])) == [(1, 11), (2, 12)]
     assert shared() is None
+
+
+def test_started_processes_have_called_the_function_and_run_tasks(tmp_path: Path) -> None:
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with Workers(count) as pool:
+            pool.start(partial(leave_mark, folder))
+            assert dict(pool.run(square, [4])) == {4: 16}
+        # A quick process may take both calls.
+        assert len(list(folder.iterdir())) in ({0} if count == 1 else {1, 2})
+
+
+def test_a_process_that_dies_while_it_starts_is_replaced() -> None:
+    with Workers(2) as pool:
+        pool.start(die)
+        assert sorted(pool.run(square, [3, 4])) == [(3, 9), (4, 16)]

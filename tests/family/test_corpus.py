@@ -1,5 +1,6 @@
 """Text to tokens: sources, tokenizers, the split, and what is refused."""
 
+import ast
 import hashlib
 import os
 import subprocess
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus
-from toposcope.family.corpus import load, prepare, read_text, spread_sequences
+from toposcope.family.corpus import _docstrings, load, prepare, read_text, spread_sequences
 
 
 def sha256(text: str) -> str:
@@ -80,6 +81,38 @@ def test_one_bad_file_of_a_folder_is_refused_by_its_own_name(tmp_path: Path) -> 
 def test_an_empty_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     assert "empty.txt" in refusal(Corpus(source=str(tmp_path / "empty.txt")), tmp_path / "corpus.safetensors")
+
+
+def test_docstrings_are_in_the_order_of_the_syntax_tree_wherever_they_stand(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(
+        '''"""module"""
+try:
+    def in_try():
+        """try"""
+        def inner():
+            """inner"""
+except ValueError:
+    class InHandler:
+        """handler"""
+else:
+    async def in_else():
+        """else"""
+finally:
+    def in_finally():
+        """finally"""
+match 1:
+    case 1:
+        while True:
+            def in_case(value=lambda: "no docstring"):
+                """case"""
+'''
+    )
+    tree = ast.parse(source.read_bytes())
+    defined = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    expected = [text for node in ast.walk(tree) if isinstance(node, defined) and (text := ast.get_docstring(node))]
+    assert list(_docstrings(source)) == expected
+    assert sorted(expected) == ["case", "else", "finally", "handler", "inner", "module", "try"]
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from named_features import by_feature
-from section_tools import CHARTS, draw_all, draw_chart, with_tables
+from section_tools import CHARTS, draw_chart, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.errors import ToposcopeError
 from toposcope.report.figures.chart import (
     REPRODUCIBLE_METADATA,
     SMALL,
@@ -30,10 +29,7 @@ from toposcope.report.figures.chart import (
     number,
     percent,
 )
-from toposcope.report.figures.layers import on_even_steps, short_names
-from toposcope.report.headline import NP
 from toposcope.report.rendering import render
-from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
 
 OF_WEIGHTS = [name for name in CHARTS if name not in OF_STATES]
@@ -53,10 +49,6 @@ def files(drawn: dict[str, Chart]) -> dict[str, dict[str, bytes]]:
 
 def texts(figure: Figure) -> list[Text]:
     return [t for t in figure.findobj(Text) if t.get_text().strip() and t.get_visible()]
-
-
-def test_there_is_a_figure_for_everything_in_the_order_of_the_page(drawn: dict[str, Chart]) -> None:
-    assert list(drawn) == OF_WEIGHTS
 
 
 @pytest.mark.parametrize("name", OF_WEIGHTS)
@@ -85,13 +77,6 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_equal_data_give_equal_bytes(files: dict[str, dict[str, bytes]]) -> None:
-    for name in ("losses", "layers", "diagrams"):
-        again = draw_chart(name, material())
-        assert again is not None
-        assert render(again.figure, STYLE, REPRODUCIBLE_METADATA) == files[name]
-
-
 def test_svg_is_small_and_whole(files: dict[str, dict[str, bytes]]) -> None:
     for kinds in files.values():
         assert ElementTree.fromstring(kinds["svg"]).tag.endswith("svg")
@@ -111,52 +96,13 @@ def test_without_its_data_a_figure_is_left_out(name: str) -> None:
     assert draw_chart(name, empty) is None
 
 
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (13, 4)])
-def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
-    found = list(draw_all(material(runs, checkpoints)))
-    assert {"losses", "topology", "predictions"} <= {d.name for d in found}
-    for d in found:
-        assert not re.search(r"\bnan\b|None|\binf\b", d.caption), d.caption
-    many = {d.name: d.caption for d in found}
-    assert ("Drawn: 6 of 13 runs" in many["losses"]) == (runs == 13)
-
-
-def test_unknown_values_and_lost_diagrams_are_no_obstacle() -> None:
-    full = material(2, 8)
-
-    def holed(t: Trajectory) -> Trajectory:
-        features = {name: np.where(t.steps == t.steps[-1], np.nan, v) for name, v in t.features.items()}
-        features[feature_named("rips H1.total")] = np.full(len(t.steps), np.nan)
-        return dataclasses.replace(t, features=features)
-
-    def lost(run: str, step: int, probe: str) -> Any:
-        raise ToposcopeError("gone")
-
-    torn = dataclasses.replace(full, trajectories=[holed(t) for t in full.trajectories])
-    found = list(draw_all(dataclasses.replace(torn, diagrams=lost)))
-    names = [d.name for d in found]
-    assert "topology" in names
-    assert not {"diagrams", "crocker"} & set(names)
-    for d in found:
-        assert not re.search(r"\bnan\b", d.caption), d.caption
-
-
 CAPTIONS: dict[str, list[str]] = {
-    "losses": ["fell in all 5 runs", "run-4 1.700"],
-    "topology": ["Mean neural persistence rises in all 5 runs", "H0 total rises in all 5 runs (+100% from first"],
-    "groups": ["attention layers ends above that of MLP layers in all 5 runs (means 0.500 and 0.400)"],
-    "layers": ["in 2 mlp.out of run-2 (+0.240, half of it by step 1,500)", "in 1 mlp.in of run-4 (+10%"],
-    "crocker": ["In run-4 the distance", "(+100%; divided by the weight norm"],
     "change_points": ["5 of 10 change points", "in all 5 runs", "run-0 at 725"],
     "references": ["0 of 41 layers lie", "first checkpoint and 36 at the last", "ensemble 0 and 36"],
     "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
     "published": ["H0 total: by the published protocol", "at least as strong as the published value in all 5 runs"],
     "traces": ["H0 total from 70.0 to 45.0 as published", "not measured in this study"],
-    "rate": ["H0 diagrams move fastest at step 100", "rho of their speed with the learning rate: +1.00"],
-    "gradients": ["H0 total of gradients falls in all 5 runs (−80% from first to last)"],
-    "overview": ["given the step not defined in all 5 runs"],
     "scaling": ["scales as N^−0.100", "the exact p of the ranks is"],
-    "diagrams": ["of 0 mlp.in of run-4", "changes by +100%", "15 loops"],
 }  # fmt: skip
 
 
@@ -164,13 +110,6 @@ CAPTIONS: dict[str, list[str]] = {
 def test_a_caption_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
     for part in CAPTIONS[name]:
         assert part in drawn[name].caption, drawn[name].caption
-
-
-def test_suspect_checkpoints_are_marked(drawn: dict[str, Chart]) -> None:
-    for name in ("losses", "topology", "rate", "layers", "change_points"):
-        assert "not what they claim to be" in drawn[name].caption
-    clean = dataclasses.replace(material(2, 5), findings=material(2, 5).findings.clear())
-    assert all("claim" not in d.caption for d in draw_all(clean))
 
 
 def test_a_trace_measured_here_is_drawn_beside_the_published_one() -> None:
@@ -194,21 +133,6 @@ def test_imported_values_without_weights_are_a_trace() -> None:
     assert "told: mean neural persistence from 0.300 to 0.500 as published. It is not measured" in found.caption
 
 
-def test_a_curve_that_turns_is_not_said_to_rise() -> None:
-    full = material(3)
-    n = len(full.trajectories[0].steps)
-    hill = np.concatenate([np.linspace(0.3, 0.6, 5), np.linspace(0.6, 0.4, n - 4)[1:]])
-    turned = [
-        dataclasses.replace(t, features={**t.features, NP.feature: hill if i else np.linspace(0.3, 0.4, n)})
-        for i, t in enumerate(full.trajectories)
-    ]
-    found = draw_chart("topology", dataclasses.replace(full, trajectories=turned))
-    assert found is not None
-    assert "in 2 of 3 runs it is highest at step 400 and falls after that" in found.caption
-    assert "persistence rises" not in found.caption
-    assert "H0 total rises in all 3 runs" in found.caption
-
-
 def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
     full = material(1)
     trace = Trace(steps=[0, 10], values={"np_mean": [0.3, 0.4], "H1.total": [1.0, 0.0]})
@@ -220,27 +144,6 @@ def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
 
 def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Chart]) -> None:
     assert "a smooth trend explains it" in drawn["change_points"].caption
-
-
-def test_runs_of_very_different_lengths_share_an_axis() -> None:
-    full = material(3)
-    long = full.trajectories[-1]
-    long = dataclasses.replace(long, run="long", steps=long.steps * 30)
-    suspect = full.findings.with_columns(run=pl.lit("long"), steps=pl.lit([int(long.steps[-1])]))
-    mixed = dataclasses.replace(full, trajectories=[*full.trajectories, long])
-    mixed = dataclasses.replace(mixed, findings=suspect)
-    for name in ("losses", "topology", "rate", "groups", "overview", "gradients"):
-        found = draw_chart(name, mixed)
-        assert found is not None
-        labels = {axes.get_xlabel() for axes in found.figure.axes} - {"", "filled: alone, hollow: given step"}
-        assert labels == {"share of the run's steps, %"}
-        for axes in found.figure.axes:
-            drawn_at = [np.asarray(line.get_xdata(), dtype=np.float64) for line in axes.lines]
-            ends = [float(np.nanmax(at)) for at in drawn_at if len(at) > 2]
-            assert all(end <= 100 for end in ends)
-    losses = draw_chart("losses", mixed)
-    assert losses is not None
-    assert np.asarray(losses.figure.axes[0].lines[-1].get_xdata()).tolist() == [100]
 
 
 def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
@@ -256,17 +159,6 @@ def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
     assert kept is not None
     assert there.caption == kept.caption
     assert "over 2 runs" in there.caption
-
-
-def test_verdicts_of_groups_of_layers_do_not_enter_the_figures() -> None:
-    full = material(2)
-    others = full.tables["association"].with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
-    both = with_tables(full, {"association": pl.concat([full.tables["association"], others])})
-    for name in ("overview",):
-        before, after = draw_chart(name, full), draw_chart(name, both)
-        assert before is not None
-        assert after is not None
-        assert before.caption == after.caption
 
 
 def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
@@ -293,19 +185,3 @@ def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:
 )
 def test_numbers_are_written_shortly(write: Callable[[float], str], value: float, text: str) -> None:
     assert write(value) == text
-
-
-def test_columns_of_a_heat_map_are_nearest_checkpoints() -> None:
-    rows = np.array([[1.0, 2.0, 3.0]])
-    image, extent = on_even_steps(np.array([0, 10, 20]), rows)
-    assert image is rows
-    assert list(extent) == [-5, 25]
-    image, extent = on_even_steps(np.array([0, 10, 100]), rows)
-    assert list(extent) == [0, 100]
-    assert [image[0, 0], image[0, int(0.3 * image.shape[1])], image[0, -1]] == [1, 2, 3]
-    assert on_even_steps(np.array([7]), rows[:, :1])[0].shape[0] == 1
-
-
-def test_layers_are_named_by_block_and_role() -> None:
-    names = {"h.0.a": "attn.qkv", "h.11.b": "mlp.in", "lm_head": "head", "x": "other", "y": "other"}
-    assert short_names(list(names), names) == ["0 attn.qkv", "11 mlp.in", "head", "x", "y"]

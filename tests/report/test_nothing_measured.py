@@ -42,7 +42,7 @@ def test_the_report_says_why_nothing_was_measured(tmp_path: Path) -> None:
     page, verdict = write_report(study)
     assert verdict[0].startswith("Nothing can be said about what topology adds")
     report = page.with_name("report.md").read_text()
-    assert "## What failed" in report
+    assert "### What failed" in report
     reason = pl.read_csv(page.with_name("tables") / "errors.csv").item(0, "message")
     why = "no config.json with it, and not a model of the family"
     assert why in reason

@@ -11,6 +11,7 @@ from section_tools import all_tables
 from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
 from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.matched import COLLAPSE, MATCHED
+from toposcope.analysis.moves import move_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
@@ -20,6 +21,7 @@ from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
 from toposcope.study.published import Published, Trace
+from toposcope.study.study import FRAME_SCHEMA
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")
@@ -231,6 +233,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
     tables = all_tables(
         association=association(found),
         **between_runs(found),
+        moved=move_table(found),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),
@@ -244,7 +247,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),
-        frame=pl.DataFrame(),
+        frame=pl.DataFrame(schema=FRAME_SCHEMA),
         labels=pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]}),
         log=log,
         runs=runs,

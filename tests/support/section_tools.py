@@ -16,32 +16,22 @@ from toposcope.report.sections import report_sections
 
 FIGURE_NAMES = {
     "change_point_chart": "change_points",
-    "change_rate_chart": "rate",
-    "checkpoint_similarity_chart": "checkpoint_similarity",
     "crocker_chart": "crocker",
     "cross_size_chart": "cross_size",
-    "depth_chart": "depth",
     "diagram_chart": "diagrams",
-    "embedding_chart": "embeddings",
-    "gradient_chart": "gradients",
-    "layer_group_chart": "groups",
-    "layer_heat_maps": "layers",
-    "layer_similarity_chart": "layer_similarity",
-    "loss_chart": "losses",
-    "overview_chart": "overview",
-    "published_representation_chart": "published_representations",
     "random_matrix_chart": "references",
-    "representation_chart": "representations",
     "scaling_chart": "scaling",
     "state_crocker_chart": "state_crocker",
     "state_diagram_chart": "state_diagrams",
-    "topology_chart": "topology",
 }
 """The names of the figures' files by the functions that draw them, where the two differ."""
 CHARTS: dict[str, Callable[[Material], Any]] = {
-    FIGURE_NAMES.get(chart.__name__, chart.__name__): chart for part in report_sections() for chart in part.charts
+    FIGURE_NAMES.get(chart.__name__, chart.__name__): chart
+    for part in report_sections()
+    for chart in part.charts
+    if not chart.__module__.startswith("toposcope.report.charts")
 }
-"""Every chart of a study's report, by the name of its figure."""
+"""The figures of a study's report that are not yet Altair charts, by name."""
 
 
 def draw_chart(name: str, material: Material) -> Any:

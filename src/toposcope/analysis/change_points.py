@@ -91,7 +91,7 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     if not np.ptp(y) > 0:
         return []
     y = (y - y.mean()) / np.ptp(y)
-    sigma = max(_noise_level(times, y), MIN_NOISE)
+    sigma = max(noise_level(times, y), MIN_NOISE)
     found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
     if not found:
         return []
@@ -114,7 +114,7 @@ def _check(steps: NDArray[np.int64], values: Vector) -> None:
         raise ToposcopeError("change points: the steps do not increase; give each checkpoint once, in order")
 
 
-def _noise_level(times: Vector, y: Vector) -> float:
+def noise_level(times: Vector, y: Vector) -> float:
     """Return the robust standard deviation of pseudo-residuals."""
     before = (times[2:] - times[1:-1]) / (times[2:] - times[:-2])
     left = y[1:-1] - before * y[:-2] - (1 - before) * y[2:]

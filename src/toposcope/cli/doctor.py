@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from toposcope.cli.shared import Opening, print_table, progress_bars, series_options
@@ -11,8 +13,9 @@ from toposcope.cli.shared import Opening, print_table, progress_bars, series_opt
 @click.argument("spec")
 @click.option("--deep", is_flag=True, help="Also read every tensor and check its values.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write a page to.")
 @series_options
-def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
+def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Opening) -> None:
     """Check whether a series of checkpoints is what it claims to be.
 
     Looks for checkpoints or tensors that are the same under two steps, final weights under early steps, missing and
@@ -27,7 +30,7 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
     Example:
       toposcope doctor checkpoints/
       toposcope doctor 'hf:EleutherAI/pythia-14m@step*'
-      toposcope doctor checkpoints/ --deep --json
+      toposcope doctor checkpoints/ --deep --out doctor
     """
     import msgspec
 
@@ -35,7 +38,8 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
     from toposcope.integrity.finding import short_steps
 
     with progress_bars() as progress:
-        diagnosis = integrity.doctor(opening.open(spec), deep=deep, progress=progress)
+        series = opening.open(spec)
+        diagnosis = integrity.doctor(series, deep=deep, progress=progress)
     if as_json:
         click.echo(msgspec.json.encode(diagnosis).decode())
     else:
@@ -43,5 +47,9 @@ def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
         if rows:
             print_table(("check", "severity", "steps", "layer", "message"), rows, diagnosis.series)
         click.echo(diagnosis.summary)
+    if out is not None:
+        from toposcope.report.doctor import write_diagnosis
+
+        click.echo(f"page: {write_diagnosis(out, diagnosis, series.steps).resolve()}", err=as_json)
     if diagnosis.faults:
         raise click.exceptions.Exit(1)

@@ -36,7 +36,8 @@ REPORTED = "reported.sha256"
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> None:
     """Write the report of a study, or of two side by side: a page, with its figures and tables as files.
 
-    The report of one study is written into its folder report/.
+    The report of one study is written into its folder report/. The page is opened in the browser if the command is
+    typed at a machine with a screen.
 
     \b
     Example:
@@ -54,7 +55,8 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> N
 
 
 def write_and_print(directory: Path, adjust: Method = "holm") -> None:
-    """Write a study's report; print its verdict and its path."""
+    """Write a study's report; print its verdict and its path, and open it where there is a screen."""
+    from toposcope.cli.browser import open_page
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.study import Study
@@ -66,6 +68,7 @@ def write_and_print(directory: Path, adjust: Method = "holm") -> None:
     for sentence in verdict:
         click.echo(sentence)
     click.echo(f"report: {page.resolve()}")
+    open_page(page)
 
 
 def report_of(study: Study) -> Path:
@@ -80,7 +83,8 @@ def is_up_to_date(study: Study) -> bool:
 
 
 def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method) -> None:
-    """Write the report of two studies; print the first sentence of each, and the path."""
+    """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
+    from toposcope.cli.browser import open_page
     from toposcope.report import write_comparison
     from toposcope.study import Study
 
@@ -94,3 +98,4 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
     for name, sentences in verdicts:
         click.echo(f"{name}: {sentences[0]}")
     click.echo(f"report: {page.resolve()}")
+    open_page(page)

@@ -1,6 +1,7 @@
 """Run one function over many tasks, in this process or in several; the results are the same."""
 
 import multiprocessing
+import operator
 import os
 import signal
 import sys
@@ -8,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -141,6 +142,17 @@ class Workers(AbstractContextManager["Workers"]):
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
         arguments = (self._reports, lifeline, self._shared)
         self._executor = ProcessPoolExecutor(self.n_workers, self._context, _begin_worker, arguments)
+
+    def start(self, function: Callable[[], object]) -> None:
+        """Start the processes and have them call a function, such as an import, while this one does other work.
+
+        It is called as often as there are processes; a quick one may take the call of another. What it returns or
+        raises is ignored, as is the death of a process: `run` replaces it.
+        """
+        if self._executor is not None:
+            with suppress(BrokenProcessPool):
+                for _ in range(self.n_workers):
+                    self._submit(operator.call, function)
 
     def run(
         self,

@@ -138,6 +138,13 @@ def share(value: float | None) -> str:
     return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
 
 
+def percent(value: float | None) -> str:
+    """Write a relative change in percent, with its sign."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return signed(100 * value, 0) + "%" if abs(value) >= 0.1 else signed(100 * value, 1) + "%"
+
+
 def whole(value: float | None) -> str:
     """Write a count or a step."""
     return NOTHING if value is None or not math.isfinite(value) else _minus(f"{round(value):,}")

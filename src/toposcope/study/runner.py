@@ -30,7 +30,7 @@ from toposcope.study.feature_file import PublishedRun, features_of_run, read_fea
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.store import Store, Unit
 from toposcope.study.survey import Survey
-from toposcope.study.tasks import TrainTask, train_task
+from toposcope.study.tasks import TrainTask, import_training, train_task
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
@@ -211,10 +211,12 @@ class _Runner:
     def _prepare_corpus(self, runs: list[Run]) -> None:
         """Tokenize the corpus; where nothing is left to train, use the stored tokens."""
         if not self.corpus_path.exists() or not all(self._is_finished(run) for run in runs):
+            self.pool.start(import_training)
             self.progress("corpus", 0, 1)
-            corpora.prepare(self.declaration.corpus, self.corpus_path)
+            self.corpus_sha256 = corpora.prepare(self.declaration.corpus, self.corpus_path)
             self.progress("corpus", 1, 1)
-        self.corpus_sha256 = corpora.load(self.corpus_path).sha256
+        else:
+            self.corpus_sha256 = corpora.load(self.corpus_path).sha256
         self.store.set_meta("corpus_sha256", self.corpus_sha256)
 
     def _save_text(self) -> None:

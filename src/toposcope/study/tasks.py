@@ -86,6 +86,11 @@ class MeasureTask:
     n_bytes: int = 0
 
 
+def import_training() -> None:
+    """Import what training needs: seconds, where nothing of it is in the memory of the machine yet."""
+    import toposcope.family.training  # noqa: F401
+
+
 def train_task(task: TrainTask) -> Outcome | TaskFailure:
     """Train; an error of one run is reported and stops no other."""
     from toposcope.family import train

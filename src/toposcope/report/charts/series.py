@@ -1,14 +1,18 @@
 """Rows of charts over training, and what their titles say about many runs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.moves import Move
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.probes.feature import Feature
 from toposcope.report.material import Material
 from toposcope.typing import Vector
+
+MAX_LOG_ROWS = 400
+"""Rows of the log drawn for each run; more than pixels only make the page large."""
 
 
 def rows_of(trajectories: Iterable[Trajectory], value: Callable[[Trajectory], Vector | None]) -> pl.DataFrame:
@@ -22,9 +26,41 @@ def rows_of(trajectories: Iterable[Trajectory], value: Callable[[Trajectory], Ve
     return pl.concat([empty, *frames]).filter(pl.col("value").is_finite())
 
 
+def series_of(
+    trajectories: Sequence[Trajectory], values: Mapping[str, Callable[[Trajectory], Vector | None]]
+) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``value``, ``series`` of several quantities, one a series."""
+    return pl.concat(
+        rows_of(trajectories, value).with_columns(series=pl.lit(series)) for series, value in values.items()
+    )
+
+
+def logged(material: Material, column: str) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``value`` of a column of the logs, at most 400 rows of each run."""
+    empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64})
+    parts = [
+        rows[spread(len(rows), MAX_LOG_ROWS)].select("run", "step", pl.col("value").cast(pl.Float64))
+        for run in run_names(material)
+        if len(rows := material.log.filter(run=run).with_columns(value=column).filter(pl.col("value").is_finite()))
+    ]
+    return pl.concat([empty, *parts])
+
+
+def spread(n: int, at_most: int) -> list[int]:
+    """Return up to so many places of n, evenly spread, with the first and the last."""
+    return sorted(set(np.linspace(0, n - 1, min(n, at_most)).round().astype(int).tolist()))
+
+
 def run_names(material: Material) -> list[str]:
     """Return all runs of the study in its order, which is the order of their colours."""
     return [t.run for t in material.trajectories]
+
+
+def largest_run(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> Trajectory:
+    """Return the run with the most parameters among those with at least half as many checkpoints as any."""
+    sizes = dict(runs.select("run", "n_parameters").iter_rows())
+    most = max(len(t.steps) for t in trajectories)
+    return max((t for t in trajectories if 2 * len(t.steps) >= most), key=lambda t: sizes.get(t.run) or 0)
 
 
 def faults_of(material: Material) -> pl.DataFrame:
@@ -51,13 +87,23 @@ def direction_of(trajectories: Iterable[Trajectory], feature: Feature) -> str:
     return direction([pair for t in trajectories if feature in t.features if (pair := first_last(t.features[feature]))])
 
 
-def direction(ends: Sequence[tuple[float, float]]) -> str:
+def direction(ends: Sequence[tuple[float, float]], rises: str = "rises", falls: str = "falls") -> str:
     """Say in how many runs a quantity rises or falls from the first to the last checkpoint: "rises in all 3 runs"."""
     if not ends:
         return "is known at one checkpoint at most"
     rose, fell = sum(last > first for first, last in ends), sum(last < first for first, last in ends)
     if rose and fell:
-        return f"rises in {rose} and falls in {fell} of {len(ends)} runs"
+        return f"{rises} in {rose} and {falls} in {fell} of {len(ends)} runs"
     if rose or fell:
-        return f"{'rises' if rose else 'falls'} in {runs_of(rose or fell, len(ends))}"
-    return f"does not change in {runs_of(len(ends), len(ends))}"
+        return f"{rises if rose else falls} in {runs_of(rose or fell, len(ends))}"
+    return f"does not change in {'the run' if len(ends) == 1 else f'any of {len(ends)} runs'}"
+
+
+def course(moves: Sequence[Move]) -> str:
+    """Say where a quantity goes in how many runs, and in how many of them it turns on the way."""
+    ends = [(moved.first, moved.last) for moved in moves]
+    counts = {turn: sum(moved.turn == turn for moved in moves) for turn in ("peak", "dip")}
+    turns = [f"a {turn}{f' in {n}' if len(moves) > 1 else ''}" for turn, n in counts.items() if n]
+    if not turns:
+        return direction(ends)
+    return f"{direction(ends, 'ends higher', 'ends lower')}, after {' and '.join(turns)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from toposcope.analysis.wording import counted
 from toposcope.integrity.finding import short_steps
-from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.document import Block, Heading, Picture, csv, say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
@@ -53,7 +53,7 @@ def _errors(material: Material) -> Iterable[Block | None]:
         return ()
     more = f" The first {MAX_ERRORS_SHOWN} of {len(errors):,}." if len(errors) > MAX_ERRORS_SHOWN else ""
     advice = "Everything else was measured. Fix the cause and run the study again: only what is missing is measured."
-    return (say(f"{advice}{more} All: ", csv("errors"), "."), errors_table)
+    return (Heading("What failed"), say(f"{advice}{more} All: ", csv("errors"), "."), errors_table)
 
 
 def _finding(material: Material) -> str:

@@ -7,9 +7,8 @@ import polars as pl
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
+from toposcope.report.charts.layers import layer_group_charts, layer_heat_maps
 from toposcope.report.document import Block, Picture, csv, details, say
-from toposcope.report.figures.layers import layer_heat_maps
-from toposcope.report.figures.training import layer_group_chart
 from toposcope.report.headline import headline_features
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -56,7 +55,7 @@ SECTION = ReportSection(
     anchor="layers",
     title="Layer by layer",
     position=100,
-    charts=(layer_heat_maps, layer_group_chart),
+    charts=(layer_heat_maps, layer_group_charts),
     compared_charts=(layer_heat_maps,),
     blocks=_blocks,
 )

@@ -1,0 +1,135 @@
+"""The page of a diagnosis: what was examined, what was found at which steps, and what every check found."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from toposcope.charts.chart import Chart
+from toposcope.integrity import Diagnosis
+from toposcope.integrity.checks import CHECKS
+from toposcope.integrity.finding import Finding, short_steps
+from toposcope.report.charts.findings import findings_chart
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.document import Block, Picture, csv, say
+from toposcope.report.material import Tables
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import Column, table, text_of, whole
+from toposcope.report.writing import PAGE, write_page
+
+
+@dataclass(frozen=True, eq=False)
+class DoctorMaterial:
+    """The data of a diagnosis' page.
+
+    Attributes
+    ----------
+    diagnosis : Diagnosis
+    steps : sequence of int
+        Of the checkpoints examined.
+    """
+
+    diagnosis: Diagnosis
+    steps: Sequence[int]
+
+    @cached_property
+    def tables(self) -> Mapping[str, pl.DataFrame]:
+        """What the sections compute, by name."""
+        return Tables(self, makers_of(SECTIONS))
+
+
+def write_diagnosis(folder: Path, diagnosis: Diagnosis, steps: Sequence[int]) -> Path:
+    """Write the page of a diagnosis: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
+    write_page(folder, f"Doctor: {diagnosis.series}", Page(SECTIONS, DoctorMaterial(diagnosis, steps)))
+    return folder / PAGE
+
+
+def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
+    """Return ``check, severity, steps, layer, message``, a row a finding; steps as text, separated by spaces."""
+    rows = [(f.check, f.severity, " ".join(map(str, f.steps)), f.layer, f.message) for f in findings]
+    names = ("check", "severity", "steps", "layer", "message")
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+def checks_frame(diagnosis: Diagnosis) -> pl.DataFrame:
+    """Return ``check, looks_for, made, faults, notes`` of every check; the deep ones are made in a deep look."""
+    rows = []
+    for name, check in CHECKS.items():
+        kinds = [f.severity for f in diagnosis.findings if f.check == name]
+        # a shallow look makes the shallow part of some deep checks, so that these may have found something
+        made = diagnosis.deep or not check.deep or bool(kinds)
+        rows.append((name, check.looks_for, made, kinds.count("fault"), kinds.count("note")))
+    schema = {
+        "check": pl.String, "looks_for": pl.String, "made": pl.Boolean, "faults": pl.Int64, "notes": pl.Int64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _chart(material: DoctorMaterial) -> Chart | None:
+    return findings_chart(material.diagnosis.findings, material.steps)
+
+
+def _findings(material: DoctorMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    specs = (
+        text_of("check", "check", names_row=True),
+        text_of("severity", "severity"),
+        (Column("steps", True, prose=True), lambda row: short_steps(row["steps"])),
+        text_of("layer", "layer", prose=True),
+        text_of("finding", "message", prose=True),
+    )
+    rows = [msgspec.structs.asdict(finding) for finding in material.diagnosis.findings]
+    if not rows:
+        return [say("Nothing is wrong with the checkpoints, as far as this look goes.")]
+    rule = say("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
+               csv("findings"), ".", note=True)  # fmt: skip
+    return (*pictures, table("findings", f"Findings in {material.diagnosis.series}", specs, rows), rule)
+
+
+def _checks(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs = (
+        text_of("check", "check", names_row=True),
+        text_of("looks for", "looks_for", prose=True),
+        (Column("faults"), lambda row: whole(row["faults"]) if row["made"] else "not made"),
+        (Column("notes"), lambda row: whole(row["notes"]) if row["made"] else "not made"),
+    )
+    deep = None if material.diagnosis.deep else say("Checks that are not made need a deep look: --deep.")
+    return (deep, table("checks", "Every check and how often it found something", specs,
+                        material.tables["checks"].to_dicts()))  # fmt: skip
+
+
+def _examined(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    diagnosis, steps = material.diagnosis, material.steps
+    what = "every tensor" if diagnosis.deep else "names, headers, hashes, and samples of local files"
+    listed = short_steps(steps) if steps else "none"
+    return [say(f"{diagnosis.series}: {diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all; "
+                f"read: {what}. Steps: {listed}.")]  # fmt: skip
+
+
+def _summary(material: DoctorMaterial) -> list[str]:
+    diagnosis = material.diagnosis
+    first = "The series is not what it claims to be" if diagnosis.faults else "No fault was found"
+    return [f"{first}: {diagnosis.summary}."]
+
+
+SECTIONS = (
+    ReportSection[DoctorMaterial](
+        anchor="findings",
+        title="Findings",
+        position=10,
+        tables={"findings": lambda material: findings_frame(material.diagnosis.findings)},
+        charts=(_chart,),
+        blocks=_findings,
+        summary=_summary,
+    ),
+    ReportSection[DoctorMaterial](
+        anchor="checks",
+        title="All checks",
+        position=20,
+        tables={"checks": lambda material: checks_frame(material.diagnosis)},
+        blocks=_checks,
+    ),
+    ReportSection[DoctorMaterial](anchor="examined", title="What was examined", position=30, blocks=_examined),
+)
