@@ -23,6 +23,7 @@ from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
 from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
+from toposcope.study.study import FRAME_SCHEMA
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")
@@ -144,7 +145,7 @@ def scaling(found: list[Trajectory]) -> pl.DataFrame:
     quantities = ("validation_loss", "neural_persistence np_mean", "rips H0.total", "rips H1.total")
     rows = [
         {"quantity": q, "n": len(found), "n_sizes": len(found), "factor": 5.0, "exponent": -0.1, "low": -0.2,
-         "high": -0.05, "r_squared": 0.9, "rho": -1.0, "p_exact": 0.3, "p_least": 0.3}
+         "high": -0.05, "r_squared": 0.9, "offset": np.nan, "offset_exponent": np.nan, "rho": -1.0, "p_exact": 0.3, "p_least": 0.3}
         for q in quantities
     ]  # fmt: skip
     return pl.DataFrame(rows)
@@ -249,7 +250,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),
-        frame=pl.DataFrame(),
+        frame=pl.DataFrame(schema=FRAME_SCHEMA),
         labels=pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]}),
         log=log,
         runs=runs,

@@ -1,7 +1,7 @@
 """The data of the page's explorer: every feature of the network and of groups of layers, layers, and diagrams."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,14 @@ import polars as pl
 
 from toposcope.analysis.association import PARTIALLED
 from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.wording import examples
+from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
-from toposcope.report.association_tables import primary
-from toposcope.report.columns import to_columns
+from toposcope.report.association_tables import measured, primary
 from toposcope.report.headline import HEADLINES, TARGETS, named
+from toposcope.report.headline_table import word_of
 from toposcope.report.material import Material
+from toposcope.report.tables import signed
 from toposcope.typing import Matrix, Vector
 
 MAX_LAYER_VALUES = 200_000
@@ -27,6 +30,8 @@ LAYER_QUANTITIES = (
     *("controls frobenius_norm", "controls stable_rank"),
 )
 """The quantities of a layer that every page has; the first that was measured is shown first."""
+MAX_RUNS = 6
+"""Runs named in a sentence."""
 DIAGRAM_PROBES = ("rips", "neural_persistence")
 
 
@@ -36,19 +41,18 @@ def explorer_data(material: Material) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, and ``values``, which
-        maps group to run to array. ``layers``: run -> names, roles, and ``values``, which maps quantity to array, layer
-        by layer. ``diagrams``: run -> step -> layer -> name -> points. ``association``: rho alone, of the step, and
-        given the clocks, in columns. ``notes``: what is left out, and where it is.
+        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, ``values`` (by group
+        and run) and ``notes`` (group -> its correlation with the loss in words). ``layers``: run -> names, roles, and
+        ``values`` (quantity -> array, layer by layer). ``diagrams``: run -> step -> layer -> name -> points. ``notes``:
+        what is left out, and where it is.
     """
     runs = [t for t in material.trajectories if t.targets]
     notes: list[str] = []
     return {
         "runs": [_run(t) for t in runs],
-        "features": _features(runs),
+        "features": _features(runs, _notes(material)),
         "layers": _layers(runs, notes),
         "diagrams": _diagrams(material, runs, notes),
-        "association": _association(material),
         "notes": notes,
     }
 
@@ -70,17 +74,22 @@ def _run(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _features(runs: Sequence[Trajectory]) -> list[dict[str, Any]]:
+def _features(runs: Sequence[Trajectory], notes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the features that vary, the main ones first."""
     names = dict.fromkeys(feature for t in runs for feature in t.features)
     main = {h.feature: place for place, h in enumerate(HEADLINES)}
     ordered = sorted(names, key=lambda f: (main.get(f, len(main)), f.kind != "topology", str(f)))
-    features = ({**_described(f), "values": _by_group(runs, f)} for f in ordered)
+    features = (
+        {
+            "key": str(f),
+            "name": named(str(f)),
+            "kind": f.kind,
+            "values": _by_group(runs, f),
+            "notes": notes.get(str(f), {}),
+        }
+        for f in ordered
+    )
     return [feature for feature in features if feature["values"]]
-
-
-def _described(feature: Feature) -> dict[str, Any]:
-    return {"key": str(feature), "name": named(str(feature)), "kind": feature.kind}
 
 
 def _by_group(runs: Sequence[Trajectory], feature: Feature) -> dict[str, dict[str, str]]:
@@ -107,7 +116,7 @@ def _layers(runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     if total > MAX_LAYER_VALUES:
         wanted = LAYER_QUANTITIES
         notes.append("Of single layers only the main quantities are on the page; toposcope export writes all of them.")
-    return {t.run: _layers_of(t, wanted) for t in runs if t.layers}
+    return {t.run: _layers_of(t, wanted) for t in reversed(runs) if t.layers}  # the last, mostly the largest, is shown
 
 
 def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
@@ -129,7 +138,11 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
 
 def _diagrams(material: Material, runs: Sequence[Trajectory], notes: list[str]) -> dict[str, Any]:
     """Return the longest bars of the layers' diagrams, at as many checkpoints as there is room for."""
-    points = sum(_n_points(material, t) * len(t.steps) for t in runs)
+    try:
+        points = sum(_n_points(material, t) * len(t.steps) for t in runs)
+    except ToposcopeError as error:
+        notes.append(f"Diagrams are left out: {error}.")
+        return {}
     every = max(1, -(-points // MAX_POINTS))
     if every > 1:
         notes.append(f"Diagrams of one checkpoint in {every} are on the page; Study.diagrams reads all of them.")
@@ -156,8 +169,29 @@ def _bars(material: Material, run: str, step: int) -> dict[str, Any]:
     return layers
 
 
-def _association(material: Material) -> dict[str, Any]:
-    """Return rho of every feature with the loss, by run and group."""
-    columns = ("run", "feature", "group", "rho", "rho_step", "rho_given_step", "rho_given_all", "verdict")
-    rows = primary(material).filter(pl.col("rho").is_finite())
-    return to_columns(rows.select(columns).to_dicts()) if len(rows) else {}
+def _notes(material: Material) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return by feature and group two sentences: rho with the loss beside that of the step, and what is left of it."""
+    rows = measured(primary(material)).with_columns(left="rho_given_all")
+    notes: dict[str, dict[str, tuple[str, str]]] = {}
+    for (feature, group), of_feature in rows.group_by("feature", "group", maintain_order=True):
+        notes.setdefault(str(feature), {})[str(group)] = (
+            f"rho: {_list(of_feature, 'rho')}. The step alone: {_list(of_feature, 'rho_step')}.",
+            f"rho: {_list(of_feature, 'rho_given_all')}. Verdict: {_verdicts(of_feature)}.",
+        )
+    return notes
+
+
+def _list(rows: pl.DataFrame, column: str) -> str:
+    values = rows.get_column(column)
+    if not values.is_finite().any():
+        return "not defined"
+    return examples(
+        [f"{run} {signed(rho, 2)}" for run, rho in zip(rows.get_column("run"), values, strict=True)], MAX_RUNS
+    )
+
+
+def _verdicts(rows: pl.DataFrame) -> str:
+    words = [word_of(row).text for row in rows.iter_rows(named=True)]
+    if len(set(words)) == 1:
+        return words[0]
+    return examples([f"{run} {word}" for run, word in zip(rows.get_column("run"), words, strict=True)], MAX_RUNS)

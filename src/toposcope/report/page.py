@@ -8,9 +8,31 @@ import jinja2
 from markupsafe import Markup
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.theme import config
+from toposcope.charts.theme import RUNS, RUNS_DARK, config
 from toposcope.report.columns import to_columns, to_json
 from toposcope.report.document import Document, Explorer
+
+AXES = {
+    "log": {
+        "scale": {"type": "symlog", "constant": 1, "nice": False},
+        "axis": {"values": [0, *(10**k for k in range(8))], "format": "~s"},
+    },
+    "tokens": {"field": "x", "title": "tokens", "scale": {"nice": False}, "axis": {"format": "~s"}},
+    "loss": {
+        "field": "x",
+        "title": "loss, falling to the right",
+        "scale": {"zero": False, "nice": False, "reverse": True},
+        "axis": {},
+    },
+}
+"""What takes the place of the training step on the x axis; ``x`` is a field that the page's script adds to rows."""
+EMBED = {
+    "renderer": "svg",
+    "ast": True,  # expressions are interpreted: the page forbids the browser to compile text
+    "logLevel": 1,
+    "actions": {"export": True, "source": False, "compiled": False, "editor": False},
+}
+"""Options of Vega-Embed."""
 
 
 def to_page(document: Document) -> str:
@@ -23,6 +45,8 @@ def to_page(document: Document) -> str:
         document=document,
         numbers={chart.name: i for i, chart in enumerate(charts, 1)},
         data=Markup(to_json(page_data(charts, document.explorer))),
+        explored=_explored(document.explorer),
+        colours={"light": RUNS, "dark": RUNS_DARK},
         style=_own("page.css"),
         script=_own("page.js"),
         vega=Markup(vega_bundle()) if charts else "",
@@ -35,17 +59,32 @@ def page_data(charts: list[Chart], explorer: Explorer | None = None) -> dict[str
     datasets: dict[str, Any] = {}
     for chart in charts:
         spec = chart.spec(titled=False)
-        datasets |= {name: to_columns(rows) for name, rows in spec.pop("datasets", {}).items()}
+        rows = spec.pop("datasets", {})
+        datasets |= {name: to_columns(each) for name, each in rows.items()}
         del spec["config"]
-        specs[chart.name] = spec
+        specs[chart.name] = _page_chart(spec, list(rows))
     if explorer is not None:
-        specs |= explorer.charts
+        specs |= {name: _page_chart(spec, []) for name, spec in explorer.charts.items()}
     return {
         "charts": specs,
         "datasets": datasets,
         "config": {"light": config(), "dark": config(dark=True)},
+        "axes": AXES,
+        "embed": EMBED,
         "explorer": explorer and explorer.data,
     }
+
+
+def _explored(explorer: Explorer | None) -> set[tuple[str, str]]:
+    """Return the features and groups that the explorer has: rows of tables lead to them."""
+    features = explorer.data["features"] if explorer else ()
+    return {(feature["key"], group) for feature in features for group in feature["values"]}
+
+
+def _page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
+    """Return a specification, the names of its data, and which of the page's signals it has."""
+    signals = {param["name"] for param in spec.get("params", ())}
+    return {"spec": spec, "datasets": datasets, "cursor": "at" in signals, "hover": "hover" in signals}
 
 
 @cache

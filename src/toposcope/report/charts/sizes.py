@@ -69,8 +69,8 @@ def nearest(spreads: dict[str, float]) -> str:
 def _axis(by: str, rows: pl.DataFrame) -> alt.X:
     if by == "loss":  # training goes to the right
         return alt.X("level:Q", title=CLOCKS[by], scale=alt.Scale(reverse=True, zero=False))
-    kind = "log" if (rows.get_column("level") > 0).all() else "symlog"
-    return alt.X("level:Q", title=CLOCKS[by], scale=alt.Scale(type=kind, nice=False), axis=alt.Axis(format="~s"))
+    scale = alt.Scale(type="log" if (rows.get_column("level") > 0).all() else "symlog", nice=False)
+    return alt.X("level:Q", title=CLOCKS[by], scale=scale, axis=alt.Axis(format="~s"))
 
 
 def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
