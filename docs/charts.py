@@ -34,7 +34,7 @@ def charts() -> dict[str, Chart]:
 
 
 if __name__ == "__main__":
-    folder = Path(*sys.argv[1:2] or [Path(__file__).parent / "images" / "charts"])
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images" / "charts"
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in charts().items():
         chart.save(str(folder / f"{name}.svg"))
