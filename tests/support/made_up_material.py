@@ -21,6 +21,7 @@ from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
 from toposcope.study.published import Published, Trace
+from toposcope.study.study import FRAME_SCHEMA
 
 ROLES = ("attn.qkv", "attn.out", "mlp.in", "mlp.out")
 ENSEMBLES = ("gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed")
@@ -246,7 +247,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         trajectories=found,
         tables=tables,
         errors=pl.DataFrame(),
-        frame=pl.DataFrame(),
+        frame=pl.DataFrame(schema=FRAME_SCHEMA),
         labels=pl.DataFrame({"probe": ["rips"], "options": ["{}"], "label": ["rips"]}),
         log=log,
         runs=runs,
