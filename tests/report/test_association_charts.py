@@ -1,6 +1,5 @@
 """Charts of the association section: what they draw is what the table says, on data of known truth."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from toposcope.charts.theme import DIVERGING, DIVERGING_DARK, config
 from toposcope.report.charts.association import INK, association_heat_map
 from toposcope.report.charts.between_runs import between_runs_charts
 from toposcope.report.charts.partial import partial_correlation_chart
-from toposcope.report.charts.runs import choose_runs, largest_run
+from toposcope.report.charts.runs import choose_runs
 from toposcope.report.charts.spectra import topology_against_spectra_charts
 from toposcope.report.material import Material
 
@@ -96,9 +95,6 @@ def test_of_many_runs_some_are_shown_and_the_caption_says_so() -> None:
     assert [shown[0].run, shown[-1].run, len({t.run for t in shown})] == ["run-0", "run-12", 6]
     assert "6 of 13 runs" in note
     assert choose_runs(of.trajectories[:6], of.runs, 6) == (of.trajectories[:6], "")
-    assert largest_run(of.trajectories, of.runs).run == "run-12"
-    short = dataclasses.replace(of.trajectories[12], steps=np.array([0]))
-    assert largest_run([*of.trajectories[:12], short], of.runs).run == "run-11"
 
 
 def test_the_scatter_has_a_mark_for_each_defined_pair() -> None:

@@ -12,7 +12,6 @@ from section_tools import section_of, summary, with_tables
 from toposcope.analysis import between_runs_step_table, between_runs_table
 from toposcope.report.charts.between_runs import between_runs_charts
 from toposcope.report.material import Material
-from toposcope.report.sections import report_sections
 
 
 def informative(rng: np.random.Generator, loss: Array, rate: Array, hidden: Array) -> dict[str, Array]:
@@ -42,7 +41,6 @@ def test_information_between_runs_is_said_first(informed: Material) -> None:
     )
     assert "With 20 runs a rank correlation of 0." in first
     assert first.endswith("Of 1 plain quantity (norms, spectra), none carries any given the same.")
-    assert "between-runs" in [part.anchor for part in report_sections()][:2]
     assert "decides; a control is tested given the others; p is by permuting the runs" in str(
         section_of("between-runs", informed)
     )

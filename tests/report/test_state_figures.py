@@ -7,22 +7,20 @@ import numpy as np
 import polars as pl
 import pytest
 from made_up_material import material
-from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
+from made_up_states import LABEL, STEPS, comparisons, phases, with_states
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
 from named_features import by_feature
 from section_tools import draw_chart
 
-from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.chart import describe_phases
-from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
-from toposcope.report.figures.sizes import describe_collapse
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
 from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
 from toposcope.report.spectral_comparison import SpectralComparisonCounts
 
-OF_STATES = FIGURES[1:]
+OF_STATES = FIGURES
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +67,7 @@ def test_small_and_large_studies_of_states_are_drawn(name: str, runs: int, check
 
 
 CAPTIONS: dict[str, list[str]] = {
-    "representations": ["RankMe −40% to −36%", "effective rank −40%", "top eigenvalue +99,900%", "Bands: ±"],
-    "depth": ["Through the layers of run-2", "H0 total 250 to 1,000 at the first checkpoint, 150 to 600 at the last"],
-    "embeddings": ["H0 total of the input embedding −50%", "RankMe of the output embedding 0%"],
-    "state_diagrams": ["of run-2 changes by +100%", "30 loops"],
-    "state_crocker": ["In run-2 the distance", "(+100%; divided by the radius of the cloud"],
     "representation_phases": ["are found in 2 of 3 runs", "run-2: warm-up, entropy-seeking", "Of 6 statistics"],
-    "layer_similarity": ["of run-2: CKA 0.250 at step 0", "the Procrustes distance 0.750 at step 0"],
-    "checkpoint_similarity": ["CKA 0.100 between first and last in run-0", "RTD 9.00 between first and last"],
-    "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
 }  # fmt: skip
 
 
@@ -85,56 +75,6 @@ CAPTIONS: dict[str, list[str]] = {
 def test_a_caption_of_states_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
     for part in CAPTIONS[name]:
         assert part in drawn[name].caption, drawn[name].caption
-
-
-def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Chart]) -> None:
-    for name in ("representations", "embeddings", "representation_phases"):
-        axes = drawn[name].figure.axes[-1]
-        assert axes.get_xscale() == "symlog"
-        assert axes.get_xticklabels()[0].get_text() == "0"
-        assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
-    long = TrainingAxis(study.trajectories, study.findings, logarithmic=True)
-    assert long.label == "training step"
-
-
-@pytest.mark.parametrize(
-    ("places", "n_blocks", "expected", "ticks"),
-    [
-        ((0, 2, 3, 4), 6, [0, 2, 3, 4, 6], None),
-        ((0, 2, 3, 4), 0, [0, 2, 3, 4, 5], ["0", "2", "3", "4", "last"]),
-        ((0, 1, 2), 3, [0, 1, 2, 3], None),
-        (tuple(range(24)), 0, list(range(25)), ["0", "3", "6", "9", "12", "15", "18", "21", "last"]),
-    ],
-)
-def test_the_last_state_stands_behind_all_blocks(
-    study: Material, places: tuple[int, ...], n_blocks: int, expected: list[int], ticks: list[str] | None
-) -> None:
-    (ours, *_) = study.trajectories
-    names = [f"hidden.{k:02d}" for k in places]
-    layers = {name: {f.of_group(name): v for f, v in ours.layers["hidden.00"].items()} for name in names}
-    weights = {f"gpt.layers.{k}.attention.dense.weight": "attention.output" for k in range(n_blocks)}
-    roles = weights | dict.fromkeys(layers, "hidden")
-    chosen = dataclasses.replace(ours, layers=layers, roles=roles)
-    found = draw_chart("depth", dataclasses.replace(study, trajectories=[chosen]))
-    assert found is not None
-    for axes in found.figure.axes:
-        assert np.asarray(axes.lines[0].get_xdata()).tolist() == expected
-    told = [label.get_text() for label in found.figure.axes[-1].get_xticklabels()]
-    assert told == ticks if ticks else "last" not in told
-
-
-def test_bands_are_where_there_is_noise(drawn: dict[str, Chart]) -> None:
-    panels = {axes.get_title(): axes for axes in drawn["representations"].figure.axes}
-    assert len(panels["H0 total"].collections) == 3
-    assert not panels["H1 total"].collections
-
-
-def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
-    first = drawn["layer_similarity"].figure.axes[0]
-    cells = {tuple(round(p) for p in text.get_position()): text.get_text() for text in first.texts}
-    assert len(cells) == 12
-    assert all(cells[i, j] == cells[j, i] for i, j in cells)
-    assert cells[0, 3] == ".25"
 
 
 def test_phases_without_a_turn_are_not_asked_about() -> None:
@@ -153,11 +93,6 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
     )
     assert "(run-0, run-1: warm-up" in told
     assert "statistics of the diagrams of hidden states beside" in told
-
-
-def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
-    assert "by one clock only" in describe_collapse(collapse().filter(by="step"))
-    assert describe_collapse(collapse().clear()) == ""
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:
@@ -212,31 +147,3 @@ def test_holes_are_no_obstacle(study: Material) -> None:
         drawn = draw_chart(name, torn)
         assert drawn is not None
         assert not re.search(r"\bnan\b", drawn.caption), drawn.caption
-
-
-def test_published_states_have_a_figure_beside_ours(study: Material) -> None:
-    ours, *others = study.trajectories
-    features = by_feature({f"published {f.statistic}": values for f, values in ours.features.items()})
-    told = dataclasses.replace(ours, run="elsewhere", features=features, noise={}, clouds={"published": "published"})
-    both = dataclasses.replace(study, trajectories=[ours, *others, told])
-    figure, beside = draw_chart("representations", both), draw_chart("published_representations", both)
-    assert figure is not None
-    assert beside is not None
-    assert "The last hidden state. " in figure.caption
-    assert "As published." in beside.caption
-    assert [text.get_text() for text in beside.figure.legends[0].get_texts()] == ["elsewhere"]
-    alone = dataclasses.replace(study, trajectories=[told])
-    assert draw_chart("published_representations", alone) is None
-    assert draw_chart("representations", alone) is not None
-
-
-def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) -> None:
-    def with_tokens(t: Trajectory, per_step: int) -> Trajectory:
-        return dataclasses.replace(t, tokens=per_step * t.steps.astype(float))
-
-    for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
-        found = [with_tokens(t, n) for t, n in zip(study.trajectories, per_step, strict=True)]
-        drawn = draw_chart("cross_size", dataclasses.replace(study, trajectories=found))
-        assert drawn is not None
-        assert len(drawn.figure.axes) == 3 * columns
-        assert ("equal tokens are equal steps" in drawn.caption) == (columns == 2)

@@ -28,6 +28,7 @@ def training_lines(
     *,
     faults: pl.DataFrame | None = None,
     background: pl.DataFrame | None = None,
+    bands: pl.DataFrame | None = None,
     dashes: Sequence[str] = (),
     height: int = HEIGHT,
     may_be_log: bool = True,
@@ -46,6 +47,8 @@ def training_lines(
         ``run``, ``step``, ``finding``: checkpoints that are not what they claim to be, marked on the axis.
     background : polars.DataFrame, optional
         As `rows`, drawn faintly behind them.
+    bands : polars.DataFrame, optional
+        ``run``, ``step``, ``low``, ``high``: how uncertain the values are, shaded.
     dashes : sequence of str
         The values of ``series``, the solid one first.
     height : int
@@ -76,6 +79,9 @@ def training_lines(
     if background is not None and len(background):
         faint = alt.Chart(background.filter(pl.col("value").is_finite())).encode(**encoded)
         layers.append(faint.mark_line(opacity=0.25, strokeWidth=0.8, clip=True))
+    if bands is not None and len(bands):
+        band = alt.Chart(bands).encode(x=encoded["x"], y=alt.Y("low:Q", scale=scale), y2="high:Q")
+        layers.append(band.encode(color=encoded["color"]).mark_area(opacity=0.2, clip=True))
     layers += [
         base.mark_line(clip=True, point={"size": 14} if most_points <= MAX_DOTS else False).encode(**extra),
         base.mark_point(opacity=0, size=60).add_params(hover),
@@ -108,7 +114,7 @@ def step_axis_of(log: bool, title: str = "training step") -> alt.X:
     powers = [0, *(10**k for k in range(10))]
     return alt.X(
         "step:Q", title=title, scale=alt.Scale(type="symlog", constant=1, nice=False),
-        axis=alt.Axis(values=powers, format="~s"),
+        axis=alt.Axis(values=powers, labelExpr="format(datum.value, '~s')"),
     )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def direction(ends: Sequence[tuple[float, float]], rises: str = "rises", falls: 
         return f"{rises} in {rose} and {falls} in {fell} of {len(ends)} runs"
     if rose or fell:
         return f"{rises if rose else falls} in {runs_of(rose or fell, len(ends))}"
-    return f"does not change in {runs_of(len(ends), len(ends))}"
+    return f"does not change in {'the run' if len(ends) == 1 else f'any of {len(ends)} runs'}"
 
 
 def course(moves: Sequence[Move]) -> str:

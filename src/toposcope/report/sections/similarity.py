@@ -1,7 +1,7 @@
 """How alike hidden states are: between layers, and between checkpoints."""
 
 from toposcope.report.charts.series import direction_of
-from toposcope.report.figures.similarity import checkpoint_similarity_chart, layer_similarity_chart
+from toposcope.report.charts.similarity import checkpoint_similarity_charts, layer_similarity_charts
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 
@@ -21,6 +21,6 @@ SECTION = ReportSection(
     anchor="similarity",
     title="Similarity",
     position=70,
-    charts=(layer_similarity_chart, checkpoint_similarity_chart),
+    charts=(layer_similarity_charts, checkpoint_similarity_charts),
     finding=_finding,
 )

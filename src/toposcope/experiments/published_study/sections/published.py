@@ -10,8 +10,8 @@ from toposcope.experiments.published_study.charts import published, traces
 from toposcope.experiments.published_study.claims import claims
 from toposcope.experiments.published_study.reproduction import reproduction
 from toposcope.probes.rips import RipsProbe
+from toposcope.report.charts.states import published_representation_charts
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.representations import published_representation_chart
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -188,7 +188,7 @@ SECTION = ReportSection(
     title=_title,
     position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
-    charts=(published, traces, published_representation_chart),
+    charts=(published, traces, published_representation_charts),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,

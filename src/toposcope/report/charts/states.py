@@ -1,0 +1,107 @@
+"""Spectra and topology of the last hidden state over training."""
+
+from functools import partial
+from typing import NamedTuple
+
+import polars as pl
+
+from toposcope.analysis.moves import move
+from toposcope.analysis.trajectories import Trajectory, cloud_feature
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
+from toposcope.probes.feature import Feature
+from toposcope.report.charts.series import course, faults_of, rows_of, run_names
+from toposcope.report.headline import cloud_named, clouds_of
+from toposcope.report.material import Material
+from toposcope.study.kinds import PUBLISHED
+from toposcope.typing import Vector
+
+HEIGHT = 170
+
+
+class CloudQuantity(NamedTuple):
+    """A statistic of a cloud, and its name with the unit."""
+
+    statistic: str
+    title: str
+    axis: str = ""
+
+
+QUANTITIES = (
+    CloudQuantity("rankme", "RankMe"),
+    CloudQuantity("effective_rank", "Effective rank"),
+    CloudQuantity("top_eigenvalue", "Top eigenvalue"),
+    CloudQuantity("anisotropy", "Anisotropy"),
+    CloudQuantity("two_nn", "Intrinsic dimension"),
+    CloudQuantity("H0.total", "H0 total"),
+    CloudQuantity("H1.total", "H1 total"),
+    CloudQuantity("H1.entropy", "H1 entropy", "H1 entropy (nats)"),
+)
+
+
+def representation_charts(material: Material) -> list[Chart]:
+    """Draw what was measured of the last hidden state: a chart for each quantity, a line for each run."""
+    return _over_training(material, first_cloud(material), "states")
+
+
+def published_representation_charts(material: Material) -> list[Chart]:
+    """Draw the published values, where `representation_charts` shows those that were measured here."""
+    clouds = clouds_of(material.trajectories)
+    return _over_training(material, PUBLISHED, "published-states") if PUBLISHED in clouds[1:] else []
+
+
+def first_cloud(material: Material) -> str:
+    """Return the cloud that charts are of; empty without hidden states."""
+    return next(iter(clouds_of(material.trajectories)), "")
+
+
+def chart_name(prefix: str, statistic: str) -> str:
+    """Return the name of the chart of a statistic."""
+    return f"{prefix}-{statistic.lower().replace('.', '-').replace('_', '-')}"
+
+
+def _over_training(material: Material, cloud: str, prefix: str) -> list[Chart]:
+    charts = []
+    for quantity in QUANTITIES if cloud else ():
+        feature = cloud_feature(cloud, quantity.statistic)
+        trajectories = [t for t in material.trajectories if feature in t.features]
+        rows = rows_of(trajectories, partial(_values, feature=feature))
+        if not len(rows):
+            continue
+        bands = _bands(trajectories, feature)
+        moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
+        title = f"{quantity.title} of {_of(cloud)} {course(moves)}"
+        caption = (
+            "As published."
+            if cloud == PUBLISHED
+            else f"{cloud_named(cloud, 'The last hidden state')}, of a fixed text."
+        )
+        if len(bands):
+            caption += " Bands: one standard deviation over draws of the points."
+        figure = training_lines(
+            rows, quantity.axis or quantity.title, run_names(material), faults=faults_of(material), bands=bands,
+            height=HEIGHT,
+        )  # fmt: skip
+        alternative = f"Line chart of a quantity of hidden states against the training step. {title}."
+        charts.append(Chart(chart_name(prefix, quantity.statistic), title, caption, alternative, figure))
+    return charts
+
+
+def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
+    return trajectory.features.get(feature)
+
+
+def _of(cloud: str) -> str:
+    return "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
+
+
+def _bands(trajectories: list[Trajectory], feature: Feature) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``low``, ``high`` of the runs whose values vary over draws."""
+    frames = [
+        pl.DataFrame({"run": t.run, "step": t.steps, "low": values - noise, "high": values + noise})
+        for t in trajectories
+        if (noise := t.noise.get(feature)) is not None and (noise > 0).any()
+        for values in [t.features[feature]]
+    ]
+    empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "low": pl.Float64, "high": pl.Float64})
+    return pl.concat([empty, *frames]).filter(pl.col("low").is_finite())
