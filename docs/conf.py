@@ -1,6 +1,8 @@
 """Sphinx configuration: ``sphinx-build -W -b html docs docs/_build``."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 from toposcope.version import __version__
@@ -11,7 +13,7 @@ project_copyright = author
 version = release = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -19,6 +21,14 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
+
+# Notebooks run when the documentation is built; an error in one is an error of the build.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+nb_mime_priority_overrides = [("html", "image/svg+xml", 1)]
+os.environ.setdefault("PUBLISHED_STUDY", str(Path(__file__).parents[2] / "shared" / "data" / "published-study"))
 
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
