@@ -6,19 +6,15 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
-import msgspec
 import numpy as np
-import polars as pl
 import pytest
 from made_up_material import material
 from made_up_states import OF_STATES
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from named_features import by_feature
-from section_tools import CHARTS, draw_chart, with_tables
+from section_tools import CHARTS, draw_chart
 
-from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.figures.chart import (
     REPRODUCIBLE_METADATA,
     SMALL,
@@ -30,7 +26,6 @@ from toposcope.report.figures.chart import (
     percent,
 )
 from toposcope.report.rendering import render
-from toposcope.study.published import Published, Trace
 
 OF_WEIGHTS = [name for name in CHARTS if name not in OF_STATES]
 
@@ -99,9 +94,6 @@ def test_without_its_data_a_figure_is_left_out(name: str) -> None:
 CAPTIONS: dict[str, list[str]] = {
     "change_points": ["5 of 10 change points", "in all 5 runs", "run-0 at 725"],
     "references": ["0 of 41 layers lie", "first checkpoint and 36 at the last", "ensemble 0 and 36"],
-    "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
-    "published": ["H0 total: by the published protocol", "at least as strong as the published value in all 5 runs"],
-    "traces": ["H0 total from 70.0 to 45.0 as published", "not measured in this study"],
     "scaling": ["scales as N^−0.100", "the exact p of the ranks is"],
 }  # fmt: skip
 
@@ -112,53 +104,8 @@ def test_a_caption_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
         assert part in drawn[name].caption, drawn[name].caption
 
 
-def test_a_trace_measured_here_is_drawn_beside_the_published_one() -> None:
-    full = material(2)
-    elsewhere = dataclasses.replace(full.trajectories[0], run="elsewhere")
-    found = draw_chart("traces", dataclasses.replace(full, trajectories=[elsewhere, *full.trajectories]))
-    assert found is not None
-    assert "H0 total from 70.0 to 45.0 as published, but from 10.0 to 20.0 here" in found.caption
-    assert "mean neural persistence from 0.300 to 0.600 as published, also from" in found.caption
-    assert "not measured" not in found.caption
-
-
-def test_imported_values_without_weights_are_a_trace() -> None:
-    full = material(1)
-    steps = np.array([0, 10, 1000])
-    bare = Trajectory(
-        "told", steps, by_feature({"published np_mean": np.array([0.3, 0.4, 0.5])}), {}, {"step": steps.astype(float)}
-    )
-    found = draw_chart("traces", dataclasses.replace(full, trajectories=[*full.trajectories, bare]))
-    assert found is not None
-    assert "told: mean neural persistence from 0.300 to 0.500 as published. It is not measured" in found.caption
-
-
-def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
-    full = material(1)
-    trace = Trace(steps=[0, 10], values={"np_mean": [0.3, 0.4], "H1.total": [1.0, 0.0]})
-    declaration = msgspec.structs.replace(full.declaration, published=Published(traces={"elsewhere": trace}))
-    found = draw_chart("traces", dataclasses.replace(full, declaration=declaration))
-    assert found is not None
-    assert "H1" not in found.caption + found.alt
-
-
 def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Chart]) -> None:
     assert "a smooth trend explains it" in drawn["change_points"].caption
-
-
-def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
-    full = material(3)
-    without = full.tables["predictions"].filter(
-        ~((pl.col("run") == "run-0") & pl.col("forecaster").str.contains("tda|combined$"))
-    )
-    there = draw_chart("predictions", with_tables(full, {"predictions": without}))
-    kept = draw_chart(
-        "predictions", with_tables(full, {"predictions": full.tables["predictions"].filter(pl.col("run") != "run-0")})
-    )
-    assert there is not None
-    assert kept is not None
-    assert there.caption == kept.caption
-    assert "over 2 runs" in there.caption
 
 
 def test_runs_are_chosen_from_the_smallest_to_the_largest() -> None:

@@ -4,25 +4,17 @@ import dataclasses
 import re
 
 import numpy as np
-import polars as pl
 import pytest
 from made_up_material import material
-from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
-from made_up_states import OF_STATES as FIGURES
+from made_up_states import OF_STATES, STEPS, collapse, with_states
 from matplotlib.text import Text
-from named_features import by_feature
 from section_tools import draw_chart
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.representation_phases.chart import describe_phases
-from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
 from toposcope.report.figures.sizes import describe_collapse
-from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
-from toposcope.report.spectral_comparison import SpectralComparisonCounts
-
-OF_STATES = FIGURES
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +47,7 @@ def test_a_figure_of_states_can_be_read_and_is_the_same_again(
             assert float(text.get_fontsize()) >= SMALL, text
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", OF_STATES)
 def test_a_study_of_weights_has_no_figure_of_states(name: str) -> None:
     assert draw_chart(name, material(2)) is None
 
@@ -71,7 +63,6 @@ def test_small_and_large_studies_of_states_are_drawn(name: str, runs: int, check
 CAPTIONS: dict[str, list[str]] = {
     "state_diagrams": ["of run-2 changes by +100%", "30 loops"],
     "state_crocker": ["In run-2 the distance", "(+100%; divided by the radius of the cloud"],
-    "representation_phases": ["are found in 2 of 3 runs", "run-2: warm-up, entropy-seeking", "Of 6 statistics"],
     "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
 }  # fmt: skip
 
@@ -82,77 +73,9 @@ def test_a_caption_of_states_says_the_answer(drawn: dict[str, Chart], name: str)
         assert part in drawn[name].caption, drawn[name].caption
 
 
-def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Chart]) -> None:
-    for name in ("representation_phases",):
-        axes = drawn[name].figure.axes[-1]
-        assert axes.get_xscale() == "symlog"
-        assert axes.get_xticklabels()[0].get_text() == "0"
-        assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
-    long = TrainingAxis(study.trajectories, study.findings, logarithmic=True)
-    assert long.label == "training step"
-
-
-def test_phases_without_a_turn_are_not_asked_about() -> None:
-    found = with_states(material(2)).trajectories
-    table = phases(found)
-    spectral = table.filter(kind="spectral").with_columns(phases=pl.lit(""), n_turns=pl.lit(0, pl.Int64))
-    told = describe_phases(spectral, table.filter(kind="diagram").with_columns(follows=pl.lit(None, pl.String)))
-    assert "found in none of 2 runs (run-0, run-1: no turn); whether the diagrams turn" in told
-    further = table.filter(kind="spectral").with_columns(
-        phases=pl.lit("warm-up, entropy-seeking, compression-seeking, entropy-seeking")
-    )
-    told = describe_phases(further, table.filter(kind="diagram"))
-    assert (
-        "in order and with nothing after, are found in none of 2 runs; with a fourth stretch after, in all 2 runs"
-        in told
-    )
-    assert "(run-0, run-1: warm-up" in told
-    assert "statistics of the diagrams of hidden states beside" in told
-
-
 def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
     assert "by one clock only" in describe_collapse(collapse().filter(by="step"))
     assert describe_collapse(collapse().clear()) == ""
-
-
-def test_comparisons_with_the_step_are_not_counted() -> None:
-    found = with_states(material(1)).trajectories
-    counts = SpectralComparisonCounts.of(comparisons(found).filter(other="step"))
-    assert counts == SpectralComparisonCounts(0, 0, 0, 0, 0, 0)
-    assert SpectralComparisonCounts.of(pl.DataFrame()) == counts
-
-
-def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
-    (t,) = with_states(material(1)).trajectories
-    second = "hidden_states:points=texts,pca=50"
-    more = dataclasses.replace(t, clouds={LABEL: LABEL, second: second, "published": "published"})
-    assert clouds_of([more]) == [LABEL, "published"]
-    assert [h.name for h in headlines_of([t], ["H1.entropy"])] == ["H1 entropy of hidden states"]
-    assert named(f"{LABEL} H1.entropy") == "H1 entropy of hidden states"
-    assert named("hidden_states:layers=[0.5,1.0],points=texts,pca=50 rankme") == (
-        "RankMe of hidden states (control, texts, 50 components)"
-    )
-    assert named("hidden_states:points=texts,cut=lines,texts=200,pca=50 H0.total") == (
-        "H0 total of hidden states (200 texts, lines, 50 components)"
-    )
-    assert named("hidden_states:texts=9,sample=random,metric=cosine,normalize=true,seed=1 H0.total") == (
-        "H0 total of hidden states (tokens of 9 texts, sampled, cosine, normalised, seed=1)"
-    )
-    renamed = dataclasses.replace(
-        t, features=by_feature({f"{second} H1.entropy": t.steps.astype(np.float64)}), clouds={second: second}
-    )
-    (first,) = headlines_of([renamed], ["H1.entropy"])
-    assert first.name == named(first.key) == "H1 entropy of hidden states (texts, 50 components)"
-    assert named("published H0.total") == "Published H0 total"
-    assert named("hidden_states H1.betti_max") == "hidden_states H1.betti_max"
-
-
-def test_published_features_of_weights_are_not_spoken_of() -> None:
-    assert headline_features(["published H0.total", "published np_mean"]) == []
-    assert headline_features(["published H0.total", "published effective_rank"]) == [
-        "published H0.total",
-        "published effective_rank",
-    ]
 
 
 def test_holes_are_no_obstacle(study: Material) -> None:

@@ -29,7 +29,7 @@ CHARTS: dict[str, Callable[[Material], Any]] = {
     FIGURE_NAMES.get(chart.__name__, chart.__name__): chart
     for part in report_sections()
     for chart in part.charts
-    if not chart.__module__.startswith("toposcope.report.charts")
+    if chart.__module__.startswith("toposcope.report.figures")
 }
 """The figures of a study's report that are not yet Altair charts, by name."""
 
