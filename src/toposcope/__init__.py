@@ -15,6 +15,7 @@ __all__ = [
     "homology",
     "measure",
     "neural_persistence",
+    "plot_series",
     "rips",
     "series",
 ]
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor
     from toposcope.study import Study, measure
+    from toposcope.study.plotting import plot_series
 
 _HOMES = {
     "Study": "toposcope.study",
@@ -36,6 +38,7 @@ _HOMES = {
     "forecast": "toposcope.forecasting",
     "measure": "toposcope.study",
     "neural_persistence": "toposcope.homology",
+    "plot_series": "toposcope.study.plotting",
     "rips": "toposcope.homology",
     "series": "toposcope.checkpoints",
 }

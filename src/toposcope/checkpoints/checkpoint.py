@@ -15,6 +15,7 @@ from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
 from toposcope.errors import ToposcopeError
+from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +55,9 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r}, step={self.step})"
+
+    def _repr_html_(self) -> str:
+        return facts_table("Checkpoint", {"place": self.location, "step": self.step, "tokens": self.tokens})
 
     def __getstate__(self) -> dict[str, object]:
         # Cached listings are not pickled.

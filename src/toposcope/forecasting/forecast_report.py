@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
-from toposcope.forecasting.forecaster_set import ForecastSet, run_forecasters
+from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.intervals import LEVEL, band
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -17,6 +17,10 @@ from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_fa
 from toposcope.forecasting.wording import counted, short
 from toposcope.logs import Log, read_log, read_logs
 from toposcope.logs.log import FINAL_SHARE
+from toposcope.notebook import facts_table
+
+if TYPE_CHECKING:
+    from toposcope.charts.chart import Chart
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,26 @@ class ForecastReport:
 
     def __repr__(self) -> str:
         return f"<ForecastReport of {self.log.name}: {self.headline()}>"
+
+    def _repr_html_(self) -> str:
+        facts = {"result": self.headline(), **self.inputs(), "remarks": " · ".join(self.remarks)}
+        rows = [
+            (name, *(f"{value:.{self.digits}f}" for value in (each.loss, each.low, each.high)))
+            for name, each in ({} if self.results is None else self.results.forecasts).items()
+            if name != DEFAULT
+        ]
+        return facts_table(f"Forecast of {self.log.name}", facts, ("forecaster", "loss", "low", "high"), rows)
+
+    def plot(self) -> "Chart":
+        """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends.
+
+        Returns
+        -------
+        Chart
+        """
+        from toposcope.forecasting.figure import forecast_figure
+
+        return forecast_figure(self)
 
     @property
     def chosen(self) -> str:

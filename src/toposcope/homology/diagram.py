@@ -7,6 +7,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
+from toposcope.notebook import facts_table
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
@@ -73,6 +74,21 @@ class Diagram:
         if self.n_truncated:
             parts.append(f"{self.n_truncated} truncated")
         return f"Diagram(H{self.dimension}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        positive = self.lifetimes[self.lifetimes > 0]
+        return facts_table(
+            f"Persistence diagram, H{self.dimension}",
+            {
+                "finite bars": len(positive),
+                "of length zero": len(self.pairs) - len(positive) or None,
+                "longest": float(positive.max()) if len(positive) else None,
+                "total": float(positive.sum()) if len(positive) else None,
+                "essential": self.n_essential,
+                "truncated": self.n_truncated or None,
+                "cover radius": self.cover_radius or None,
+            },
+        )
 
     @property
     def lifetimes(self) -> Vector:

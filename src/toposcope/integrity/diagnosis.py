@@ -10,9 +10,10 @@ from toposcope import checkpoints
 from toposcope.checkpoints import Series
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
-from toposcope.integrity.finding import Finding
+from toposcope.integrity.finding import Finding, short_steps
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
+from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Diagnosis({self.series!r}, {self.summary})"
+
+    def _repr_html_(self) -> str:
+        rows = ((f.severity, f.check, short_steps(f.steps), f.layer, f.message) for f in self.findings)
+        columns = ("severity", "check", "steps", "layer", "finding")
+        return facts_table(f"Doctor: {self.series}", {"examined": self.summary}, columns, rows)
 
     @property
     def summary(self) -> str:

@@ -12,6 +12,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError, choices
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
+from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
@@ -70,6 +71,21 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({self.declaration.name!r}, {len(self._run_names())} runs, in {str(self.directory)!r})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "directory": self.directory,
+            "probes": ", ".join(self.labels().get_column("label")),
+        }
+        try:
+            runs = self.runs().select("run", "kind", "n_parameters", "status", "n_checkpoints").rows()
+            findings, errors = self.findings(), self.errors()
+        except ToposcopeError as error:
+            return facts_table(f"Study {self.declaration.name}", facts | {"store": error})
+        facts |= {"doctor": f"{len(findings)} findings" if self.examined() else None, "errors": len(errors) or None}
+        columns = ("run", "kind", "parameters", "status", "checkpoints")
+        rows = ([value if value is not None else "" for value in row] for row in runs)
+        return facts_table(f"Study {self.declaration.name}", facts, columns, rows)
 
     def frame(self) -> pl.DataFrame:
         """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.

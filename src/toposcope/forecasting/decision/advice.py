@@ -11,6 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import COOL_DOWN, Decision, RunInProgress, continue_or_scale
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
+from toposcope.forecasting.decision.reasons import reasons
 from toposcope.forecasting.scaling.family_points import points_of_family
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.inference import InferencePlan, best_for_budget
@@ -20,6 +21,7 @@ from toposcope.forecasting.scaling.repeated_data import RepeatedPlan, plan_repea
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.wording import short
 from toposcope.logs import Log, read_log
+from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
 MAX_SIZE_RATIO = 1.5
@@ -67,6 +69,23 @@ class Advice:
             return f"<Advice: {self.decision.answer}, probability that scaling wins {self.decision.probability:.2f}>"
         N, D, loss = short(self.plan.N.value), short(self.plan.D.value), self.plan.loss.value
         return f"<Advice: {N} parameters on {D} tokens for {self.plan.budget_flops:.3g} FLOP, loss {loss:.3f}>"
+
+    def _repr_html_(self) -> str:
+        plan = self.plan
+        sentences = reasons(self.decision, signals=False) if self.decision is not None else ()
+        facts = {
+            "advice": sentences[0] if sentences else "",
+            "budget": f"{plan.budget_flops:.3g} FLOP",
+            "best fresh run": f"{short(plan.N.value)} parameters on {short(plan.D.value)} tokens",
+            "its loss": f"{plan.loss.value:.3f}"
+            + (f" ({plan.loss.low:.3f} to {plan.loss.high:.3f})" if isfinite(plan.loss.low) else ""),
+        }
+        rows = (
+            *(("reason", each) for each in sentences[1:]),
+            *(("warning", each) for each in self.warnings),
+            *(("note", each) for each in self.notes),
+        )
+        return facts_table("Continue or scale" if sentences else "Compute-optimal model", facts, ("", ""), rows)
 
 
 def decide(

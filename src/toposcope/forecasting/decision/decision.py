@@ -10,6 +10,8 @@ from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.scaling.planner import optimal_split
 from toposcope.forecasting.scaling.repeated_data import plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
+from toposcope.forecasting.wording import short
+from toposcope.notebook import facts_table
 
 COOL_DOWN = 0.2
 """Share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)."""
@@ -161,6 +163,18 @@ class Decision:
     rule_of_20: str
     break_even: tuple[float, ...]
     signals: tuple[Signal, ...]
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, short(arm.parameters), short(arm.tokens), f"{arm.loss:.3f}")
+            for name, arm in (("continue", self.continued), ("scale", self.scaled))
+        )
+        facts = {
+            "answer": self.answer,
+            "probability that scaling wins": f"{self.probability:.2f}",
+            "lower by": f"{self.margin:+.3f} nats ({self.low:+.3f} to {self.high:+.3f})",
+        }
+        return facts_table("Continue or scale", facts, ("", "parameters", "tokens", "loss"), rows)
 
 
 def continue_or_scale(

@@ -1,0 +1,40 @@
+"""Make the pictures of ``charts.md``: ``python docs/charts.py``, or into another folder, named behind it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from toposcope import neural_persistence, rips
+from toposcope.charts import Chart, distance_matrix
+from toposcope.homology import bottleneck, sublevel_grid
+
+
+def charts() -> dict[str, Chart]:
+    """Return the charts of the page by the names of their files."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 2 * np.pi, 200)
+    circle = np.column_stack([np.cos(angles), np.sin(angles)]) + rng.normal(0, 0.12, (200, 2))
+    h0, h1 = rips(circle, threshold=0.9)
+    x = np.linspace(-2, 2, 30)
+    two_wells = (x[:, None] ** 2 - 1) ** 2 + x**2 + rng.normal(0, 0.2, (30, 30))
+    noises = (0, 0.05, 0.1, 0.2, 0.4)
+    diagrams = [rips(circle + rng.normal(0, noise, circle.shape))[1] for noise in noises]
+    distances = [[bottleneck(a, b) for b in diagrams] for a in diagrams]
+    return {
+        "persistence-diagram": h0.plot(h1),
+        "neural-persistence": neural_persistence(rng.normal(size=(60, 40))).diagram.plot(),
+        "barcode": h0.barcode(h1),
+        "betti-curve": h0.betti_curve(h1),
+        "landscape": h1.landscape(),
+        "persistence-image": h1.persistence_image(16),
+        "merge-tree": sublevel_grid(two_wells).plot(),
+        "distance-matrix": distance_matrix(distances, list(map(str, noises)), "bottleneck distance"),
+    }
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images" / "charts"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in charts().items():
+        chart.save(str(folder / f"{name}.svg"))
