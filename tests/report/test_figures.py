@@ -97,12 +97,9 @@ def test_without_its_data_a_figure_is_left_out(name: str) -> None:
 
 
 CAPTIONS: dict[str, list[str]] = {
-    "change_points": ["5 of 10 change points", "in all 5 runs", "run-0 at 725"],
-    "references": ["0 of 41 layers lie", "first checkpoint and 36 at the last", "ensemble 0 and 36"],
     "predictions": ["better at 1 of 3 shares of training", "loss and topology at 20%"],
     "published": ["H0 total: by the published protocol", "at least as strong as the published value in all 5 runs"],
     "traces": ["H0 total from 70.0 to 45.0 as published", "not measured in this study"],
-    "scaling": ["scales as N^−0.100", "the exact p of the ranks is"],
 }  # fmt: skip
 
 
@@ -140,10 +137,6 @@ def test_no_caption_tells_of_a_quantity_that_is_not_drawn() -> None:
     found = draw_chart("traces", dataclasses.replace(full, declaration=declaration))
     assert found is not None
     assert "H1" not in found.caption + found.alt
-
-
-def test_a_smooth_trend_need_not_be_monotone(drawn: dict[str, Chart]) -> None:
-    assert "a smooth trend explains it" in drawn["change_points"].caption
 
 
 def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:

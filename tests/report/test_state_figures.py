@@ -7,16 +7,14 @@ import numpy as np
 import polars as pl
 import pytest
 from made_up_material import material
-from made_up_states import LABEL, STEPS, collapse, comparisons, phases, with_states
+from made_up_states import LABEL, STEPS, comparisons, phases, with_states
 from made_up_states import OF_STATES as FIGURES
 from matplotlib.text import Text
 from named_features import by_feature
 from section_tools import draw_chart
 
-from toposcope.analysis.trajectories import Trajectory
 from toposcope.experiments.representation_phases.chart import describe_phases
-from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart, TrainingAxis
-from toposcope.report.figures.sizes import describe_collapse
+from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, SMALL, STYLE, WIDTH, Chart
 from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
 from toposcope.report.material import Material
 from toposcope.report.rendering import render
@@ -69,10 +67,7 @@ def test_small_and_large_studies_of_states_are_drawn(name: str, runs: int, check
 
 
 CAPTIONS: dict[str, list[str]] = {
-    "state_diagrams": ["of run-2 changes by +100%", "30 loops"],
-    "state_crocker": ["In run-2 the distance", "(+100%; divided by the radius of the cloud"],
     "representation_phases": ["are found in 2 of 3 runs", "run-2: warm-up, entropy-seeking", "Of 6 statistics"],
-    "cross_size": ["at equal loss for 2 of 2 topological features", "0.80 at equal step", "at equal loss (0.10)"],
 }  # fmt: skip
 
 
@@ -80,16 +75,6 @@ CAPTIONS: dict[str, list[str]] = {
 def test_a_caption_of_states_says_the_answer(drawn: dict[str, Chart], name: str) -> None:
     for part in CAPTIONS[name]:
         assert part in drawn[name].caption, drawn[name].caption
-
-
-def test_the_step_axis_is_logarithmic_and_shows_step_0(study: Material, drawn: dict[str, Chart]) -> None:
-    for name in ("representation_phases",):
-        axes = drawn[name].figure.axes[-1]
-        assert axes.get_xscale() == "symlog"
-        assert axes.get_xticklabels()[0].get_text() == "0"
-        assert axes.get_xlim()[0] < 0 < STEPS[-1] < axes.get_xlim()[1]
-    long = TrainingAxis(study.trajectories, study.findings, logarithmic=True)
-    assert long.label == "training step"
 
 
 def test_phases_without_a_turn_are_not_asked_about() -> None:
@@ -108,11 +93,6 @@ def test_phases_without_a_turn_are_not_asked_about() -> None:
     )
     assert "(run-0, run-1: warm-up" in told
     assert "statistics of the diagrams of hidden states beside" in told
-
-
-def test_sizes_that_one_clock_compares_have_no_best_one() -> None:
-    assert "by one clock only" in describe_collapse(collapse().filter(by="step"))
-    assert describe_collapse(collapse().clear()) == ""
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:
@@ -167,15 +147,3 @@ def test_holes_are_no_obstacle(study: Material) -> None:
         drawn = draw_chart(name, torn)
         assert drawn is not None
         assert not re.search(r"\bnan\b", drawn.caption), drawn.caption
-
-
-def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice(study: Material) -> None:
-    def with_tokens(t: Trajectory, per_step: int) -> Trajectory:
-        return dataclasses.replace(t, tokens=per_step * t.steps.astype(float))
-
-    for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
-        found = [with_tokens(t, n) for t, n in zip(study.trajectories, per_step, strict=True)]
-        drawn = draw_chart("cross_size", dataclasses.replace(study, trajectories=found))
-        assert drawn is not None
-        assert len(drawn.figure.axes) == 3 * columns
-        assert ("equal tokens are equal steps" in drawn.caption) == (columns == 2)

@@ -14,19 +14,8 @@ from toposcope.report.figures.chart import STYLE
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
 
-FIGURE_NAMES = {
-    "change_point_chart": "change_points",
-    "crocker_chart": "crocker",
-    "cross_size_chart": "cross_size",
-    "diagram_chart": "diagrams",
-    "random_matrix_chart": "references",
-    "scaling_chart": "scaling",
-    "state_crocker_chart": "state_crocker",
-    "state_diagram_chart": "state_diagrams",
-}
-"""The names of the figures' files by the functions that draw them, where the two differ."""
 CHARTS: dict[str, Callable[[Material], Any]] = {
-    FIGURE_NAMES.get(chart.__name__, chart.__name__): chart
+    chart.__name__: chart
     for part in report_sections()
     for chart in part.charts
     if not chart.__module__.startswith("toposcope.report.charts")
