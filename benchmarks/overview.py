@@ -89,7 +89,7 @@ def intervals(forecasts: pl.DataFrame) -> alt.LayerChart:
             base.mark_point(filled=True, opacity=1, size=8, clip=True).encode(y=y),
         ],
         title=alt.Title(
-            f"Forecasts hold: {table['holds'].mean():.0%} of the 90% intervals are right",
+            f"Forecasts hold: {table['holds'].sum() / len(table):.0%} of the 90% intervals are right",
             subtitle="Blue: the interval holds the final loss; orange: it does not",
         ),
     ).properties(width=480, height=HEIGHT)  # fmt: skip
