@@ -61,7 +61,7 @@ class Chart:
             For a dark page.
         """
         figure = self.figure.properties(description=self.alt)
-        if titled:
+        if titled and self.title:
             figure = figure.properties(title=alt.Title(text=_lines(self.title), subtitle=_lines(self.caption)))
         with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
             spec: dict[str, Any] = figure.to_dict(validate=False)
