@@ -34,10 +34,10 @@ def page() -> Element:
     table = Table("t", nasty, columns, tuple((nasty, *["−1"] * 20) for _ in range(3)), sortable=True)
     words = Table("w", "words", (Column("a", True, names_row=True), Column("b", True, prose=True)), (("x", "y"),))
     figure = alt.Chart(pl.DataFrame({"run": [nasty], "step": [1]})).mark_point().encode(x="step:Q", color="run:N")
-    picture = Picture(Chart("f", nasty, nasty, "a line that falls, and then rises again", figure))
+    pictures = [Picture(Chart(name, nasty, nasty, "a line that falls, and then rises again", figure)) for name in "fgh"]
     blocks = (
         say("a ", Code(nasty), Link("b", "#s"), note=True), Heading(nasty), Terms(((nasty, "b"),)),
-        Preformatted(nasty, "lines"), picture, SideBySide(("x", "y"), (picture, picture)),
+        Preformatted(nasty, "lines"), pictures[0], SideBySide(("x", "y"), (pictures[1], pictures[2])),
         Details("more", (table,)), words,
     )  # fmt: skip
     document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])

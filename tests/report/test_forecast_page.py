@@ -23,7 +23,7 @@ def test_the_page_holds_chart_forecasters_and_remarks(tmp_path: Path) -> None:
     report = forecast(log("<script>x</script>", 0.4))
     page = write_forecast(tmp_path, report)
     tree = read(page.read_text(encoding="utf-8"))
-    assert [e.attributes["id"] for e in tree.all("details") if e.attributes.get("class") == "part"] == [
+    assert [e.attributes["data-part"] for e in tree.all("details") if e.attributes.get("class") == "part"] == [
         "forecast", "inputs", "remarks",
     ]  # fmt: skip
     content = tree.all("main")[0].text()

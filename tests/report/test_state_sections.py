@@ -104,11 +104,12 @@ def test_turns_are_told_with_their_intervals(study: Material) -> None:
     assert section_of("representation-phases", without(study, "representation_phases")) is None
 
 
-def test_sizes_are_told_by_every_clock(study: Material) -> None:
-    (table,) = tables(section_of("sizes", study))
+def test_sizes_are_listed_by_every_clock(study: Material) -> None:
+    (table,) = (t for t in tables(section_of("scaling", study)) if t.name == "collapse")
     assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]
     assert table.rows[2][6] == "0.100"
-    assert section_of("sizes", without(study, "collapse")) is None
+    nothing = with_tables(without(study, "collapse"), {"scaling": study.tables["scaling"].clear()})
+    assert section_of("scaling", nothing) is None
 
 
 def test_tests_of_topology_against_spectra_stand_side_by_side(study: Material) -> None:

@@ -11,7 +11,8 @@ from section_tools import all_tables
 from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
 from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.matched import COLLAPSE, MATCHED
-from toposcope.analysis.moves import move_table
+from toposcope.analysis.moves import move_table, onset_table
+from toposcope.analysis.phases import NP_MEAN
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.experiments.published_study.claims import SCHEMA as CLAIMS
@@ -20,6 +21,7 @@ from toposcope.experiments.representation_phases.phases import SCHEMA as REPRESE
 from toposcope.homology import Diagram
 from toposcope.report.material import Material
 from toposcope.study.declaration import Declaration
+from toposcope.study.kinds import feature_named
 from toposcope.study.published import Published, Trace
 from toposcope.study.study import FRAME_SCHEMA
 
@@ -143,7 +145,8 @@ def scaling(found: list[Trajectory]) -> pl.DataFrame:
     quantities = ("validation_loss", "neural_persistence np_mean", "rips H0.total", "rips H1.total")
     rows = [
         {"quantity": q, "n": len(found), "n_sizes": len(found), "factor": 5.0, "exponent": -0.1, "low": -0.2,
-         "high": -0.05, "r_squared": 0.9, "rho": -1.0, "p_exact": 0.3, "p_least": 0.3}
+         "high": -0.05, "r_squared": 0.9, "offset": np.nan, "offset_exponent": np.nan,
+         "rho": -1.0, "p_exact": 0.3, "p_least": 0.3}
         for q in quantities
     ]  # fmt: skip
     return pl.DataFrame(rows)
@@ -234,6 +237,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> Material:
         association=association(found),
         **between_runs(found),
         moved=move_table(found),
+        layer_onsets=onset_table(found, [NP_MEAN, feature_named("rips H0.total")]),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),

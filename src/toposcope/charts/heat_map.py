@@ -35,13 +35,13 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
     largest = max((abs(value) for value in rows.get_column("value").drop_nulls()), default=1.0) or 1.0
     scale = alt.Scale(range="diverging", domain=[-largest, largest], domainMid=0) if signed else alt.Scale(zero=False)
     base = alt.Chart(rows).encode(
-        x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0)),
-        y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160)),
+        x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8)),
+        y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160, grid=False)),
         tooltip=[f"{row}:N", alt.Tooltip("step:O", format=",d"), alt.Tooltip("value:Q", format=".4~g", title=title)],
     )
     cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
     undefined = base.transform_filter("!isValid(datum.value)")
-    height = min(MAX_HEIGHT, max(3, ROW_HEIGHT) * len(order))
+    height = min(MAX_HEIGHT, ROW_HEIGHT * len(order))
     layers = [cells.transform_filter("isValid(datum.value)")]
     if rows.get_column("value").has_nulls():
         layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]

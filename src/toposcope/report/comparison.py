@@ -16,7 +16,9 @@ from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
+from toposcope.report.charts.overlaid import overlaid_charts
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
+from toposcope.report.first_differences import TABLE, Pair, difference_blocks, first_differences_frame
 from toposcope.report.material import Material
 from toposcope.report.tables import (
     Column,
@@ -66,13 +68,16 @@ def write_comparison(
     progress("report", 1, 3)
     names = names_of(first, second)
     drawn = [{chart.name: chart for _, chart in page.charts(compared=True)} for page in pages]
+    runs = trajectory_pairs(*materials)
     frames = {
+        TABLE: first_differences_frame(runs),
         "correlations": correlations(*materials),
         "finals": finals(*materials),
         "declarations": differences(first, second),
     }
     leads = [(name, page.summary()) for name, page in zip(names, pages, strict=True)]
-    document = _document(names, leads, frames, drawn)
+    overlaid = overlaid_charts(names, runs, frames[TABLE])
+    document = _document(names, leads, frames, drawn, overlaid)
     progress("report", 2, 3)
     write_document(folder, document, frames)
     progress("report", 3, 3)
@@ -131,6 +136,24 @@ def _pairs(first: Material, second: Material) -> list[tuple[str, str]]:
     return common or ([(a[0], b[0])] if len(a) == len(b) == 1 else [])
 
 
+def trajectory_pairs(first: Material, second: Material) -> list[Pair]:
+    """Return the runs to compare checkpoint by checkpoint: as `_pairs`, else the first runs of equal size."""
+    a, b = ({t.run: t for t in material.trajectories} for material in (first, second))
+    pairs = _pairs(first, second)
+    if not pairs:
+        of_size = [
+            {
+                size: run
+                for run, size in material.runs.select("run", "n_parameters").reverse().iter_rows()
+                if run in runs
+            }
+            for material, runs in ((first, a), (second, b))
+        ]
+        sizes = [size for size in reversed(of_size[0]) if size is not None and size in of_size[1]]
+        pairs = [(of_size[0][size], of_size[1][size]) for size in sizes]
+    return [(a[x], b[y]) for x, y in pairs]
+
+
 def _same(first: Material, second: Material, run_a: str, run_b: str) -> bool:
     """Return whether two runs have the same losses at the same steps, so that one is a copy of the other."""
     a, b = (
@@ -184,8 +207,11 @@ def _document(
     leads: list[tuple[str, list[str]]],
     frames: Mapping[str, pl.DataFrame],
     drawn: list[dict[str, Chart]],
+    overlaid: list[Chart],
 ) -> Document:
+    parting = difference_blocks(frames[TABLE], names) or [say("No runs can be compared checkpoint by checkpoint.")]
     sections = [
+        section("differences", "Where do they part?", *parting, *(Picture(chart) for chart in overlaid)),
         section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
         section("finals", "Final values", *_final_blocks(names, frames["finals"])),
         section("figures", "Figures", *_figure_blocks(names, drawn)),

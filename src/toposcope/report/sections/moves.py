@@ -8,6 +8,8 @@ import polars as pl
 
 from toposcope.analysis.moves import move_table
 from toposcope.analysis.wording import counted
+from toposcope.report.charts.betti import betti_charts
+from toposcope.report.charts.diagrams import diagram_chart
 from toposcope.report.charts.losses import loss_chart
 from toposcope.report.charts.rates import change_rate_chart, learning_rate_chart
 from toposcope.report.charts.series import direction_of
@@ -112,7 +114,15 @@ SECTION = ReportSection(
     title="What moves",
     position=30,
     tables={"runs": lambda material: material.runs, "moved": lambda material: move_table(material.trajectories)},
-    charts=(loss_chart, topology_charts, change_rate_chart, learning_rate_chart, gradient_charts),
+    charts=(
+        loss_chart,
+        topology_charts,
+        change_rate_chart,
+        learning_rate_chart,
+        diagram_chart,
+        betti_charts,
+        gradient_charts,
+    ),
     compared_charts=(loss_chart, topology_charts, change_rate_chart),
     blocks=_blocks,
     finding=_finding,

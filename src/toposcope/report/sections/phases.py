@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
+from toposcope.report.charts.change_points import change_point_chart, described
 from toposcope.report.document import Block, Picture, csv, folded, say
-from toposcope.report.figures.change import change_point_chart
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -79,9 +79,15 @@ def _explained(points: Sequence[Mapping[str, Any]]) -> str:
     return f"a smooth trend explains {smooth} of the {len(points)} shown"
 
 
+def _finding(material: Material) -> str:
+    """Count the change points that no smooth trend explains."""
+    points = material.tables["change_points"]
+    return described(points) if len(points) else ""
+
+
 SECTION = ReportSection(
     anchor="phases",
-    title="Phases and change points",
+    title="Phases",
     position=110,
     tables={
         "phases": lambda material: phase_table(material.trajectories),
@@ -90,4 +96,5 @@ SECTION = ReportSection(
     charts=(change_point_chart,),
     compared_charts=(change_point_chart,),
     blocks=_blocks,
+    finding=_finding,
 )

@@ -1,16 +1,19 @@
-"""Final values against the number of parameters."""
+"""Final values against the number of parameters, and sizes at equal step, tokens and loss."""
 
 from collections.abc import Iterable, Sequence
 
 import polars as pl
 
+from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.analysis.scaling import scaling_table
 from toposcope.analysis.trajectories import TEXT_LOSS
+from toposcope.analysis.wording import counted
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
-from toposcope.report.document import Block, Picture, csv, say
-from toposcope.report.figures.scaling import scaling_chart
-from toposcope.report.headline import describe_rank_test, named
+from toposcope.report.charts.scaling import scaling_charts, trend
+from toposcope.report.charts.sizes import cross_size_charts
+from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.headline import TARGETS, describe_rank_test, named
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.tables import (
@@ -22,13 +25,18 @@ from toposcope.report.tables import (
     plain,
     signed,
     table,
+    text_of,
     whole,
 )
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set final values against size."""
+    """Set final values against size; then sizes beside each other at equal step, tokens and loss."""
+    return (*pictures, *_laws(material), *_across(material))
+
+
+def _laws(material: Material) -> Iterable[Block | None]:
     rows = headline_rows(material.tables["scaling"], "quantity")
     specs = (
         feature_of("final value", "quantity"),
@@ -48,7 +56,47 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         + ". All quantities: ", csv("scaling"), ".", note=True,
     )  # fmt: skip
     scaling = table("scaling", "Final values against the number of parameters", specs, rows)
-    return (*pictures, scaling, note if scaling else None)
+    return (scaling, note if scaling else None)
+
+
+def _across(material: Material) -> Iterable[Block | None]:
+    """Show features of all sizes at equal step, tokens and loss."""
+    rows = headline_rows(material.tables["collapse"])
+    specs = (
+        feature_of(),
+        text_of("at equal", "by", names_row=True),
+        number_of("runs", "n_runs", whole),
+        number_of("levels", "n_levels", whole),
+        number_of("from", "low", plain, group="levels"),
+        number_of("to", "high", plain, group="levels"),
+        number_of("spread", "spread", lambda x: signed(x).lstrip("+")),
+        number_of("rho", "rho_size", group="rank correlation with size"),
+        number_of("p", "p_size", p_value, group="rank correlation with size"),
+        number_of("at best", "p_least", p_value, group="rank correlation with size"),
+    )
+    collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
+    explanation = say(
+        "Spread: the standard deviation over runs at the same level, as a share of that of all matched values; 0 where "
+        "the sizes coincide. The p-value is exact, over all orders of the sizes; “at best” is the lowest that so few "
+        "sizes allow. All: ",
+        csv("collapse"), "; the values themselves: ", csv("matched"), ".",
+    )  # fmt: skip
+    return (explanation if collapse else None, folded(collapse, "At equal step, tokens and loss"))
+
+
+def _matched(material: Material) -> pl.DataFrame:
+    return matched_table(
+        material.trajectories, dict(material.runs.select("run", "n_parameters").drop_nulls().iter_rows())
+    )
+
+
+def _finding(material: Material) -> str:
+    """Say how the final loss goes with size."""
+    laws = {row["quantity"]: row for row in material.tables["scaling"].iter_rows(named=True)}
+    loss = next((name for name in TARGETS if name in laws), None)
+    if loss is None or (loss == TEXT_LOSS and TextLosses.of(material).tokens_differ):
+        return ""
+    return f"The final {TARGETS[loss]} {trend(laws[loss])}, over {counted(laws[loss]['n_sizes'], 'size')}"
 
 
 def _summary(material: Material) -> list[str]:
@@ -72,12 +120,17 @@ def _summary(material: Material) -> list[str]:
 
 SECTION = ReportSection(
     anchor="scaling",
-    title="Scaling with size",
+    title="Scaling",
     position=120,
-    tables={"scaling": lambda material: scaling_table(material.trajectories, material.runs)},
-    charts=(scaling_chart,),
-    compared_charts=(scaling_chart,),
+    tables={
+        "scaling": lambda material: scaling_table(material.trajectories, material.runs),
+        "matched": _matched,
+        "collapse": lambda material: collapse_table(material.tables["matched"]),
+    },
+    charts=(scaling_charts, cross_size_charts),
+    compared_charts=(scaling_charts,),
     blocks=_blocks,
+    finding=_finding,
     summary=_summary,
     summary_position=30,
 )

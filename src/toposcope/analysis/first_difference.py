@@ -1,0 +1,182 @@
+"""The first checkpoint at which two runs differ by more than noise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from toposcope.seeds import derive_seed
+from toposcope.typing import Vector
+
+MIN_CHECKPOINTS = 10
+"""Common checkpoints of two runs; with fewer, noise cannot be distinguished from a trend."""
+WINDOW = 7
+"""Checkpoints of the straight line that is the local trend."""
+N_BEYOND = 3
+"""Neighbouring checkpoints at which the difference must be beyond the threshold, on one side."""
+LEVEL = 0.05
+"""Probability that any series of a pair of noisy copies is said to differ."""
+CORRELATIONS = (0.0, 0.6)
+"""Of the noise of neighbouring checkpoints, for which that holds."""
+N_SIMULATED = 2000
+TAIL = 0.1
+"""Share of the simulated statistics from which smaller probabilities are extrapolated."""
+MAD_TO_SD = 1.4826
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two series of one quantity first differ.
+
+    Attributes
+    ----------
+    step : int or None
+        The first checkpoint from which the difference is beyond the noise; None if there is none.
+    units : float
+        The difference there, in standard deviations of the noise; without such a checkpoint the largest one that lasts.
+    largest : float
+        The largest difference that lasts, in these units.
+    threshold : float
+        Units that the difference must exceed.
+    differs_from : int or None
+        The first checkpoint at which the values are not equal, whatever the noise.
+    from_start : bool
+        Whether `step` is the first common checkpoint.
+    """
+
+    step: int | None
+    units: float
+    largest: float
+    threshold: float
+    differs_from: int | None
+    from_start: bool
+
+
+def first_differences(
+    steps: NDArray[np.int64], first: Mapping[str, Vector], second: Mapping[str, Vector]
+) -> dict[str, FirstDifference]:
+    """Find where the series of two runs first differ.
+
+    The noise of a series is the robust scatter about its local trend; a difference has the noise of both. It is beyond
+    the noise at the first of three neighbouring checkpoints whose differences exceed a threshold on the same side. The
+    threshold is such that of pairs of noisy copies at most 5% have any series that is said to differ, if the noise is
+    Gaussian and the correlation of neighbouring checkpoints at most 0.6.
+
+    Parameters
+    ----------
+    steps : ndarray, shape (n,)
+        Common checkpoints, ascending.
+    first, second : mapping of str to ndarray, shape (n,)
+        By quantity; what only one has, or what is not finite at 10 of the steps in both, is left out.
+
+    Returns
+    -------
+    dict of FirstDifference
+        By quantity.
+    """
+    known: dict[str, NDArray[np.bool_]] = {}
+    for name in first:
+        if name in second:
+            finite = np.isfinite(first[name]) & np.isfinite(second[name])
+            if finite.sum() >= MIN_CHECKPOINTS:
+                known[name] = finite
+    return {
+        name: _difference(steps[at], first[name][at], second[name][at], LEVEL / len(known))
+        for name, at in known.items()
+    }
+
+
+def _difference(steps: NDArray[np.int64], a: Vector, b: Vector, level: float) -> FirstDifference:
+    limit = threshold(len(steps), level)
+    lasting = _lasting(np.stack([a, b]))
+    beyond = np.flatnonzero(lasting > limit)
+    unequal = np.flatnonzero(a != b)
+    at = int(beyond[0]) if len(beyond) else None
+    return FirstDifference(
+        step=None if at is None else int(steps[at]),
+        units=float(lasting.max() if at is None else lasting[at]),
+        largest=float(lasting.max()),
+        threshold=limit,
+        differs_from=int(steps[unequal[0]]) if len(unequal) else None,
+        from_start=at == 0,
+    )
+
+
+def noise(series: Vector) -> Vector:
+    """Return the standard deviation of the noise of series, shape (..., n), at each checkpoint.
+
+    It is 1.4826 times the median absolute residual from the local trend; where the residuals grow or fall exponentially
+    over training, that of the residuals in units of this course, if it is more. A trend that bends within 7 checkpoints
+    counts as noise.
+    """
+    n = series.shape[-1]
+    residuals = np.abs(series @ _residual_maker(n).T)
+    smallest = 1e-3 * residuals.mean(axis=-1, keepdims=True) + np.finfo(float).tiny
+    number = np.arange(n) - (n - 1) / 2
+    slope = np.log(np.maximum(residuals, smallest)) @ number / (number**2).sum()
+    course = np.exp(slope[..., None] * number)
+    spread: Vector = MAD_TO_SD * np.maximum(
+        course * np.median(residuals / course, axis=-1, keepdims=True), np.median(residuals, axis=-1, keepdims=True)
+    )
+    return spread
+
+
+@lru_cache(maxsize=64)
+def threshold(n: int, level: float = LEVEL) -> float:
+    """Return the units that a lasting difference of two noisy copies of n checkpoints exceeds with probability `level`.
+
+    By simulation of Gaussian noise, the largest over the correlations of neighbours; beyond the top tenth of the
+    simulated ones extrapolated as a Pareto tail (Hill 1975), which is heavier than that of Gaussian noise.
+    """
+    generator = np.random.default_rng(derive_seed(0, "first difference", n))
+    limits = []
+    for correlation in CORRELATIONS:
+        pairs = generator.normal(size=(2, N_SIMULATED, n))
+        pairs[..., 1:] *= np.sqrt(1 - correlation**2)
+        for i in range(1, n):
+            pairs[..., i] += correlation * pairs[..., i - 1]
+        largest = np.sort(_lasting(pairs).max(axis=-1))
+        if level >= TAIL:
+            limits.append(float(np.quantile(largest, 1 - level)))
+            continue
+        start = largest[round((1 - TAIL) * N_SIMULATED)]
+        tail_index = float(np.log(largest[largest > start] / start).mean())
+        limits.append(float(start) * (TAIL / level) ** tail_index)
+    return max(limits)
+
+
+def _lasting(pair: Vector) -> Vector:
+    """Return the least difference of each three neighbours on one side, in units of noise.
+
+    Parameters
+    ----------
+    pair : ndarray, shape (2, ..., n)
+
+    Returns
+    -------
+    ndarray, shape (..., n - 2)
+        0 where the three are not on one side; infinite where a difference meets no noise.
+    """
+    difference = pair[1] - pair[0]
+    spread = np.hypot(*noise(pair))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        units = np.where(difference == 0, 0.0, difference / spread)
+    threes = sliding_window_view(units, N_BEYOND, axis=-1)
+    least: Vector = np.maximum(threes.min(axis=-1), -threes.max(axis=-1)).clip(0)
+    return least
+
+
+@lru_cache(maxsize=64)
+def _residual_maker(n: int) -> Vector:
+    """Return the matrix, shape (n, n), from a series to its residuals from the local trend, of variance 1 if white."""
+    maker = np.eye(n)
+    for i in range(n):
+        start = min(max(i - WINDOW // 2, 0), n - WINDOW)
+        at = np.arange(start, start + WINDOW)
+        design = np.column_stack([np.ones(WINDOW), at - i])
+        maker[i, at] -= np.linalg.pinv(design)[0]
+    scaled: Vector = maker / np.linalg.norm(maker, axis=1, keepdims=True)
+    return scaled

@@ -1,0 +1,40 @@
+"""Where runs of equal shape first differ by more than noise."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.analysis.wording import counted
+from toposcope.report.document import Block, Picture
+from toposcope.report.first_differences import TABLE, difference_blocks, first_differences_frame, pairs_of_equal_shape
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+
+MAX_PAIRS = 12
+
+
+def _frame(material: Material) -> pl.DataFrame:
+    pairs = pairs_of_equal_shape(material.trajectories, MAX_PAIRS)
+    return first_differences_frame(pairs) if pairs else pl.DataFrame()
+
+
+def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
+    return difference_blocks(material.tables[TABLE])
+
+
+def _finding(material: Material) -> str:
+    frame = material.tables[TABLE]
+    if not len(frame):
+        return ""
+    pairs = frame.group_by("run", "run_b").agg(pl.col("step").is_not_null().any())
+    return f"{pairs['step'].sum()} of {counted(len(pairs), 'pair')} of equal runs differ beyond the noise"
+
+
+SECTION = ReportSection(
+    anchor="differences",
+    title="Where do runs of equal shape part?",
+    position=450,
+    tables={TABLE: _frame},
+    blocks=_blocks,
+    finding=_finding,
+)

@@ -1,0 +1,186 @@
+"""Charts of change points, sizes, scaling, random matrices and diagrams: what they say is what the data say."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from chart_checks import check_chart, rows_of_chart
+from made_up_material import material
+from made_up_states import with_states
+from section_tools import charts_of, section_of, with_tables
+
+from toposcope.charts.chart import Chart
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram
+from toposcope.report.charts.betti import betti_charts, betti_curves, state_betti_charts
+from toposcope.report.charts.change_points import change_point_chart
+from toposcope.report.charts.diagrams import diagram_chart, state_diagram_chart
+from toposcope.report.charts.references import random_matrix_charts
+from toposcope.report.charts.scaling import scaling_charts, trend
+from toposcope.report.charts.sizes import cross_size_charts, nearest
+from toposcope.report.material import Material
+
+OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
+OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)
+
+
+def all_charts(of: Material, draw: Any) -> dict[str, Chart]:
+    return {name: chart for one in draw for name, chart in charts_of(one, of).items()}
+
+
+TITLES = {
+    "change-points": "A smooth trend does not explain 5 of 10 change points of neural persistence",
+    "scaling-loss": "The final validation loss falls from size to size",
+    "scaling-neural-persistence": "The final mean neural persistence falls from size to size",
+    "scaling-h0-total": "The final H0 total falls from size to size",
+    "scaling-h1-total": "The final H1 total falls from size to size",
+    "references-neural-persistence": "By neural persistence, 36 of 41 layers end unlike every kind of random matrix",
+    "references-h0": "By H0 total, 36 of 41 layers end unlike every kind of random matrix",
+    "diagrams": "H0 total grows in mlp.in of block 0 of run-4, the layer that moved most",
+    "betti-h0": "Components merge at larger distances by the end of run-4, relative to the weight norm at the same",
+    "betti-h1": "Loops live at larger distances by the end of run-4, relative to the weight norm at the same",
+}
+
+
+def test_a_title_says_what_is_seen() -> None:
+    drawn = all_charts(material(), OF_WEIGHTS)
+    assert {name: chart.title for name, chart in drawn.items()} == TITLES
+    for chart in drawn.values():
+        check_chart(chart)
+
+
+def test_charts_of_hidden_states() -> None:
+    drawn = all_charts(with_states(material(3)), OF_STATES)
+    assert drawn["state-diagrams"].title.startswith("H0 total ")
+    assert drawn["state-betti-h0"].title.startswith("Hidden states: components merge at ")
+    assert [c.title for n, c in drawn.items() if n.startswith("sizes")] == [
+        f"{name} of different sizes lies nearest at equal loss"
+        for name in ("RankMe of hidden states (control)", "H0 total of hidden states", "H1 total of hidden states")
+    ]
+    for chart in drawn.values():
+        check_chart(chart)
+
+
+@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (60, 3)])
+def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
+    for chart in all_charts(material(runs, checkpoints), OF_WEIGHTS).values():
+        check_chart(chart)
+
+
+@pytest.mark.parametrize("draw", [*OF_WEIGHTS, *OF_STATES])
+def test_without_its_data_a_chart_is_left_out(draw: Any) -> None:
+    full = material(1, 3)
+    bare = [dataclasses.replace(t, features={}, targets={}, groups={}, layers={}, roles={}) for t in full.trajectories]
+    empty = {name: frame.clear() for name, frame in full.tables.items()}
+    assert not charts_of(draw, dataclasses.replace(full, trajectories=bare, tables=empty))
+    assert not charts_of(draw, dataclasses.replace(full, trajectories=[], tables=empty))
+
+
+def test_change_points_lie_on_the_line_with_their_interval() -> None:
+    full = material(2, 9)
+    rows = rows_of_chart(charts_of(change_point_chart, full)["change-points"], "low", "high")
+    assert {(row["step"], row["low"], row["high"], row["explained"]) for row in rows} == {
+        (400, 266, 490, True), (200, 160, 290, False),
+    }  # fmt: skip
+    line = full.trajectories[0].features
+    values = next(v for f, v in line.items() if f.statistic == "np_mean")
+    assert {row["value"] for row in rows if row["run"] == "run-0"} == {values[4], values[2]}
+    smooth = with_tables(full, {"change_points": full.tables["change_points"].with_columns(explained=pl.lit(True))})
+    title = charts_of(change_point_chart, smooth)["change-points"].title
+    assert title == "A smooth trend explains all of 4 change points of neural persistence"
+
+
+def test_the_power_law_passes_through_its_own_values() -> None:
+    rows = rows_of_chart(charts_of(scaling_charts, material(3))["scaling-loss"], "parameters", "value")
+    fitted = [row for row in rows if "run" not in row]
+    assert [(row["parameters"], pytest.approx(row["value"])) for row in fitted] == [
+        (n, 5 * n**-0.1) for n in (1000.0, 4000.0)
+    ]
+    assert {row["run"]: row["parameters"] for row in rows if "run" in row} == {
+        "run-0": 1000, "run-1": 2000, "run-2": 4000,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rho", "words"),
+    [
+        (1.0, "rises from size to size"),
+        (-0.95, "falls with size, with exceptions"),
+        (-0.5, "has no steady trend with size"),
+        (float("nan"), "has no steady trend with size"),
+    ],
+)
+def test_a_title_names_a_direction_only_where_there_is_one(rho: float, words: str) -> None:
+    assert trend({"rho": rho}) == words
+
+
+def test_sizes_that_cannot_be_compared_are_not_said_to_be_near() -> None:
+    assert nearest({"step": 0.5}) == "is compared at equal step only"
+    assert nearest({}) == "cannot be compared"
+
+
+def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice() -> None:
+    study = with_states(material(3))
+    for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
+        runs = [
+            dataclasses.replace(t, tokens=n * t.steps.astype(float))
+            for t, n in zip(study.trajectories, per_step, strict=True)
+        ]
+        (first, *_) = charts_of(cross_size_charts, dataclasses.replace(study, trajectories=runs)).values()
+        assert first.spec()["columns"] == columns
+
+
+def test_lost_diagrams_are_no_obstacle() -> None:
+    def lost(run: str, step: int, probe: str) -> Any:
+        raise ToposcopeError("gone")
+
+    torn = dataclasses.replace(material(2, 8), diagrams=lost)
+    assert not all_charts(torn, (diagram_chart, betti_charts))
+
+
+def test_a_large_diagram_is_cut_to_its_longest_bars_and_says_so() -> None:
+    full = material(1, 4)
+    deaths = np.arange(1.0, 1001.0)
+
+    def read(run: str, step: int, probe: str) -> Any:
+        pairs = np.column_stack([np.zeros(1000), deaths])
+        return {layer: {"H0": Diagram(pairs, 0)} for layer in full.trajectories[0].roles}
+
+    chart = charts_of(diagram_chart, dataclasses.replace(full, diagrams=read))["diagrams"]
+    rows = [row for row in rows_of_chart(chart, "birth", "death") if row["dimension"] == "H0"]
+    by_step = {row["checkpoint"] for row in rows}
+    assert len(rows) == 300 * len(by_step)
+    assert min(row["death"] for row in rows) == 701
+    assert "300 longest" in chart.caption
+
+
+def test_betti_curves_count_what_is_alive() -> None:
+    bars = Diagram(np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]), 0)
+    curves = betti_curves({0: {"a": {"H0": bars}}, 5: {"a": {"H0": bars}}}, "H0", {"a": {0: 1.0, 5: 2.0}})
+    assert curves.counts.shape == (48, 2)
+    assert curves.counts[0].tolist() == [3, 3]
+    assert curves.counts[-1, 1] <= curves.counts[-1, 0]
+
+
+def test_the_first_layer_to_move_is_in_the_table_and_in_the_headline() -> None:
+    full = material(2, 11)
+    first, second = full.trajectories
+    table = pl.DataFrame(
+        [
+            (run, "neural_persistence np_mean", layer, role, step, 1.0, True, step == 100)
+            for run, steps in ((first.run, (100, 300, 100)), (second.run, (100, 300, 500)))
+            for (layer, role), step in zip((("a", "head"), ("b", "mlp.in"), ("c", "mlp.in")), steps, strict=True)
+        ],
+        schema=["run", "feature", "layer", "role", "step", "departure", "moves", "is_first"], orient="row",
+    )  # fmt: skip
+    made = with_tables(full, {"layer_onsets": table})
+    section = section_of("layers", made)
+    assert "('Mean neural persistence', 'run-0', 'a, c', '100', '300', '3')" in str(section)
+    assert "('Mean neural persistence', 'run-1', 'a', '100', '500', '3')" in str(section)
+    from toposcope.report.sections.layers import SECTION
+
+    assert SECTION.finding(made) == "By neural persistence, head is among the first layers to move in all 2 runs"
+    one = with_tables(full, {"layer_onsets": table.filter(run="run-1")})
+    assert SECTION.finding(one) == "By neural persistence, head moves first in the run"
