@@ -1,7 +1,7 @@
 """A comparison of two studies: verdicts, correlations and final values run by run, figures, declarations."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
