@@ -5,17 +5,16 @@
 
 from pathlib import Path
 
+import altair as alt
 import click
-import matplotlib as mpl
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from toposcope.report.figures.chart import STYLE
+from toposcope.charts.chart import Chart
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 RUN = "tiny-3k"
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8c959f"
+HEIGHT = 320
+LEVELS = ("alone", "once the step is known")
 
 
 @click.command(epilog="Example: python benchmarks/overview.py toposcope-demo backtest")
@@ -25,15 +24,14 @@ def main(study: Path, backtest: Path) -> None:
     """Draw both panels from the tables of a study and of a backtest."""
     association = pl.read_csv(study / "report" / "tables" / "association.csv", infer_schema_length=None)
     forecasts = pl.read_csv(backtest / "tables" / "forecasts.csv", infer_schema_length=None)
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(10, 4.4), facecolor="white")
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
-        draw_correlations(left, association)
-        draw_forecasts(right, forecasts)
-        figure.savefig(IMAGES / "overview.png", dpi=160)
+    both = alt.HConcatChart(hconcat=[correlations(association), intervals(forecasts)], spacing=50).resolve_scale(
+        color="independent"
+    )
+    text = "Correlations of topological features with the loss, and forecasts with their intervals."
+    Chart("overview", "", "", text, both).save(str(IMAGES / "overview.svg"))
 
 
-def draw_correlations(axes: Axes, association: pl.DataFrame) -> None:
+def correlations(association: pl.DataFrame) -> alt.LayerChart:
     """Draw a line a feature, from its correlation with the loss to what is left of it given the step.
 
     A feature that orders the checkpoints exactly as the step does has no correlation given the step: it has no line.
@@ -46,39 +44,55 @@ def draw_correlations(axes: Axes, association: pl.DataFrame) -> None:
         pl.col("rho").is_not_nan() & (pl.col("rho").abs() > 0.5),
     )
     tested = table.filter(pl.col("rho_given_step").is_not_nan())
-    for before, after in tested.select(pl.col("rho", "rho_given_step").abs()).iter_rows():
-        axes.plot([0, 1], [before, after], "o-", color=BLUE, alpha=0.55, linewidth=1.2, markersize=4)
-    untested = table.filter(pl.col("rho_given_step").is_nan()).get_column("rho").abs()
-    axes.plot([0] * len(untested), untested, "o", color=GREY, markersize=4)
-    step = float(table.get_column("rho_step").abs().max())  # type: ignore[arg-type]
-    axes.plot([-0.12, 0.12], [step, step], color=ORANGE, linewidth=2)
-    axes.annotate("the step number alone", (0.15, step), va="center", color=ORANGE, fontsize=10)
-    note = f"not tested: {len(untested)} features\nthat order the checkpoints\nexactly as the step does"
-    axes.annotate(note, (1.07, 0.02), va="bottom", color=GREY, fontsize=9)
-    axes.set(xlim=(-0.25, 1.75), ylim=(-0.03, 1.03), xticks=(0, 1), ylabel="strength of the correlation with the loss")
-    axes.set_xticklabels(["alone", "once the step\nis known"])
-    title = f"Correlations fade: {len(tested)} topological features"
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    rows = pl.concat([
+        tested.select("feature", when=pl.lit(when), rho=pl.col(column).abs())
+        for when, column in zip(LEVELS, ("rho", "rho_given_step"), strict=True)
+    ])  # fmt: skip
+    n_untested = len(table) - len(tested)
+    step = pl.DataFrame({"when": LEVELS[:1], "rho": [float(table["rho_step"].abs().to_numpy().max())]})
+    x = alt.X("when:N", sort=list(LEVELS), title=None, axis=alt.Axis(labelAngle=0), scale=alt.Scale(padding=0.4))
+    y = alt.Y("rho:Q", title="strength of the correlation with the loss", scale=alt.Scale(domain=[0, 1]))
+    second = alt.ColorDatum("b", scale=alt.Scale(domain=["a", "b"]), legend=None)
+    by_step = alt.Chart(step).encode(x, y, color=second)
+    return alt.LayerChart(
+        layer=[
+            alt.Chart(rows).mark_line(opacity=0.5, strokeWidth=1.2, point=True).encode(
+                x, y, detail="feature", color=alt.ColorDatum("a", legend=None)),
+            by_step.mark_tick(thickness=3, size=40),
+            by_step.mark_text(align="left", dx=24, text="the step alone"),
+        ],
+        title=alt.Title(
+            f"Correlations fade: {len(tested)} topological features",
+            subtitle=f"{n_untested} more order the checkpoints exactly as the step does, and cannot be tested",
+        ),
+    ).properties(width=340, height=HEIGHT)  # fmt: skip
 
 
-def draw_forecasts(axes: Axes, forecasts: pl.DataFrame) -> None:
+def intervals(forecasts: pl.DataFrame) -> alt.LayerChart:
     """Draw the interval of every run beside its final loss."""
-    table = forecasts.filter(forecaster="default", fraction=0.3).drop_nulls("predicted")
-    low, middle, high = (
-        100 * (table.get_column(name) / table.get_column("final") - 1) for name in ("low", "predicted", "high")
-    )
-    table = pl.DataFrame({"low": low, "middle": middle, "high": high}).sort("middle")
-    holds = (table.get_column("low") <= 0) & (table.get_column("high") >= 0)
-    places = range(len(table))
-    colours = [BLUE if inside else ORANGE for inside in holds]
-    axes.vlines(places, table.get_column("low"), table.get_column("high"), colors=colours, alpha=0.35, linewidth=1.6)
-    axes.scatter(places, table.get_column("middle"), c=colours, s=5, zorder=3)
-    axes.axhline(0, color="black", linewidth=1)
-    axes.set(ylim=(-12, 12), xlim=(-3, len(table) + 2), xticks=(), ylabel="predicted − final loss, %")
-    axes.set_xlabel(f"{len(table)} public training runs, each predicted from its first 30%")
-    hits = int(holds.sum())
-    share = f"Forecasts hold: {hits / len(table):.0%} of the 90% intervals are right"
-    axes.set_title(share, loc="left", fontsize=11, fontweight="bold")
+    final = pl.col("final")
+    table = forecasts.filter(forecaster="default", fraction=0.3).drop_nulls("predicted").select(
+        holds=(pl.col("low") <= final) & (pl.col("high") >= final),
+        **{name: 100 * (pl.col(name) / final - 1) for name in ("low", "predicted", "high")},
+    ).sort("predicted").with_row_index("place")  # fmt: skip
+    x = alt.X("place:Q", title=f"{len(table)} public training runs, each predicted from its first 30%",
+              axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, padding=4))  # fmt: skip
+    y = alt.Y("predicted:Q", title="predicted − final loss, %", scale=alt.Scale(domain=[-12, 12]))
+    colour = alt.Color("holds:N", scale=alt.Scale(domain=[True, False]), legend=None)
+    base = alt.Chart(table).encode(x, color=colour)
+    low = alt.Y("low:Q", title=y["title"], scale=y["scale"])
+    zero = alt.Chart(pl.DataFrame({"predicted": [0]}))
+    return alt.LayerChart(
+        layer=[
+            base.mark_rule(opacity=0.35, clip=True).encode(low, y2="high:Q"),
+            zero.mark_rule().encode(y=y),
+            base.mark_point(filled=True, opacity=1, size=8, clip=True).encode(y=y),
+        ],
+        title=alt.Title(
+            f"Forecasts hold: {table['holds'].sum() / len(table):.0%} of the 90% intervals are right",
+            subtitle="Blue: the interval holds the final loss; orange: it does not",
+        ),
+    ).properties(width=480, height=HEIGHT)  # fmt: skip
 
 
 if __name__ == "__main__":

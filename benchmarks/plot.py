@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import click
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+import polars as pl
 
 from bench import RESULTS
+from toposcope.charts.chart import Chart
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "speed.png"
-INK = "#1b4965"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"
+ROW_HEIGHT = 17
+LABEL_WIDTH = 420
 Bar = tuple[str, float, float, float]
 
 
@@ -49,20 +51,15 @@ def main(results: Path, out: Path) -> None:
     ]
     for kind in ("Sublevel persistence", "Wasserstein distance"):
         others += [bar(f"{kind}, {row['work']}: {row['contestant']}", row["ratio"]) for row in clouds["tables"][kind]]
-    height = 0.23 * (len(floor) + len(others)) + 1.6
-    figure, axes = plt.subplots(
-        2, 1, figsize=(8.5, height), height_ratios=[len(floor), len(others)], layout="constrained"
-    )
-    draw(axes[0], floor, "Time of toposcope over one bare pass over the same numbers (lower is better)")
-    axes[0].axvline(1, color="0.5", linewidth=1)
-    draw(axes[1], others, "Time of others over time of toposcope (above 1 toposcope is faster)")
-    axes[1].set_xscale("log")
-    axes[1].axvline(1, color="0.5", linewidth=1)
+    panels = [
+        draw(floor, "Time of toposcope over one bare pass over the same numbers (lower is better)", log=False),
+        draw(others, "Time of others over time of toposcope (above 1 toposcope is faster)", log=True),
+    ]
     machines = sorted({found["machine"]["cpu"] for found in (matrices, clouds, loops)})
-    figure.supxlabel(f"{' and '.join(machines)}: median of neighbouring samples, lowest to highest", fontsize=8)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150, metadata={"Software": None})
-    print(out)
+    title = f"{' and '.join(machines)}: median of neighbouring samples, lowest to highest"
+    text = "Time of toposcope over one bare pass, and time of others over that of toposcope."
+    Chart("speed", title, "", text, alt.VConcatChart(vconcat=panels, spacing=30)).save(str(out))
+    click.echo(out)
 
 
 def newest(results: Path, name: str) -> dict[str, Any]:
@@ -79,27 +76,25 @@ def bar(label: str, spread: dict[str, float]) -> Bar:
     return label, spread["median"], spread["low"], spread["high"]
 
 
-def draw(axes: Axes, bars: list[Bar], title: str) -> None:
-    """Draw one dot a bar, with its spread."""
-    for place, (_, median, low, high) in enumerate(bars):
-        axes.plot([low, high], [place, place], color=INK, linewidth=1.5, alpha=0.5)
-        axes.plot(median, place, "o", color=INK, markersize=5)
-        axes.annotate(
-            f"{median:.3g}" if median < 1000 else f"{median:,.0f}",
-            (high, place),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-        )
-    axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_title(title, fontsize=9, loc="right")
-    axes.grid(axis="x", color="0.9")
-    axes.set_axisbelow(True)
-    axes.margins(x=0.12)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+def draw(bars: list[Bar], title: str, *, log: bool) -> alt.LayerChart:
+    """Draw one dot a bar, with its spread and its value, and a line at 1."""
+    frame = pl.DataFrame(bars, schema=["work", "median", "low", "high"], orient="row")
+    values = [f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in frame["median"]]
+    frame = frame.with_columns(value=pl.Series(values))
+    labels = alt.Axis(labelLimit=LABEL_WIDTH, minExtent=LABEL_WIDTH)
+    y = alt.Y("work:N", sort=None, title=None, scale=alt.Scale(domain=frame["work"].to_list()), axis=labels)
+    x = alt.X(
+        "median:Q", title=None, scale=alt.Scale(type="log" if log else "linear"), axis=alt.Axis(grid=True, format="~s")
+    )
+    base = alt.Chart(frame).encode(y=y)
+    dots = base.mark_point(filled=True, size=40, opacity=1, color="#0072B2")
+    layers = [
+        alt.Chart(pl.DataFrame({"median": [1.0]})).mark_rule().encode(x),
+        base.mark_rule(color="#0072B2", opacity=0.5, strokeWidth=2).encode(x=alt.X("low:Q", title=None), x2="high:Q"),
+        dots.encode(x),
+        base.mark_text(align="left", dx=6, fontSize=10).encode(x=alt.X("high:Q", title=None), text="value"),
+    ]
+    return alt.LayerChart(layer=layers, title=title).properties(width=360, height=ROW_HEIGHT * len(frame))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ LEVEL = 0.05
 """Probability that any series of a pair of noisy copies is said to differ."""
 CORRELATIONS = (0.0, 0.6)
 """Of the noise of neighbouring checkpoints, for which that holds."""
-N_SIMULATED = 1000
+N_SIMULATED = 2000
 TAIL = 0.1
 """Share of the simulated statistics from which smaller probabilities are extrapolated."""
 MAD_TO_SD = 1.4826

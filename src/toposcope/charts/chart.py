@@ -45,6 +45,11 @@ class Chart:
     alt: str
     figure: Figure
 
+    @property
+    def has_panels(self) -> bool:
+        """Whether the figure is of several panels, for which a page makes room."""
+        return not isinstance(self.figure, alt.Chart | alt.LayerChart)
+
     def spec(self, *, titled: bool = True, dark: bool = False) -> dict[str, Any]:
         """Return the Vega-Lite specification.
 
@@ -56,7 +61,7 @@ class Chart:
             For a dark page.
         """
         figure = self.figure.properties(description=self.alt)
-        if titled:
+        if titled and self.title:
             figure = figure.properties(title=alt.Title(text=_lines(self.title), subtitle=_lines(self.caption)))
         with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
             spec: dict[str, Any] = figure.to_dict(validate=False)
