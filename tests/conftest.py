@@ -12,6 +12,7 @@ import pytest
 
 from toposcope.checkpoints.sources import cached_reads, retry
 
+pytest_plugins = ["browser_fixtures"]
 pytest.register_assert_rewrite("cpu_time", "page_checks")
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

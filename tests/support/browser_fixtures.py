@@ -1,4 +1,7 @@
-"""Chromium, and pages written once for all tests of this folder."""
+"""Chromium, and pages written once for all tests that need them.
+
+Every test module loads this file, so what is heavy is imported where it is used.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -8,11 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser_pages import HOSTILE_NAMES, OpenPage
-from small_studies import ALL_PROBES, RIPS, family_study
-
-from toposcope.report import write_report
-from toposcope.study import Declaration, Study, run_study
-from toposcope.study.declaration import DeclaredSeries
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -39,8 +37,8 @@ def open_page(browser: "Browser") -> Iterator[Any]:
     with ExitStack() as stack:
 
         def opened(path: Path, width: int = 1280, height: int = 800, *, dark: bool = False, address: str = "") -> Any:
-            scheme = "dark" if dark else "light"
-            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            size: Any = {"width": width, "height": height}
+            context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
             stack.callback(context.close)
             return OpenPage(context.new_page(), path.as_uri() + address)
 
@@ -50,6 +48,11 @@ def open_page(browser: "Browser") -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study of two runs, trained and measured."""
+    from small_studies import ALL_PROBES, family_study
+
+    from toposcope.report import write_report
+    from toposcope.study import Study, run_study
+
     folder = tmp_path_factory.mktemp("browser")
     declaration = family_study(folder, ["first", "second"], ALL_PROBES, steps=48, checkpoint_every=4)
     errors = run_study(declaration, folder / "study", workers=1)
@@ -61,6 +64,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def hostile_report(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study of the same runs under names that try to be markup and scripts."""
+    from small_studies import RIPS
+
+    from toposcope.report import write_report
+    from toposcope.study import Declaration, Study, run_study
+    from toposcope.study.declaration import DeclaredSeries
+
     runs = report.parents[1] / "runs"
     series = [
         DeclaredSeries(path=str(runs / run), name=name)
