@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from made_studies import FEATURES, RUNS, study
 from made_up_material import material
-from made_up_states import with_states
+from made_up_states import comparisons, with_states
 from section_tools import with_tables
 
 from toposcope.charts.chart import Chart
@@ -18,6 +18,7 @@ from toposcope.report.charts.partial import partial_correlation_chart
 from toposcope.report.charts.runs import choose_runs
 from toposcope.report.charts.spectra import topology_against_spectra_charts
 from toposcope.report.material import Material
+from toposcope.report.spectral_comparison import SpectralComparisonCounts
 
 
 def rows_of(chart: Chart | None, field: str) -> list[dict[str, Any]]:
@@ -171,3 +172,10 @@ def test_small_and_large_studies_are_drawn(n_runs: int) -> None:
         assert chart is not None
         assert "nan" not in chart.title + chart.caption
         assert chart.render("svg") == chart.render("svg")
+
+
+def test_comparisons_with_the_step_are_not_counted() -> None:
+    found = with_states(material(1)).trajectories
+    counts = SpectralComparisonCounts.of(comparisons(found).filter(other="step"))
+    assert counts == SpectralComparisonCounts(0, 0, 0, 0, 0, 0)
+    assert SpectralComparisonCounts.of(pl.DataFrame()) == counts

@@ -20,8 +20,6 @@ STEPS = np.array([0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000])
 LAYERS = ("hidden.00", "hidden.01", "hidden.02", "network")
 STATISTICS = ("H0.total", "H1.total", "H1.entropy")
 SPECTRA = ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")
-OF_STATES = ("representation_phases",)
-"""Figures that such a study alone has."""
 TURNS = (3, 7)
 """Places of the two turns of the ranks."""
 

@@ -4,29 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.report.composing import Page, makers_of
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.figures.chart import STYLE
 from toposcope.report.material import Material
 from toposcope.report.sections import report_sections
-
-CHARTS: dict[str, Callable[[Material], Any]] = {
-    chart.__name__: chart
-    for part in report_sections()
-    for chart in part.charts
-    if not chart.__module__.startswith("toposcope.report.charts")
-}
-"""The figures of a study's report that are not yet Altair charts, by name."""
-
-
-def draw_chart(name: str, material: Material) -> Any:
-    """Draw one figure that is not yet an Altair chart."""
-    with mpl.rc_context(STYLE):
-        return CHARTS[name](material)
 
 
 def charts_of(draw: Callable[[Material], Any], material: Material) -> dict[str, Chart]:

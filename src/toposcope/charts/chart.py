@@ -45,6 +45,11 @@ class Chart:
     alt: str
     figure: Figure
 
+    @property
+    def has_panels(self) -> bool:
+        """Whether the figure is of several panels, for which a page makes room."""
+        return not isinstance(self.figure, alt.Chart | alt.LayerChart)
+
     def spec(self, *, titled: bool = True, dark: bool = False) -> dict[str, Any]:
         """Return the Vega-Lite specification.
 

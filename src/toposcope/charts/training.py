@@ -13,6 +13,8 @@ from toposcope.typing import Vector
 
 MAX_LABELS = 6
 """More lines than these have a legend instead of a label each."""
+LABEL_HEIGHT = 15
+"""Of a line's name, in pixels."""
 MAX_DOTS = 60
 """Lines of at most this many points show them."""
 AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
@@ -89,7 +91,7 @@ def training_lines(
         at.mark_point(size=60, filled=True, opacity=1),
     ]
     if not dashes and 1 < _n_lines(rows) <= MAX_LABELS:
-        layers.append(_end_labels(rows, scale, runs))
+        layers.append(_end_labels(rows, scale, runs, LABEL_HEIGHT / height))
     if faults is not None and len(faults):
         layers.append(_faults(faults, height))
     zoom = alt.selection_interval(
@@ -142,12 +144,12 @@ def _scale(low: float, high: float, *, log: bool) -> alt.Scale:
     return alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
 
 
-def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str]) -> alt.Chart:
+def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str], min_gap: float) -> alt.Chart:
     """Write each run's name at the right of its line, moved apart where lines end together."""
     ends = rows.sort("step").group_by("run", maintain_order=True).agg(pl.col("value").last())
     warp, unwarp = (np.log, np.exp) if scale["type"] == "log" else (np.asarray, np.asarray)
     low, high = warp(np.asarray(scale["domain"]))
-    places = apart((warp(ends.get_column("value").to_numpy()) - low) / (high - low))
+    places = apart((warp(ends.get_column("value").to_numpy()) - low) / (high - low), min_gap)
     ends = ends.with_columns(value=pl.Series(unwarp(low + places * (high - low))))
     mark: alt.Chart = alt.Chart(ends).mark_text(align="left", dx=6, limit=140, clip=False)
     return mark.encode(x=alt.value("width"), y="value:Q", text="run:N", color=run_colour(runs))

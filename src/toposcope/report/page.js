@@ -105,7 +105,7 @@ function adapted(spec, width) {
     if (spec.mark.type === "line") out.encoding.order = { field: "step" };
   }
   if (spec.layer) out.layer = spec.layer.map((part) => ({ ...adapted(part, width), width: undefined }));
-  if (!parts && !spec.spec) return { ...out, width: Math.max(60, width) };
+  if (!parts && !spec.spec) return { ...out, width: Math.max(140, width) };
   const columns = Math.max(1, Math.min(spec.columns ?? 1, Math.floor(width / 240))), inner = (part) => adapted(part, width / columns - 20);
   return spec.spec ? { ...out, columns, spec: inner(spec.spec) } : { ...out, columns, concat: parts.map(inner), vconcat: undefined };
 }
@@ -116,6 +116,7 @@ async function draw(place) {
   const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
   const config = structuredClone(page.config[document.documentElement.dataset.theme]);
   config.legend.columns = room < 460 ? 2 : 0;
+  config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
   let view, excess = 70, width = room;
   for (let tries = 0; tries < 3 && Math.abs(excess) > 7; tries++) {

@@ -5,7 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.experiments.representation_phases.chart import representation_phases as draw
+from toposcope.experiments.representation_phases.chart import representation_phase_charts
+from toposcope.experiments.representation_phases.description import describe_phases, rows_of_clouds
 from toposcope.experiments.representation_phases.phases import PER_SCALE, representation_phases
 from toposcope.report.charts.series import runs_of
 from toposcope.report.document import Block, Picture, csv, folded, say
@@ -45,7 +46,9 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         "of Li et al. 2025. “By chance”: the share of turns placed at random that meet as many turns. All: ",
         csv("representation_phases"), ".",
     )  # fmt: skip
-    return (*pictures, note if found else None, folded(found, "Turns of spectra and of diagrams"))
+    spectral, diagrams = rows_of_clouds(material)
+    summary = say(describe_phases(spectral, diagrams)) if len(spectral) else None
+    return (*pictures, summary, note if found else None, folded(found, "Turns of spectra and of diagrams"))
 
 
 def _named(feature: str) -> str:
@@ -74,7 +77,7 @@ SECTION = ReportSection(
     title="Phases of representations",
     position=112,
     tables={"representation_phases": lambda material: representation_phases(material.trajectories)},
-    charts=(draw,),
+    charts=(representation_phase_charts,),
     blocks=_blocks,
     finding=_finding,
 )

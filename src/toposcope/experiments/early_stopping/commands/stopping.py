@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the figure to.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the charts to.")
 def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     """Show what rules of early stopping would have saved and cost the runs of a study.
 
@@ -65,25 +65,14 @@ def _gain(directory: Path) -> Gain | None:
 
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:
-    """Write the tables, and the figure if there is one."""
-    import matplotlib as mpl
-
+    """Write the tables and the charts."""
+    from toposcope.charts.chart import KINDS
     from toposcope.csv_file import to_csv
-    from toposcope.experiments.early_stopping.chart import early_stopping as draw
-    from toposcope.files import write_bytes, write_text
-    from toposcope.report.figures.chart import REPRODUCIBLE_METADATA, STYLE
-    from toposcope.report.rendering import render
+    from toposcope.experiments.early_stopping.chart import early_stopping_charts
+    from toposcope.files import write_bytes
 
-    written = []
-    for name in ("rules", "matched", "stops"):
-        written.append(folder / f"{name}.csv")
-        write_bytes(written[-1], to_csv(getattr(found, name)))
-    with mpl.rc_context(STYLE):
-        drawn = draw(found)
-    if drawn is not None:
-        for kind, content in render(drawn.figure, STYLE, REPRODUCIBLE_METADATA).items():
-            written.append(folder / f"{drawn.name}.{kind}")
-            write_bytes(written[-1], content)
-        written.append(folder / f"{drawn.name}.txt")
-        write_text(written[-1], drawn.caption + "\n")
-    return written
+    tables = {f"{name}.csv": to_csv(getattr(found, name)) for name in ("rules", "matched", "stops")}
+    pictures = {f"{chart.name}.{kind}": chart.render(kind) for chart in early_stopping_charts(found) for kind in KINDS}
+    for name, content in {**tables, **pictures}.items():
+        write_bytes(folder / name, content)
+    return [folder / name for name in (*tables, *pictures)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.experiments.published_study.charts import predictions as draw
+from toposcope.experiments.published_study.prediction_charts import prediction_charts
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.report.document import Block, Picture, csv, say
 from toposcope.report.material import Material
@@ -96,7 +96,7 @@ SECTION = ReportSection(
     title="Predicting the final loss",
     position=140,
     tables={"predictions": lambda material: predictions(material.trajectories, material.log, material.runs)},
-    charts=(draw,),
+    charts=(prediction_charts,),
     blocks=_blocks,
     finding=_finding,
 )

@@ -6,9 +6,10 @@ import polars as pl
 
 from toposcope.analysis.wording import counted, joined
 from toposcope.experiments.published_study.case import EXPLAINED, STANDS
-from toposcope.experiments.published_study.charts import published, traces
 from toposcope.experiments.published_study.claims import claims
+from toposcope.experiments.published_study.correlation_charts import published_correlation_charts
 from toposcope.experiments.published_study.reproduction import reproduction
+from toposcope.experiments.published_study.trace_charts import trace_charts
 from toposcope.probes.rips import RipsProbe
 from toposcope.report.charts.states import published_representation_charts
 from toposcope.report.document import Block, Picture, csv, folded, say
@@ -188,7 +189,7 @@ SECTION = ReportSection(
     title=_title,
     position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
-    charts=(published, traces, published_representation_charts),
+    charts=(published_correlation_charts, trace_charts, published_representation_charts),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,
