@@ -143,7 +143,7 @@ def threshold(n: int, level: float = LEVEL) -> float:
         largest = np.sort(_lasting(pairs).max(axis=-1))
         start = largest[round((1 - TAIL) * N_SIMULATED)]
         tail_index = float(np.log(largest[largest > start] / start).mean())
-        limits.append(float(start) * (TAIL / share) ** tail_index)
+        limits.append(float(start * (TAIL / share) ** tail_index))
     return max(limits)
 
 
