@@ -79,7 +79,7 @@ def test_ten_thousand_points_make_a_small_chart_that_says_what_is_left_out() -> 
     chart = Diagram(np.sort(values, axis=1), 1).plot()
     drawn = rows(chart, "lifetime")
     n_drawn = sum(row["bars"] for row in drawn)
-    assert len(drawn) <= 1500
+    assert len(drawn) <= 1000
     assert f"({n_drawn:,} on {len(drawn):,} marks); the {10_000 - n_drawn:,} shortest are left out" in chart.caption
     assert len(chart.render("svg")) < 1_000_000
     assert len(json.dumps(chart.spec())) < 200_000

@@ -1,6 +1,7 @@
 """Statistics and vectors of one diagram, recomputed the plain way."""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median, pstdev
@@ -204,6 +205,16 @@ def test_landscape_is_the_kth_largest_tent(diagram: Diagram, between: list[float
         tents = sorted((max(0.0, min(t - low, high - t)) for low, high in bars(diagram)), reverse=True)[:n_layers]
         expected[: len(tents), column] = tents
     assert_array_equal(landscape(diagram, at, n_layers), expected)
+
+
+def test_a_landscape_of_many_bars_takes_little_memory() -> None:
+    bars = np.sort(np.random.default_rng(0).normal(size=(100_000, 2)), axis=1)
+    tracemalloc.start()
+    layers = landscape(Diagram(bars, 0), np.linspace(-2, 2, 100))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 120e6
+    assert (layers[:-1] >= layers[1:]).all()
 
 
 @moderate

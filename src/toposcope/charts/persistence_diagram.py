@@ -10,7 +10,7 @@ from toposcope.charts.chart import Chart
 
 SIDE = 360
 """Of the square, in pixels."""
-MAX_POINTS = 1500
+MAX_POINTS = 1000
 """Marks of one diagram; the longest bars are drawn."""
 SHAPES = ("circle", "triangle-up", "square", "diamond", "cross")
 

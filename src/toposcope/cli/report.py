@@ -11,6 +11,7 @@ from toposcope.cli.shared import BadUse, progress_bars
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import Method
+    from toposcope.charts.chart import Kind
     from toposcope.study import Study
 
 REPORTED = "reported.sha256"
@@ -33,7 +34,16 @@ REPORTED = "reported.sha256"
     show_default=True,
     help="How p-values are adjusted for the number of rows.",
 )
-def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> None:
+@click.option(
+    "--figures",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["svg", "png", "pdf"]),
+    default=("svg",),
+    show_default=True,
+    help="Formats of the figures' files; repeatable.",
+)
+def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of a study, or of two side by side: a page, with its figures and tables as files.
 
     The report of one study is written into its folder report/. The page is opened in the browser if the command is
@@ -42,19 +52,20 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method) -> N
     \b
     Example:
       toposcope report paper
+      toposcope report paper --figures pdf --figures png
       toposcope report paper replication --out both
     """
     if len(directories) > 2:
         raise BadUse(f"{len(directories)} studies given; give one, or two to see side by side")
     if len(directories) == 2:
-        _write_comparison(*directories, out, adjust)
+        _write_comparison(*directories, out, adjust, kinds)
         return
     if out is not None:
         raise BadUse(f"--out {out}: only for two studies; the report of one is written into its folder")
-    write_and_print(directories[0], adjust)
+    write_and_print(directories[0], adjust, kinds)
 
 
-def write_and_print(directory: Path, adjust: Method = "holm") -> None:
+def write_and_print(directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",)) -> None:
     """Write a study's report; print its verdict and its path, and open it where there is a screen."""
     from toposcope.cli.browser import open_page
     from toposcope.files import write_text
@@ -63,8 +74,8 @@ def write_and_print(directory: Path, adjust: Method = "holm") -> None:
 
     study = Study.load(directory)
     with progress_bars() as progress:
-        page, verdict = write_report(study, progress, adjust)
-    write_text(directory / REPORTED, study.digest() if adjust == "holm" else "")
+        page, verdict = write_report(study, progress, adjust, kinds)
+    write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
     for sentence in verdict:
         click.echo(sentence)
     click.echo(f"report: {page.resolve()}")
@@ -82,7 +93,7 @@ def is_up_to_date(study: Study) -> bool:
     return report_of(study).is_file() and file.is_file() and file.read_text() == study.digest()
 
 
-def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method) -> None:
+def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
     from toposcope.cli.browser import open_page
     from toposcope.report import write_comparison
@@ -94,7 +105,7 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
     if (folder / "study.toml").exists():
         raise BadUse(f"--out {folder}: the folder holds a study; choose another")
     with progress_bars() as progress:
-        page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust)
+        page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust, kinds)
     for name, sentences in verdicts:
         click.echo(f"{name}: {sentences[0]}")
     click.echo(f"report: {page.resolve()}")

@@ -20,6 +20,9 @@ from toposcope.homology.arrays import as_array, as_count, as_number
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Matrix, Vector
 
+MAX_TENTS = 2_000_000
+"""Values of tents that a landscape holds at a time; of more bars than these, one filtration value's."""
+
 
 def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:
     """Count the bars alive at given filtration values; a bar is half-open, [birth, death).
@@ -79,15 +82,18 @@ def landscape(diagram: Diagram, at: ArrayLike, n_layers: int = 5) -> Vector:
     Notes
     -----
     Exact samples, up to one rounding. GUDHI's ``Landscape`` is sqrt(2) times this (its bars are turned by 45 degrees);
-    persim's and giotto-tda's are this. For n bars O(nk log n) time, O(nk) memory.
+    persim's and giotto-tda's are this. For n bars O(nk) time, O(n + k) memory.
     """
     n_layers = as_count(n_layers, "n_layers", 1)
     values = _as_sequence(at, "at")
     low, high = _ends(diagram)
-    tents = np.maximum(0.0, np.minimum(values - low[:, None], high[:, None] - values))
     layers = np.zeros((n_layers, len(values)))
-    largest = -np.sort(-tents, axis=0)[:n_layers]
-    layers[: len(largest)] = largest
+    n_kept = min(n_layers, len(low))
+    for start in range(0, len(values) if n_kept else 0, step := max(1, MAX_TENTS // max(len(low), 1))):
+        part = values[start : start + step, None]
+        tents = np.maximum(0.0, np.minimum(part - low, high - part))
+        largest = np.partition(tents, len(low) - n_kept, axis=1)[:, len(low) - n_kept :]
+        layers[:n_kept, start : start + step] = -np.sort(-largest.T, axis=0)
     return layers
 
 

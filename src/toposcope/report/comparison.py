@@ -1,7 +1,7 @@
 """A comparison of two studies: verdicts, correlations and final values run by run, figures, declarations."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.comparison import fisher_z
-from toposcope.charts.chart import Chart
+from toposcope.charts.chart import Chart, Kind
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
@@ -41,7 +41,12 @@ SAME_RUN = "the same run: not two samples"
 
 
 def write_comparison(
-    first: Study, second: Study, folder: Path, progress: Progress = silent, adjust: Method = "holm"
+    first: Study,
+    second: Study,
+    folder: Path,
+    progress: Progress = silent,
+    adjust: Method = "holm",
+    kinds: Sequence[Kind] = ("svg",),
 ) -> tuple[Path, list[tuple[str, list[str]]]]:
     """Write a page that compares two studies side by side, with its Markdown, figures and tables.
 
@@ -54,6 +59,8 @@ def write_comparison(
         Called with ``report``.
     adjust : "holm", "bonferroni" or "bh"
         How p-values are adjusted for the number of rows.
+    kinds : sequence of "svg", "png", "pdf"
+        As what the figures are written.
 
     Returns
     -------
@@ -79,7 +86,7 @@ def write_comparison(
     overlaid = overlaid_charts(names, runs, frames[TABLE])
     document = _document(names, leads, frames, drawn, overlaid)
     progress("report", 2, 3)
-    write_document(folder, document, frames)
+    write_document(folder, document, frames, kinds)
     progress("report", 3, 3)
     return folder / PAGE, leads
 

@@ -285,7 +285,7 @@ if (explorer) {
 }
 for (const place of all("[data-chart]")) {
   await draw(place);
-  await new Promise((done) => setTimeout(done)); // the page answers in between
+  await new Promise((done) => setTimeout(done));
 }
 all("table.sortable").forEach(sortable);
 all("tr[data-feature]").forEach(leadToExplorer);
