@@ -20,7 +20,7 @@ class HasTables(Protocol):
 
 
 MaterialType = TypeVar("MaterialType", bound=HasTables)
-Charts = Any  # MIGRATION: Chart | Sequence[Chart] | None
+Charts = Chart | Sequence[Chart] | None
 """What a function that draws returns: a chart, several, or None where there are no data."""
 
 
