@@ -179,7 +179,19 @@ def test_version() -> None:
     ids=["the library", "the commands", "help"],
 )
 def test_heavy_packages_are_left_alone_until_they_are_needed(program: str) -> None:
-    heavy = ["torch", "numba", "scipy", "matplotlib", "polars", "numpy", "gudhi", "sklearn", "rich", "tokenizers"]
+    heavy = [
+        "torch",
+        "numba",
+        "scipy",
+        "altair",
+        "vl_convert",
+        "polars",
+        "numpy",
+        "gudhi",
+        "sklearn",
+        "rich",
+        "tokenizers",
+    ]
     told = (
         f"import atexit, sys\nsys.argv = ['toposcope', '--help']\n"
         f"atexit.register(lambda: print('found', [name for name in {heavy} if name in sys.modules]))\n{program}"

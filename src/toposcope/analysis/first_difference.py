@@ -22,6 +22,8 @@ LEVEL = 0.05
 CORRELATIONS = (0.0, 0.6)
 """Of the noise of neighbouring checkpoints, for which that holds."""
 N_SIMULATED = 2000
+SIMULATION_MARGIN = 0.8
+"""Share of the level that the simulated quantile uses up: 2,000 draws leave it uncertain."""
 TAIL = 0.1
 """Share of the simulated statistics from which smaller probabilities are extrapolated."""
 MAD_TO_SD = 1.4826
@@ -132,19 +134,16 @@ def threshold(n: int, level: float = LEVEL) -> float:
     simulated ones extrapolated as a Pareto tail (Hill 1975), which is heavier than that of Gaussian noise.
     """
     generator = np.random.default_rng(derive_seed(0, "first difference", n))
-    limits = []
+    share, limits = SIMULATION_MARGIN * level, []
     for correlation in CORRELATIONS:
         pairs = generator.normal(size=(2, N_SIMULATED, n))
         pairs[..., 1:] *= np.sqrt(1 - correlation**2)
         for i in range(1, n):
             pairs[..., i] += correlation * pairs[..., i - 1]
         largest = np.sort(_lasting(pairs).max(axis=-1))
-        if level >= TAIL:
-            limits.append(float(np.quantile(largest, 1 - level)))
-            continue
         start = largest[round((1 - TAIL) * N_SIMULATED)]
         tail_index = float(np.log(largest[largest > start] / start).mean())
-        limits.append(float(start) * (TAIL / level) ** tail_index)
+        limits.append(float(start * (TAIL / share) ** tail_index))
     return max(limits)
 
 

@@ -13,9 +13,8 @@ from toposcope.typing import Vector
 
 HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322
 """Pixels from the top: of everything, to the end of the losses, to the peak of the learning rate."""
-NAMES_WIDTH = 118
-"""Pixels kept free at the right for the names of the forecasters."""
-LABEL_HEIGHT = 15
+LABEL_HEIGHT, LETTER_WIDTH, LEADER_WIDTH = 15, 7, 20
+"""Pixels: of the name of a forecaster, and of the line from its end to its name."""
 MAX_POINTS = 250
 """Longer logs are drawn as the median of each of this many bins of rows."""
 MAX_RAW_POINTS = 2000
@@ -75,7 +74,7 @@ def forecast_chart(
     )  # fmt: skip
     x = alt.X(
         "step:Q", title="training step", axis=alt.Axis(format=",d"),
-        scale=alt.Scale(domain=[0, last_step], nice=False, rangeMax=alt.ExprRef(f"width - {NAMES_WIDTH}")),
+        scale=alt.Scale(domain=[0, last_step], nice=False, rangeMax=alt.ExprRef(f"width - {_names_width(ends)}")),
     )  # fmt: skip
     predicted = f"forecast ({forecaster})"
     scale = alt.Scale(domain=[SEEN, predicted] if curve is not None else [SEEN])
@@ -136,6 +135,12 @@ def _limits(smooth: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame
     return low - margin, high + margin
 
 
+def _names_width(ends: pl.DataFrame | None) -> int:
+    """Return the pixels to keep free at the right for the names of the forecasters."""
+    longest = 0 if ends is None else max(map(len, ends["forecaster"]), default=0)
+    return LEADER_WIDTH + LETTER_WIDTH * (longest + 2) if longest else 0
+
+
 def _renamed(y: alt.Y, field: str) -> alt.Y:
     """Return the axis with another field."""
     renamed = y.copy()
@@ -164,7 +169,7 @@ def _ends(
     ends = ends.with_columns(label=pl.Series(names, dtype=pl.String), place=pl.Series(low + places * (high - low)))
     base = alt.Chart(ends).encode(x=alt.XDatum(last_step, scale=x["scale"]), tooltip=["forecaster:N", "loss:Q"])
     at, place = _renamed(y, "at"), _renamed(y, "place")
-    name_x = alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 20}"))
+    name_x = alt.value(alt.ExprRef(f"width - {_names_width(ends) - LEADER_WIDTH}"))
     return [
         base.mark_rule(color=MUTED, strokeWidth=0.6).encode(y=at, y2="place:Q", x2=name_x),
         base.mark_tick(orient="horizontal", size=9, color=MUTED, thickness=1).encode(y=at),

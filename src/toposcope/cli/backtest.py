@@ -66,7 +66,7 @@ def backtest(
     from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
     from toposcope.report.backtest import BacktestResult, backtest_page
-    from toposcope.report.writing import write_page
+    from toposcope.report.writing import PAGE, write_page
 
     shares = _shares(fractions)
     with bad_use():
@@ -92,7 +92,7 @@ def backtest(
         for note in (*backtested.remarks, *page.notes()):
             click.echo(f"note: {note}", err=True)
     if out is not None:
-        click.echo(f"report: {(out / 'report.md').resolve()}", err=as_json)
+        click.echo(f"page: {(out / PAGE).resolve()}", err=as_json)
 
 
 def _shares(text: str) -> tuple[float, ...]:

@@ -46,7 +46,8 @@ def _chart(
     ticks = alt.Axis(values=decade_ticks(low, high), format="~g") if log else alt.Axis()
     y = alt.Y(
         "value:Q", title=axis, axis=ticks,
-        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False, zero=False),
+        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False,
+            zero=alt.Undefined if log else False),
     )  # fmt: skip
     x = alt.X(
         "seen:Q", title="share of the run seen (%)", scale=alt.Scale(
