@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.plugins import collect
 from toposcope.report.document import Block, Picture
 

@@ -56,8 +56,8 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     n = max(line["n"] for line in lines.values())
     note = say(
         f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
-        f"the same one without it, over at least {MIN_GROUPS} groups of runs; a few runs of one schedule cannot show that. "
-        f"Each forecast: ",
+        f"the same one without it, over at least {MIN_GROUPS} groups of runs; a few runs of one schedule cannot show "
+        f"that. Each forecast: ",
         csv("predictions"), ".",
     )  # fmt: skip
     return (*pictures, note, found)
