@@ -98,9 +98,7 @@ def test_ranks_of_hidden_states() -> None:
 
 
 def test_topology_in_the_published_forecast() -> None:
-    assert finding("predictions", material(3)) == (
-        "Topology lowers the error of the published forecast at 2 of 6 shares of training"
-    )
+    assert finding("predictions", material(3)) == ("3 runs are too few to test what topology adds to the forecast")
     without = material(3).tables["predictions"].filter(pl.col("forecaster") == "last")
     alone = with_tables(material(3), {"predictions": without})
     assert finding("predictions", alone) == "No forecast from topology can be made"

@@ -70,9 +70,8 @@ class Page(Generic[MaterialType]):
         for part in self._sections:
             for draw in part.compared_charts if compared else part.charts:
                 drawn = draw(self.material)
-                for chart in drawn if isinstance(drawn, list | tuple) else [drawn]:
-                    if isinstance(chart, Chart):  # MIGRATION: figures not yet ported are skipped
-                        yield part.anchor, chart
+                for chart in [drawn] if isinstance(drawn, Chart) else drawn or []:
+                    yield part.anchor, chart
 
     def compose(self) -> Composed:
         """Compute and draw everything."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from toposcope.charts.chart import Chart
 from toposcope.plugins import collect
 from toposcope.report.document import Block, Picture
 
@@ -20,7 +21,7 @@ class HasTables(Protocol):
 
 
 MaterialType = TypeVar("MaterialType", bound=HasTables)
-Charts = Any  # MIGRATION: Chart | Sequence[Chart] | None
+Charts = Chart | Sequence[Chart] | None
 """What a function that draws returns: a chart, several, or None where there are no data."""
 
 

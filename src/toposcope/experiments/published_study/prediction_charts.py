@@ -15,7 +15,7 @@ LINES = {
     WITHOUT: "the same blend without topology",
     "last": "last window",
 }
-PROTOCOLS = {"published": "As published, on the loss of one batch", "exact": "On the validation or mean loss"}
+PROTOCOLS = {"published": "On one batch's loss, as published", "exact": "On the validation or mean loss"}
 
 
 def prediction_charts(material: Material) -> list[Chart]:
@@ -77,13 +77,13 @@ def _figure(errors: pl.DataFrame, marks: pl.DataFrame) -> alt.LayerChart:
 
 
 def _title(errors: pl.DataFrame) -> str:
-    """Say at how many shares of training topology makes the blend better than the last value in its place does."""
+    """Give the error of the blend, with topology and with the last value in its place, at the middle share."""
     wide = errors.filter(pl.col("forecaster").is_in([BLEND, WITHOUT])).pivot(
         "forecaster", index="fraction", values="error"
     )
     if not {BLEND, WITHOUT} <= set(wide.columns):
         best = errors.sort("error").row(0, named=True)
         return f"the least error is that of {LINES[best['forecaster']]}"
-    pairs = wide.drop_nulls()
-    better = len(pairs.filter(pl.col(BLEND) < pl.col(WITHOUT)))
-    return f"topology makes the blend better at {better} of {len(pairs)} shares of training"
+    pairs = wide.drop_nulls().sort("fraction")
+    row = pairs.row(len(pairs) // 2, named=True)
+    return f"at {row['fraction']:.0%} seen the blend errs by {row[BLEND]:.2f}, without topology by {row[WITHOUT]:.2f}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 
+from toposcope.analysis.wording import counted
 from toposcope.experiments.published_study.prediction_charts import prediction_charts
 from toposcope.experiments.published_study.predictions import predictions
 from toposcope.report.document import Block, Picture, csv, say
@@ -20,8 +21,8 @@ from toposcope.report.tables import (
     whole,
 )
 
-BLEND, PLAIN_BLEND = "paper_combined", "paper_combined_without_topology"
-"""The same forecast with and without topology."""
+MIN_GROUPS = 15
+"""A comparison of forecasters needs at least as many groups of runs."""
 FORECASTERS = {
     "last": "last window",
     "paper_loss_only": "loss only",
@@ -55,8 +56,8 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     n = max(line["n"] for line in lines.values())
     note = say(
         f"Error in nats, the mean over {n} run{'s'[: n > 1]}. To say that topology helps, a forecaster has to beat "
-        f"the same one without it, over at least 15 groups of runs; a few runs of one schedule cannot show that. "
-        f"Each forecast: ",
+        f"the same one without it, over at least {MIN_GROUPS} groups of runs; a few runs of one schedule cannot show "
+        f"that. Each forecast: ",
         csv("predictions"), ".",
     )  # fmt: skip
     return (*pictures, note, found)
@@ -71,24 +72,16 @@ def _error_at(fraction: float) -> Spec:
 
 
 def _finding(material: Material) -> str:
-    """Count the shares of training at which topology improves the blend."""
+    """Say whether the runs suffice to test what topology adds to the forecast."""
     frame = material.tables["predictions"]
     if not len(frame):
         return ""
-    errors = (
-        frame.filter(pl.col("error").is_finite())
-        .pivot("forecaster", index=["run", "protocol", "fraction"], values="error")
-        .with_columns(
-            *(pl.lit(None, pl.Float64).alias(n) for n in (BLEND, PLAIN_BLEND) if n not in frame["forecaster"])
-        )
-        .drop_nulls([BLEND, PLAIN_BLEND])
-        .group_by("protocol", "fraction")
-        .agg(pl.col(BLEND, PLAIN_BLEND).mean())
-    )
-    better = len(errors.filter(pl.col(BLEND) < pl.col(PLAIN_BLEND)))
-    if not len(errors):
+    if "paper_combined" not in set(frame.get_column("forecaster")):
         return "No forecast from topology can be made"
-    return f"Topology lowers the error of the published forecast at {better} of {len(errors)} shares of training"
+    n = frame.get_column("run").n_unique()
+    if n < MIN_GROUPS:
+        return f"{counted(n, 'run')} {'is' if n == 1 else 'are'} too few to test what topology adds to the forecast"
+    return f"The published forecast with topology and without it, on {n} runs"
 
 
 SECTION = ReportSection(
