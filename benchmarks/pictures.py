@@ -1,6 +1,6 @@
 """Copies the pictures of the documentation from the report of the demo.
 
-    python benchmarks/pictures.py toposcope-demo
+python benchmarks/pictures.py toposcope-demo
 """
 
 import shutil
