@@ -41,7 +41,7 @@ def page() -> Element:
         Details("more", (table,)), words,
     )  # fmt: skip
     document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])
-    text = to_page(document)
+    text = to_page(document, "")
     assert "<img src=x" not in text
     return read(text)
 

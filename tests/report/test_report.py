@@ -22,6 +22,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes
 from toposcope.report import write_comparison, write_report, writing
 from toposcope.report.document import Document, Picture, Section
+from toposcope.report.rendering import Rendered, render_all
 from toposcope.study import Study
 
 DECLARATION = """
@@ -189,7 +190,8 @@ def small_report(folder: Path, *figures: str) -> None:
     point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
     pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
     document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
-    writing.write_document(folder, document, {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})})
+    tables = {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})}
+    writing.write_document(folder, document, tables, render_all(document.charts(), ("svg",)))
 
 
 @pytest.mark.parametrize("survived", range(7))
@@ -275,4 +277,4 @@ def test_the_command_of_two(folder: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("in the way")
     with pytest.raises(ToposcopeError, match="cannot be written"):
-        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {})
+        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {}, Rendered())

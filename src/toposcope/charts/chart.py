@@ -2,18 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import altair as alt
 
 from toposcope.charts.theme import config
-from toposcope.errors import ToposcopeError
+from toposcope.charts.vega import Kind, render
 
-Kind = Literal["svg", "png", "pdf"]
-KINDS: tuple[Kind, ...] = ("svg", "png", "pdf")
 Figure = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 MIME = "application/vnd.vegalite.v6+json"
-_PIXELS_PER_INCH = 144
 _MAX_LINE = 90
 """Characters of a line of a title or caption in a file."""
 
@@ -60,12 +58,14 @@ class Chart:
         dark : bool
             For a dark page.
         """
-        figure = self.figure.properties(description=self.alt)
-        if titled and self.title:
-            figure = figure.properties(title=alt.Title(text=_lines(self.title), subtitle=_lines(self.caption)))
+        title = {"text": _lines(self.title), "subtitle": _lines(self.caption)} if titled and self.title else None
+        return {**self._plain, **({"title": title} if title else {}), "config": config(dark=dark)}
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        """The specification without title and theme."""
         with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
-            spec: dict[str, Any] = figure.to_dict(validate=False)
-        spec["config"] = config(dark=dark)
+            spec: dict[str, Any] = self.figure.properties(description=self.alt).to_dict(validate=False)
         return spec
 
     def render(self, kind: Kind) -> bytes:
@@ -76,17 +76,7 @@ class Chart:
         ToposcopeError
             If `kind` is not "svg", "png" or "pdf".
         """
-        import vl_convert
-
-        version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-        spec = self.spec()
-        if kind == "svg":
-            return _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
-        if kind == "png":
-            return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, ppi=_PIXELS_PER_INCH))
-        if kind == "pdf":
-            return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=version))
-        raise ToposcopeError(f"{self.name}: a chart is written as {', '.join(KINDS)}, not as {kind!r}")
+        return render(self.spec(), kind)
 
     def save(self, path: str) -> None:
         """Write the chart; the name's ending says as what: ``.svg``, ``.png`` or ``.pdf``.
@@ -105,16 +95,6 @@ class Chart:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Show the chart in a notebook: interactive where it can be, else as SVG."""
         return {MIME: self.spec(), "image/svg+xml": self.render("svg").decode(), "text/plain": self.alt}
-
-
-def _renumbered(svg: str) -> str:
-    """Count clips and gradients from 0; Vega goes on counting from one chart of a process to the next."""
-    names = dict.fromkeys(re.findall(r'<(?:clipPath|linearGradient|radialGradient) id="([^"]+)"', svg))
-    for i, name in enumerate(names):
-        kind = name.rstrip("0123456789")
-        for before, after in (('id="', '"'), ("url(#", ")")):
-            svg = svg.replace(f"{before}{name}{after}", f"{before}{kind}-{i}{after}")
-    return svg
 
 
 def _lines(text: str) -> list[str]:

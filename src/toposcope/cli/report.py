@@ -11,7 +11,7 @@ from toposcope.cli.shared import BadUse, progress_bars
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import Method
-    from toposcope.charts.chart import Kind
+    from toposcope.charts.vega import Kind
     from toposcope.study import Study
 
 REPORTED = "reported.sha256"
@@ -70,11 +70,12 @@ def write_and_print(directory: Path, adjust: Method = "holm", kinds: tuple[Kind,
     from toposcope.cli.browser import open_page
     from toposcope.files import write_text
     from toposcope.report import write_report
+    from toposcope.report.rendering import MAX_WORKERS
     from toposcope.study import Study
 
     study = Study.load(directory)
     with progress_bars() as progress:
-        page, verdict = write_report(study, progress, adjust, kinds)
+        page, verdict = write_report(study, progress, adjust, kinds, MAX_WORKERS)
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
     for sentence in verdict:
         click.echo(sentence)
@@ -97,6 +98,7 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
     """Write the report of two studies; print the first sentence of each, and the path; open it as that of one."""
     from toposcope.cli.browser import open_page
     from toposcope.report import write_comparison
+    from toposcope.report.rendering import MAX_WORKERS
     from toposcope.study import Study
 
     if first.resolve() == second.resolve():
@@ -105,7 +107,9 @@ def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Metho
     if (folder / "study.toml").exists():
         raise BadUse(f"--out {folder}: the folder holds a study; choose another")
     with progress_bars() as progress:
-        page, verdicts = write_comparison(Study.load(first), Study.load(second), folder, progress, adjust, kinds)
+        page, verdicts = write_comparison(
+            Study.load(first), Study.load(second), folder, progress, adjust, kinds, MAX_WORKERS
+        )
     for name, sentences in verdicts:
         click.echo(f"{name}: {sentences[0]}")
     click.echo(f"report: {page.resolve()}")

@@ -12,14 +12,17 @@ import polars as pl
 
 from toposcope.analysis.adjustment import Method, adjusted
 from toposcope.analysis.comparison import fisher_z
-from toposcope.charts.chart import Chart, Kind
+from toposcope.charts.chart import Chart
+from toposcope.charts.vega import Kind
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.charts.overlaid import overlaid_charts
 from toposcope.report.document import Block, Document, Picture, SideBySide, csv, details, say, section
 from toposcope.report.first_differences import TABLE, Pair, difference_blocks, first_differences_frame
+from toposcope.report.first_screen import first_screen
 from toposcope.report.material import Material
+from toposcope.report.rendering import render_all
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -47,6 +50,7 @@ def write_comparison(
     progress: Progress = silent,
     adjust: Method = "holm",
     kinds: Sequence[Kind] = ("svg",),
+    workers: int = 1,
 ) -> tuple[Path, list[tuple[str, list[str]]]]:
     """Write a page that compares two studies side by side, with its Markdown, figures and tables.
 
@@ -61,12 +65,14 @@ def write_comparison(
         How p-values are adjusted for the number of rows.
     kinds : sequence of "svg", "png", "pdf"
         As what the figures are written.
+    workers : int
+        Processes that render figures; with 1, this one does.
 
     Returns
     -------
     page : Path
     verdicts : list of (str, list of str)
-        The name of each study and its verdict.
+        The name of each study and its verdict, in two sentences.
     """
     progress("report", 0, 3)
     studies = (first, second)
@@ -82,11 +88,12 @@ def write_comparison(
         "finals": finals(*materials),
         "declarations": differences(first, second),
     }
-    leads = [(name, page.summary()) for name, page in zip(names, pages, strict=True)]
+    screens = [first_screen(material) for material in materials]
+    leads = [(name, [screen.first, screen.second]) for name, screen in zip(names, screens, strict=True)]
     overlaid = overlaid_charts(names, runs, frames[TABLE])
     document = _document(names, leads, frames, drawn, overlaid)
     progress("report", 2, 3)
-    write_document(folder, document, frames, kinds)
+    write_document(folder, document, frames, render_all(document.charts(), kinds, workers))
     progress("report", 3, 3)
     return folder / PAGE, leads
 

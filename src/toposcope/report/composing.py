@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from itertools import chain
+from typing import Any, Generic
 
 import polars as pl
+from altair.utils.schemapi import debug_mode
 
 from toposcope.charts.chart import Chart
+from toposcope.charts.vega import Kind
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
+from toposcope.report.rendering import Rendered, render_all
 from toposcope.report.section import MaterialType, ReportSection
 
 
@@ -24,11 +28,21 @@ class Composed:
         The sections with content, in the order of the page.
     tables : dict of polars.DataFrame
         By name.
+    rendered : Rendered
+        The charts as files, and Vega.
+    first : Picture, optional
+        The chart at the top.
     """
 
     summary: list[str]
     sections: list[Section]
     tables: dict[str, pl.DataFrame]
+    rendered: Rendered
+    first: Picture | None
+
+
+def _no_chart(_: Any) -> None:
+    return None
 
 
 class Page(Generic[MaterialType]):
@@ -69,15 +83,37 @@ class Page(Generic[MaterialType]):
         """
         for part in self._sections:
             for draw in part.compared_charts if compared else part.charts:
-                drawn = draw(self.material)
+                with debug_mode(False):  # Altair would validate every part of every chart as it is made
+                    drawn = draw(self.material)
                 for chart in [drawn] if isinstance(drawn, Chart) else drawn or []:
                     yield part.anchor, chart
 
-    def compose(self) -> Composed:
-        """Compute and draw everything."""
-        pictures: dict[str, list[Picture]] = {part.anchor: [] for part in self._sections}
-        for anchor, chart in self.charts():
-            pictures[anchor].append(Picture(chart))
+    def compose(
+        self,
+        kinds: Sequence[Kind] = (),
+        workers: int = 1,
+        first: Callable[[MaterialType], Chart | None] = _no_chart,
+    ) -> Composed:
+        """Compute, draw and render everything.
+
+        Parameters
+        ----------
+        kinds : sequence of "svg", "png", "pdf"
+            As what the charts are rendered.
+        workers : int
+            Processes that render; with 1, this one does.
+        first : callable
+            Draws the chart at the top of the page, which belongs to no section.
+        """
+        pictures: dict[str, list[Picture]] = {"": [], **{part.anchor: [] for part in self._sections}}
+
+        def charts() -> Iterator[Chart]:
+            top = first(self.material)
+            for anchor, chart in chain([("", top)] if top else [], self.charts()):
+                pictures[anchor].append(Picture(chart))
+                yield chart
+
+        rendered = render_all(charts(), kinds, workers)
         composed = [
             section(
                 part.anchor,
@@ -88,7 +124,7 @@ class Page(Generic[MaterialType]):
             for part in self._sections
         ]
         shown = [part for part in composed if part is not None]
-        return Composed(self.summary(), shown, self.tables())
+        return Composed(self.summary(), shown, self.tables(), rendered, next(iter(pictures[""]), None))
 
 
 def makers_of(sections: Iterable[ReportSection[MaterialType]]) -> dict[str, Callable[[MaterialType], pl.DataFrame]]:

@@ -1,6 +1,5 @@
 """The page: a document and its charts as one self-contained HTML file that opens offline."""
 
-from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -35,8 +34,15 @@ EMBED = {
 """Options of Vega-Embed."""
 
 
-def to_page(document: Document) -> str:
-    """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded."""
+def to_page(document: Document, vega: str) -> str:
+    """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded.
+
+    Parameters
+    ----------
+    document : Document
+    vega : str
+        Vega as a script, from `toposcope.charts.vega.bundle`.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -49,7 +55,7 @@ def to_page(document: Document) -> str:
         colours={"light": RUNS, "dark": RUNS_DARK},
         style=_own("page.css"),
         script=_own("page.js"),
-        vega=Markup(vega_bundle()) if charts else "",
+        vega=Markup(vega),
     )
 
 
@@ -85,15 +91,6 @@ def _page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
     """Return a specification, the names of its data, and which of the page's signals it has."""
     signals = {param["name"] for param in spec.get("params", ())}
     return {"spec": spec, "datasets": datasets, "cursor": "at" in signals, "hover": "hover" in signals}
-
-
-@cache
-def vega_bundle() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script that offers ``window.vegaEmbed`` and ``window.vega``."""
-    import vl_convert
-
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed; window.vega = vega;")
-    return bundle.replace("</script", "<\\/script")
 
 
 def _own(name: str) -> Markup:

@@ -9,21 +9,22 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.adjustment import Method
-from toposcope.charts.chart import Kind
 from toposcope.charts.training import is_log_spaced
+from toposcope.charts.vega import Kind
 from toposcope.csv_file import to_csv
 from toposcope.files import write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.composing import Page, makers_of
-from toposcope.report.document import Document, Explorer, Opening, Picture
+from toposcope.report.document import Document, Explorer, Opening
 from toposcope.report.explorer import explorer_data
 from toposcope.report.first_screen import first_screen
 from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
+from toposcope.report.rendering import Rendered
 from toposcope.report.section import MaterialType
 from toposcope.report.sections import report_sections
 from toposcope.study import Study
@@ -34,7 +35,11 @@ RECORD = "files.json"
 
 
 def write_report(
-    study: Study, progress: Progress = silent, adjust: Method = "holm", kinds: Sequence[Kind] = ("svg",)
+    study: Study,
+    progress: Progress = silent,
+    adjust: Method = "holm",
+    kinds: Sequence[Kind] = ("svg",),
+    workers: int = 1,
 ) -> tuple[Path, list[str]]:
     """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg``, ``tables/*.csv``.
 
@@ -49,6 +54,8 @@ def write_report(
         How p-values are adjusted for the number of rows.
     kinds : sequence of "svg", "png", "pdf"
         As what the figures are written.
+    workers : int
+        Processes that render figures; with 1, this one does.
 
     Returns
     -------
@@ -58,25 +65,19 @@ def write_report(
     """
     progress("report", 0, 2)
     page = study_page(study, adjust)
-    page.tables()
-    progress("report", 1, 2)
     folder = study.directory / "report"
-    composed = page.compose()
+    composed = page.compose(kinds, workers, headline_chart)
+    progress("report", 1, 2)
     document = Document(
         study.declaration.name,
         [("", composed.summary)],
         composed.sections,
-        _opening(page.material),
+        Opening(first_screen(page.material), headline_table(page.material), composed.first),
         _explorer(page.material),
     )
-    write_document(folder, document, composed.tables, kinds)
+    write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
     return folder / PAGE, composed.summary
-
-
-def _opening(material: Material) -> Opening:
-    chart = headline_chart(material)
-    return Opening(first_screen(material), headline_table(material), Picture(chart) if chart else None)
 
 
 def _explorer(material: Material) -> Explorer | None:
@@ -91,8 +92,9 @@ def _explorer(material: Material) -> Explorer | None:
 
 def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequence[Kind] = ("svg",)) -> list[str]:
     """Write a page, its figures and tables; return the sentences at its top. Equal material gives equal bytes."""
-    composed = page.compose()
-    write_document(folder, Document(title, [("", composed.summary)], composed.sections), composed.tables, kinds)
+    composed = page.compose(kinds)
+    document = Document(title, [("", composed.summary)], composed.sections)
+    write_document(folder, document, composed.tables, composed.rendered)
     return composed.summary
 
 
@@ -101,18 +103,16 @@ def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
     return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust))
 
 
-def write_document(
-    folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], kinds: Sequence[Kind] = ("svg",)
-) -> None:
+def write_document(folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], rendered: Rendered) -> None:
     """Write the files of a report, the page last, and remove files of an older report that are no longer part of it.
 
     A file is removed only if the record lists it with its content: files that somebody added or changed stay.
     """
     files = {
-        **{f"figures/{chart.name}.{kind}": chart.render(kind) for chart in document.charts() for kind in kinds},
+        **{f"figures/{name}.{kind}": data for name, kinds in rendered.files.items() for kind, data in kinds.items()},
         **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
         "report.md": to_markdown(document).encode(),
-        PAGE: to_page(document).encode(),
+        PAGE: to_page(document, rendered.vega).encode(),
     }
     before = _recorded(folder)
     now = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}

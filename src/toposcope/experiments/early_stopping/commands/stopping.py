@@ -66,7 +66,7 @@ def _gain(directory: Path) -> Gain | None:
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:
     """Write the tables and the charts."""
-    from toposcope.charts.chart import KINDS
+    from toposcope.charts.vega import KINDS
     from toposcope.csv_file import to_csv
     from toposcope.experiments.early_stopping.chart import early_stopping_charts
     from toposcope.files import write_bytes

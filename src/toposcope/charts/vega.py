@@ -1,0 +1,49 @@
+"""Specifications as files, and Vega for pages: vl-convert alone, so that worker processes start quickly."""
+
+import re
+from typing import Any, Literal
+
+from toposcope.errors import ToposcopeError
+
+Kind = Literal["svg", "png", "pdf"]
+KINDS: tuple[Kind, ...] = ("svg", "png", "pdf")
+_VERSION = "6.4"
+"""Of Vega-Lite, the one that Altair 6 writes."""
+_PIXELS_PER_INCH = 144
+_OFFERED = "window.vegaEmbed = vegaEmbed; window.vega = vega;"
+
+
+def render(spec: dict[str, Any], kind: Kind) -> bytes:
+    """Return a Vega-Lite specification as a file's bytes; equal specifications give equal bytes.
+
+    Raises
+    ------
+    ToposcopeError
+        If `kind` is not "svg", "png" or "pdf".
+    """
+    import vl_convert
+
+    if kind == "svg":
+        return _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)).encode()
+    if kind == "png":
+        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VERSION, ppi=_PIXELS_PER_INCH))
+    if kind == "pdf":
+        return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=_VERSION))
+    raise ToposcopeError(f"a chart is written as {', '.join(KINDS)}, not as {kind!r}")
+
+
+def bundle() -> bytes:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, which offers ``window.vegaEmbed`` and ``window.vega``."""
+    import vl_convert
+
+    return bytes(vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script").encode())
+
+
+def _renumbered(svg: str) -> str:
+    """Count clips and gradients from 0; Vega goes on counting from one chart of a process to the next."""
+    names = dict.fromkeys(re.findall(r'<(?:clipPath|linearGradient|radialGradient) id="([^"]+)"', svg))
+    for i, name in enumerate(names):
+        kind = name.rstrip("0123456789")
+        for before, after in (('id="', '"'), ("url(#", ")")):
+            svg = svg.replace(f"{before}{name}{after}", f"{before}{kind}-{i}{after}")
+    return svg
