@@ -27,6 +27,8 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+# A chart offers Vega-Lite beside the SVG that is shown here.
+suppress_warnings = ["mystnb.unknown_mime_type"]
 nb_mime_priority_overrides = [("html", "image/svg+xml", 1)]
 os.environ.setdefault("PUBLISHED_STUDY", str(Path(__file__).parents[2] / "shared" / "data" / "published-study"))
 
