@@ -52,7 +52,6 @@ def test_keys_reach_the_charts(report: Path, open_page: Opener) -> None:
     assert len(reached - {""}) >= 4
 
 
-@pytest.mark.xfail(reason="the menu of a chart has no name that can be read aloud", strict=False)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_nothing_serious(report: Path, open_page: Opener, width: int, dark: bool) -> None:

@@ -137,7 +137,6 @@ def test_the_association_table_filters_sorts_and_leads_to_the_explorer(opened: O
     assert opened.text("#feature-title").split(",")[0] == name.split(",")[0]
 
 
-@pytest.mark.xfail(reason="the address does not keep which runs are off until something else is chosen", strict=False)
 def test_an_address_restores_what_was_chosen(opened: OpenPage, report: Path, open_page: Opener) -> None:
     opened.page.select_option("select#feature", other_option(opened, "select#feature"))
     opened.page.select_option("#x-axis", "log")

@@ -36,7 +36,7 @@ COMMANDS = {
         *("--steps", "--workers", "-h", "PLACES"),
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
-    "toposcope report": ["--adjust", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
     "toposcope forecast": [
         *("--column", "--help", "--json", "--out", "--run", "--schedule", "--siblings", "--steps", "--unit", "--watch"),
         *("-h", "LOG"),

@@ -7,6 +7,8 @@ from toposcope.errors import ToposcopeError
 
 Kind = Literal["svg", "png", "pdf"]
 KINDS: tuple[Kind, ...] = ("svg", "png", "pdf")
+Task = tuple[str, Kind | None, dict[str, Any]]
+"""A chart's name, a kind of file and the specification; without a kind, Vega itself is asked for."""
 _VERSION = "6.4"
 """Of Vega-Lite, the one that Altair 6 writes."""
 _PIXELS_PER_INCH = 144
@@ -37,6 +39,12 @@ def bundle() -> bytes:
     import vl_convert
 
     return bytes(vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script").encode())
+
+
+def make(task: Task) -> bytes:
+    """Return what a task asks for; processes that run it import this module alone."""
+    _, kind, spec = task
+    return bundle() if kind is None else render(spec, kind)
 
 
 def _renumbered(svg: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Generic
 
 import polars as pl
@@ -108,10 +107,12 @@ class Page(Generic[MaterialType]):
         pictures: dict[str, list[Picture]] = {"": [], **{part.anchor: [] for part in self._sections}}
 
         def charts() -> Iterator[Chart]:
-            top = first(self.material)
-            for anchor, chart in chain([("", top)] if top else [], self.charts()):
+            for anchor, chart in self.charts():
                 pictures[anchor].append(Picture(chart))
                 yield chart
+            if (top := first(self.material)) is not None:
+                pictures[""].append(Picture(top))
+                yield top
 
         rendered = render_all(charts(), kinds, workers)
         composed = [

@@ -1,4 +1,4 @@
-// Draws the page's charts and answers its controls. Without it, text and tables are whole.
+// Draws the page's charts and answers its controls.
 const page = JSON.parse(document.getElementById("data").textContent), explorer = page.explorer;
 const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -11,10 +11,13 @@ const get = (key) => state.get(key) ?? "";
 const step = () => parseFloat(get("step"));
 const off = () => state.getAll("off");
 let later;
-function set(key, value) {
-  value === "" ? state.delete(key) : state.set(key, value);
+function remember() {
   clearTimeout(later);
   later = setTimeout(() => history.replaceState(null, "", `#${state}`), 200);
+}
+function set(key, value) {
+  value === "" ? state.delete(key) : state.set(key, value);
+  remember();
 }
 
 // ---- Data
@@ -32,7 +35,7 @@ const layers = () => explorer.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
 const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
 
-// Ranks less their mean; and what is left of the last of some series once those before it are taken out.
+// Ranks less their mean; what is left of the last of some series once those before it are taken out.
 function ranks(values) {
   const sorted = values.toSorted((a, b) => a - b);
   return values.map((v) => (sorted.indexOf(v) + sorted.lastIndexOf(v) - values.length + 1) / 2);
@@ -48,7 +51,7 @@ function residual(series) {
   return free.at(-1);
 }
 
-// ---- Rows of the explorer's charts
+// ---- Rows of charts
 
 const linesOf = (values) => runs.flatMap((run) => (values(run) || []).map((value, i) => ({ run: run.name, step: run.steps[i], value })).filter((row) => !isNaN(row.value)));
 const chosen = (run) => unpacked(feature()?.values[get("role")]?.[run.name]);
@@ -87,7 +90,7 @@ const sources = {
 
 const drawn = new Map(); // name -> { name, view, place, cursor: whether it has one, sets: name of data -> rows }
 
-// The rows of runs that are on, with the value of the page's x axis at checkpoints.
+// The rows of runs that are on, with the page's x axis at checkpoints.
 function shown(rows) {
   const axis = get("x"), hidden = off();
   const at = (row) => {
@@ -97,7 +100,7 @@ function shown(rows) {
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return page.axes[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
 }
-// A specification at another width, and with the page's x axis wherever x is the training step.
+// A specification at another width, with the page's x axis wherever x is the training step.
 function adapted(spec, width) {
   const out = { ...spec }, x = spec.encoding?.x, axis = page.axes[get("x")], parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && axis) {
@@ -111,7 +114,7 @@ function adapted(spec, width) {
 }
 
 async function draw(place) {
-  const name = place.dataset.chart, { spec, cursor, hover } = page.charts[name], room = place.clientWidth || byId("content").clientWidth - 60;
+  const name = place.dataset.chart, { spec, cursor, hover } = page.charts[name], room = place.clientWidth || 560;
   const sets = sources[name] ? { rows: sources[name]() } : Object.fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])]));
   const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
   const config = structuredClone(page.config[document.documentElement.dataset.theme]);
@@ -128,6 +131,8 @@ async function draw(place) {
   const chart = { name, view, place, sets, cursor };
   drawn.set(name, chart);
   if (hover) view.addSignalListener("hover", (_, value) => value.step && moveTo(value.step[0]));
+  place.querySelector("summary").ariaLabel = "Save the chart";
+  place.querySelector("svg.marks").ariaHidden = true;
   place.onkeydown = press;
   place.nextElementSibling.ontoggle = openData;
   if (name === "layer-map") view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer, step: item.datum.step }));
@@ -167,7 +172,7 @@ async function redraw() {
   for (const { place } of [...drawn.values()]) await draw(place);
 }
 
-// ---- The data behind a chart; arrow keys
+// ---- Data behind a chart; keys
 
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), rows = rowsIn(chart), table = make("table");
@@ -178,7 +183,7 @@ function openData({ target }) {
     for (const cell of line) row.insertCell().textContent = number(cell);
   }
   const href = `data:text/csv,${encodeURIComponent(lines.map((line) => line.map(quoted).join(",")).join("\n"))}`;
-  const link = make("a", { href, download: `${chart.name}.csv`, textContent: `All ${rows.length} rows as CSV` });
+  const link = make("a", { href, download: `${chart.name}.csv`, textContent: "All rows as CSV" });
   target.querySelector("div")?.remove();
   const box = make("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Data of the chart" });
   box.append(link, table);
@@ -229,7 +234,7 @@ function words() {
   for (const [id, text] of Object.entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
-// ---- Tables: sorting, filtering, and rows that lead to the explorer
+// ---- Tables: sorting, filtering, and links to the explorer
 
 function sortable(table) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...[...table.tHead.rows].at(-1).cells];
@@ -247,7 +252,7 @@ function sortable(table) {
   table.parentElement.previousElementSibling.oninput = ({ target, currentTarget }) => {
     const words = target.value.toLowerCase().split(/\s+/);
     for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-    currentTarget.lastChild.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
+    currentTarget.lastChild.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
   };
 }
 function leadToExplorer(row) {
@@ -276,6 +281,7 @@ if (explorer) {
     for (const box of all("[name=run]:not(:checked)")) state.append("off", box.value);
     choose({});
     refresh([...drawn.keys()]);
+    remember();
   };
   byId("reset").onclick = () => {
     for (const key of [...state.keys()]) state.delete(key);

@@ -3,16 +3,13 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.vega import Kind, bundle, render
+from toposcope.charts.vega import Kind, Task, make
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 
 MAX_WORKERS = 2
-Task = tuple[str, Kind | None, dict[str, Any]]
-"""A chart's name, a kind of file and the specification; without a kind, Vega itself."""
 
 
 @dataclass
@@ -24,7 +21,7 @@ class Rendered:
     files : dict
         Name of a chart -> kind of file -> bytes.
     vega : str
-        Vega as a script; empty without charts.
+        Vega as a script.
     """
 
     files: dict[str, dict[Kind, bytes]] = field(default_factory=dict)
@@ -32,7 +29,7 @@ class Rendered:
 
 
 def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1) -> Rendered:
-    """Render charts, and bundle Vega if there are any.
+    """Render charts, and bundle Vega.
 
     Parameters
     ----------
@@ -50,14 +47,13 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1)
     rendered, names = Rendered(), list[str]()
 
     def tasks() -> Iterator[Task]:
+        yield "", None, {}  # first: it takes as long as a dozen charts, and needs none of the tables
         for chart in charts:
-            if not names:
-                yield "", None, {}
             names.append(chart.name)
             yield from ((chart.name, kind, chart.spec()) for kind in kinds)
 
     with Workers(min(workers, os.cpu_count() or 1, MAX_WORKERS)) as engine:
-        for (name, kind, _), result in engine.run(_render, tasks()):
+        for (name, kind, _), result in engine.run(make, tasks()):
             if isinstance(result, TaskFailure):
                 raise ToposcopeError(f"figure {name}: {result.message}")
             if kind is None:
@@ -66,8 +62,3 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1)
                 rendered.files.setdefault(name, {})[kind] = result
     rendered.files = {name: rendered.files[name] for name in names if name in rendered.files}
     return rendered
-
-
-def _render(task: Task) -> bytes:
-    _, kind, spec = task
-    return bundle() if kind is None else render(spec, kind)
