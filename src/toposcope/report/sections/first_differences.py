@@ -32,7 +32,7 @@ def _finding(material: Material) -> str:
 
 SECTION = ReportSection(
     anchor="differences",
-    title="Where do runs of equal shape part?",
+    title="First differences",
     position=450,
     tables={TABLE: _frame},
     blocks=_blocks,

@@ -86,7 +86,7 @@ def _finding(material: Material) -> str:
 
 SECTION = ReportSection(
     anchor="predictions",
-    title="Predicting the final loss",
+    title="Forecasts",
     position=140,
     tables={"predictions": lambda material: predictions(material.trajectories, material.log, material.runs)},
     charts=(prediction_charts,),
