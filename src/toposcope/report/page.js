@@ -118,7 +118,7 @@ async function draw(place) {
   const sets = sources[name] ? { rows: sources[name]() } : Object.fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])]));
   const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
   const config = structuredClone(page.config[document.documentElement.dataset.theme]);
-  config.legend.columns = room < 460 ? 2 : 0;
+  config.legend.columns = Math.ceil(room / 140);
   config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
   let view, excess = 70, width = room;
@@ -234,7 +234,7 @@ function words() {
   for (const [id, text] of Object.entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
-// ---- Tables: sorting, filtering, and links to the explorer
+// ---- Tables: sorting, filtering, links
 
 function sortable(table) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...[...table.tHead.rows].at(-1).cells];
