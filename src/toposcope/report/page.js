@@ -230,7 +230,7 @@ function words() {
     "raw-note": raw,
     "given-note": given,
     "layer-title": get("layer"),
-    "diagram-note": `Step ${sides().here ?? "–"}; faint: the checkpoints before and after`,
+    "diagram-note": `Step ${sides().here ?? "–"}; faint: before and after`,
   };
   for (const [id, text] of Object.entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
