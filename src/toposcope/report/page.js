@@ -1,5 +1,6 @@
-// Draws the page's charts and answers its controls.
+// The page's charts and controls.
 const page = JSON.parse(document.getElementById("data").textContent), explorer = page.explorer;
+const { entries, fromEntries, keys } = Object, root = document.documentElement;
 const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
@@ -22,11 +23,7 @@ function set(key, value) {
 
 // ---- Data
 
-function rowsOf(columns) {
-  const fields = Object.entries(columns), first = fields[0]?.[1] ?? [];
-  const cell = (c, i) => (c.texts ? (c.texts[c.at[i]] ?? null) : c[i]);
-  return (first.texts ? first.at : first).map((_, i) => Object.fromEntries(fields.map(([field, c]) => [field, cell(c, i)])));
-}
+const rowsOf = (columns) => (Object.values(columns)[0] ?? []).map((_, i) => fromEntries(entries(columns).map(([field, values]) => [field, values[i]])));
 const unpacked = (text) => text && [...new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer)];
 const runs = (explorer?.runs ?? []).map((run) => ({ ...run, loss: unpacked(run.loss), tokens: unpacked(run.tokens), clocks: run.clocks.map(unpacked) }));
 const features = new Map(explorer?.features.map((each) => [each.key, each]));
@@ -35,7 +32,7 @@ const layers = () => explorer.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
 const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
 
-// Ranks less their mean; what is left of the last of some series once those before it are taken out.
+// Centred ranks; and the last of some series with those before it regressed out.
 function ranks(values) {
   const sorted = values.toSorted((a, b) => a - b);
   return values.map((v) => (sorted.indexOf(v) + sorted.lastIndexOf(v) - values.length + 1) / 2);
@@ -74,10 +71,10 @@ function cells() {
   return (values ?? []).map((value, i) => ({ layer: layers().names[Math.floor(i / steps.length)], step: steps[i % steps.length], value }));
 }
 function sides() {
-  const of = explorer.diagrams[get("run")] ?? {}, steps = Object.keys(of).map(Number), i = steps.indexOf(nearest(steps, step() || 0));
+  const of = explorer.diagrams[get("run")] ?? {}, steps = keys(of).map(Number), i = steps.indexOf(nearest(steps, isNaN(step()) ? 1e15 : step()));
   return { before: steps[i - 1], after: steps[i + 1], here: steps[i] };
 }
-const bars = () => Object.entries(sides()).flatMap(([when, at]) => Object.entries(explorer.diagrams[get("run")]?.[at]?.[get("layer")] ?? {}).flatMap(([name, of]) => {
+const bars = () => entries(sides()).flatMap(([when, at]) => entries(explorer.diagrams[get("run")]?.[at]?.[get("layer")] ?? {}).flatMap(([name, of]) => {
   const points = unpacked(of.bars);
   return points.flatMap((birth, i) => (i % 2 ? [] : { name, when, birth, death: points[i + 1], place: `${name} ${100 + i / 2}` }));
 }));
@@ -88,9 +85,9 @@ const sources = {
 
 // ---- Drawing
 
-const drawn = new Map(); // name -> { name, view, place, cursor: whether it has one, sets: name of data -> rows, its own first }
+const drawn = new Map(); // by name; a chart's own rows are the first of its sets
 
-// The rows of runs that are on, with the page's x axis at checkpoints.
+// Rows of runs that are on, with the page's x axis.
 function shown(rows) {
   const axis = get("x"), hidden = off();
   const at = (row) => {
@@ -100,7 +97,7 @@ function shown(rows) {
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return page.axes[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
 }
-// A specification at another width, and with the page's x axis.
+// A specification at another width, with the page's x axis.
 function adapted(spec, width) {
   const out = { ...spec }, x = spec.encoding?.x, axis = page.axes[get("x")], parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && axis) {
@@ -115,17 +112,17 @@ function adapted(spec, width) {
 
 async function draw(place) {
   const name = place.dataset.chart, { spec, cursor, hover } = page.charts[name], room = place.clientWidth || 560;
-  const sets = sources[name] ? { rows: sources[name]() } : Object.fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])]));
-  const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
-  const config = structuredClone(page.config[document.documentElement.dataset.theme]);
-  config.legend.columns = Math.ceil(room / 140);
+  const sets = sources[name] ? { rows: sources[name]() } : fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])]));
+  const datasets = fromEntries(entries(sets).map(([each, rows]) => [each, shown(rows)]));
+  const config = structuredClone(page.config[root.dataset.theme]);
+  config.legend.columns = Math.ceil(room / 170 - 1);
   config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
   let view, excess = 70, width = room;
   for (let tries = 0; tries < 3 && Math.abs(excess) > 7; tries++) {
     view?.finalize();
     width -= excess;
-    ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config, background: "transparent" }, { ...page.embed, downloadFileName: name }));
+    ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config, background: "transparent" }, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
     excess = place.querySelector("svg.marks").getBoundingClientRect().width - room || 0;
   }
   const chart = { name, view, place, sets, cursor };
@@ -141,7 +138,7 @@ async function draw(place) {
 const rowsIn = (chart) => shown(Object.values(chart.sets)[0]);
 const stepsIn = (chart) => [...new Set(rowsIn(chart).map((row) => row.step))].filter(isFinite).sort((a, b) => a - b);
 
-// Put a chart's cursor at the step, and write the values there.
+// Put a chart's cursor at the step; write the values there.
 function mark(chart) {
   if (!chart.cursor) return;
   const here = isNaN(step()) ? -1 : (nearest(stepsIn(chart), step()) ?? -1), line = chart.place.previousElementSibling;
@@ -154,7 +151,7 @@ function mark(chart) {
 function refresh(names) {
   for (const chart of names.map((name) => drawn.get(name)).filter(Boolean)) {
     if (sources[chart.name]) chart.sets = { rows: sources[chart.name]() };
-    for (const [name, rows] of Object.entries(chart.sets)) chart.view.data(name, shown(rows));
+    for (const [name, rows] of entries(chart.sets)) chart.view.data(name, shown(rows));
     mark(chart);
   }
 }
@@ -168,15 +165,21 @@ function moveTo(at) {
     words();
   });
 }
+// What is on screen comes first.
+let turn = 0;
 async function redraw() {
-  for (const { place } of [...drawn.values()]) await draw(place);
+  const own = ++turn, visible = ({ place }) => place.checkVisibility();
+  for (const { place } of [...drawn.values()].sort((a, b) => visible(b) - visible(a))) {
+    if (own === turn) await draw(place);
+    await new Promise((done) => setTimeout(done));
+  }
 }
 
-// ---- Data behind a chart; keys
+// ---- Data and keys
 
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), rows = rowsIn(chart), table = make("table");
-  const lines = [Object.keys(rows[0] ?? {}), ...rows.map(Object.values)];
+  const lines = [keys(rows[0] ?? {}), ...rows.map(Object.values)];
   const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
   for (const line of lines.slice(0, 301)) {
     const row = table.insertRow();
@@ -185,7 +188,7 @@ function openData({ target }) {
   const href = `data:text/csv,${encodeURIComponent(lines.map((line) => line.map(quoted).join(",")).join("\n"))}`;
   const link = make("a", { href, download: `${chart.name}.csv`, textContent: "CSV" });
   target.querySelector("div")?.remove();
-  const box = make("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Data of the chart" });
+  const box = make("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Data" });
   box.append(link, table);
   if (target.open) target.append(box);
 }
@@ -204,21 +207,22 @@ function press(event) {
 
 const choices = {
   feature: () => [...features.keys()],
-  role: () => Object.keys(feature().values),
-  run: () => Object.keys(explorer.layers),
-  quantity: () => Object.keys(layers()?.values ?? {}),
+  role: () => keys(feature().values),
+  run: () => keys(explorer.layers),
+  quantity: () => keys(layers()?.values ?? {}),
   layer: () => layers()?.names ?? [],
 };
 function choose(changes) {
-  for (const [key, value] of Object.entries(changes)) set(key, value);
-  for (const [key, values] of Object.entries(choices)) if (!values().includes(get(key))) set(key, values()[0] ?? "");
+  for (const [key, value] of entries(changes)) set(key, value);
+  if (changes.feature in (layers()?.values ?? {})) set("quantity", changes.feature);
+  for (const [key, values] of entries(choices)) if (!values().includes(get(key))) set(key, values()[0] ?? "");
   for (const select of all("[data-state]")) {
-    const key = select.dataset.state, option = (value) => make("option", { value, textContent: features.get(value)?.name ?? value });
+    const key = select.dataset.state, option = (value) => new Option(features.get(value)?.name ?? value, value);
     if (choices[key] && key !== "feature") select.replaceChildren(...choices[key]().map(option));
     select.value = get(key) || "step";
   }
   for (const box of all("[name=run]")) box.checked = !off().includes(box.value);
-  "x" in changes ? redraw() : refresh(Object.keys(sources));
+  "x" in changes ? redraw() : refresh(keys(sources));
   words();
 }
 function words() {
@@ -230,15 +234,15 @@ function words() {
     "raw-note": raw,
     "given-note": given,
     "layer-title": get("layer"),
-    "diagram-note": `Step ${sides().here ?? "–"}; faint: before and after`,
+    "diagram-note": `${get("layer")} at step ${sides().here}; faint: before and after`,
   };
-  for (const [id, text] of Object.entries(texts)) if (byId(id)) byId(id).textContent = text;
+  for (const [id, text] of entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
 // ---- Tables: sorting, filtering, links
 
 function sortable(table) {
-  const body = table.tBodies[0], rows = [...body.rows], heads = [...[...table.tHead.rows].at(-1).cells];
+  const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.lastElementChild.cells];
   const key = ({ textContent: text }) => {
     const value = parseFloat(text.replace("−", "-").replace(/,|< /g, ""));
     return text === "–" ? Infinity : isNaN(value) ? text : value;
@@ -265,9 +269,8 @@ function leadToExplorer(row) {
 
 // ---- Start
 
-if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
+if (matchMedia("(prefers-color-scheme: dark)").matches) root.dataset.theme = "dark";
 byId("theme").onclick = () => {
-  const root = document.documentElement;
   root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
   redraw();
 };
@@ -279,9 +282,10 @@ if (explorer) {
   byId("bar").oninput = ({ target }) => {
     if (target.name !== "run") return;
     state.delete("off");
+    if (!all("[name=run]:checked").length) target.checked = true;
     for (const box of all("[name=run]:not(:checked)")) state.append("off", box.value);
     choose({});
-    refresh([...drawn.keys()]);
+    redraw();
     remember();
   };
   byId("reset").onclick = () => {

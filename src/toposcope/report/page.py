@@ -14,9 +14,14 @@ from toposcope.report.document import Document, Explorer
 AXES = {
     "log": {
         "scale": {"type": "symlog", "constant": 1, "nice": False},
-        "axis": {"values": [0, *(10**k for k in range(8))], "format": "~s"},
+        "axis": {"values": [0, *(10**k for k in range(8))], "labelExpr": "format(datum.value, '~s')"},
     },
-    "tokens": {"field": "x", "title": "tokens", "scale": {"nice": False}, "axis": {"format": "~s"}},
+    "tokens": {
+        "field": "x",
+        "title": "tokens",
+        "scale": {"nice": False},
+        "axis": {"labelExpr": "format(datum.value, '~s')"},
+    },
     "loss": {
         "field": "x",
         "title": "loss, falling to the right",

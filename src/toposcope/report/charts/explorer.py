@@ -68,7 +68,7 @@ def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
         x=alt.X("a:Q", title=x_title, scale=alt.Scale(zero=False)),
         y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),
         color=run_colour(runs),
-        tooltip=["run:N", "step:Q", "a:Q", "b:Q"],
+        tooltip=["run:N", "step:Q", alt.Tooltip("a:Q", format=".4~g"), alt.Tooltip("b:Q", format=".4~g")],
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
     return alt.layer(
@@ -85,7 +85,7 @@ def _layer_map() -> Any:
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),
-        tooltip=["layer:N", "step:O", "value:Q"],
+        tooltip=["layer:N", "step:O", alt.Tooltip("value:Q", format=".4~g")],
     )
     undefined = base.transform_filter("!isValid(datum.value)").mark_text(text="–")
     chosen = base.transform_filter("datum.step === at && datum.layer === layer").mark_rect(
