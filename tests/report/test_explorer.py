@@ -30,7 +30,7 @@ def with_layers(material: Material, n_layers: int, names: list[str]) -> Material
     """The study with layers whose quantities rise with the layer's number."""
     rising = np.arange(N, dtype=float)
     layers = {f"h.{i}.w": by_feature(dict.fromkeys(names, rising * (i + 1))) for i in range(n_layers)}
-    runs = [dataclasses.replace(t, layers=layers, roles={"h.0.w": "mlp.in"}) for t in material.trajectories]
+    runs = [dataclasses.replace(t, layers=layers) for t in material.trajectories]
     return dataclasses.replace(material, trajectories=runs)
 
 
@@ -66,7 +66,6 @@ def test_layers_come_back_layer_by_layer_with_gaps() -> None:
     data = explorer_data(with_layers(study("clock"), 3, names=["rips H0.total", "controls std"]))
     layers = data["layers"]["small"]
     assert layers["names"] == ["h.0.w", "h.1.w", "h.2.w"]
-    assert layers["roles"] == ["mlp.in", "other", "other"]
     assert list(layers["values"]) == ["rips H0.total", "controls std"]  # the main one first
     values = unpacked(layers["values"]["controls std"]).reshape(3, N)
     np.testing.assert_allclose(values[2], 3 * np.arange(N))

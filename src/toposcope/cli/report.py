@@ -38,10 +38,8 @@ REPORTED = "reported.sha256"
     "--figures",
     "kinds",
     multiple=True,
-    type=click.Choice(["svg", "png", "pdf"]),
-    default=("svg",),
-    show_default=True,
-    help="Formats of the figures' files; repeatable.",
+    type=click.Choice(["png", "pdf"]),
+    help="Further formats of the figures' files, beside SVG; repeatable.",
 )
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of a study, or of two side by side: a page, with its figures and tables as files.
@@ -55,6 +53,7 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kind
       toposcope report paper --figures pdf --figures png
       toposcope report paper replication --out both
     """
+    kinds = ("svg", *kinds)
     if len(directories) > 2:
         raise BadUse(f"{len(directories)} studies given; give one, or two to see side by side")
     if len(directories) == 2:

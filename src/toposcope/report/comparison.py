@@ -233,7 +233,7 @@ def _document(
             "declarations", "Differences between the declarations", *_declaration_blocks(names, frames["declarations"])
         ),
     ]
-    return Document(f"toposcope: {names[0]} and {names[1]}", leads, [s for s in sections if s is not None])
+    return Document(f"{names[0]} and {names[1]}", leads, [s for s in sections if s is not None])
 
 
 def _runs(rows: list[dict[str, Any]]) -> list[Spec]:

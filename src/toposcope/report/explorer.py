@@ -41,15 +41,16 @@ def explorer_data(material: Material) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs``: name, steps, tokens, loss and its name, clocks. ``features``: key, name, kind, ``values`` (by group
-        and run) and ``notes`` (group -> its correlation with the loss in words). ``layers``: run -> names, roles, and
-        ``values`` (quantity -> array, layer by layer). ``diagrams``: run -> step -> layer -> name -> points. ``notes``:
-        what is left out, and where it is.
+        ``runs``: name, colour, steps, tokens, loss, clocks. ``targets``: which loss it is. ``features``: key, name,
+        kind, ``values`` (by group and run) and ``notes`` (by group, its correlation with the loss in words).
+        ``layers``: run -> names and ``values`` (quantity -> array, layer by layer). ``diagrams``: run -> step -> layer
+        -> name -> points. ``notes``: what is left out, and where it is.
     """
     runs = [t for t in material.trajectories if t.targets]
     notes: list[str] = []
     return {
-        "runs": [_run(t) for t in runs],
+        "runs": [_run(t, place) for place, t in enumerate(material.trajectories) if t.targets],
+        "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
         "features": _features(runs, _notes(material)),
         "layers": _layers(runs, notes),
         "diagrams": _diagrams(material, runs, notes),
@@ -62,14 +63,19 @@ def packed(values: Vector | Matrix) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode()
 
 
-def _run(trajectory: Trajectory) -> dict[str, Any]:
-    target, loss = next(iter(trajectory.targets.items()))
+def _target(trajectory: Trajectory) -> str:
+    name = next(iter(trajectory.targets))
+    return TARGETS.get(name, name)
+
+
+def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
+    loss = next(iter(trajectory.targets.values()))
     return {
         "name": trajectory.run,
         "steps": trajectory.steps.tolist(),
         "tokens": packed(trajectory.tokens) if np.isfinite(trajectory.tokens).any() else None,
         "loss": packed(loss),
-        "target": TARGETS.get(target, target),
+        "colour": place,
         "clocks": [packed(trajectory.clocks[name]) for name in PARTIALLED if name in trajectory.clocks],
     }
 
@@ -131,7 +137,6 @@ def _layers_of(trajectory: Trajectory, wanted: Sequence[str]) -> dict[str, Any]:
     )
     return {
         "names": layers,
-        "roles": [trajectory.roles.get(layer) or "other" for layer in layers],
         "values": {key: packed(rows[key]) for key in shown},
     }
 

@@ -25,7 +25,7 @@ from toposcope.report.tables import NOTHING, interval, signed
 QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
 """The quantities of the first screen, where the study has them."""
 MAX_QUANTITIES = 6
-MAX_RUNS = 5
+MAX_RUNS = 3
 """More runs than these are summarised by their median and range."""
 STEP = "Training step"
 

@@ -4,7 +4,7 @@ const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
-// ---- What is shown, kept in the address
+// ---- What is shown, in the address
 
 const state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 const get = (key) => state.get(key) ?? "";
@@ -88,7 +88,7 @@ const sources = {
 
 // ---- Drawing
 
-const drawn = new Map(); // name -> { name, view, place, cursor: whether it has one, sets: name of data -> rows }
+const drawn = new Map(); // name -> { name, view, place, cursor: whether it has one, sets: name of data -> rows, its own first }
 
 // The rows of runs that are on, with the page's x axis at checkpoints.
 function shown(rows) {
@@ -100,7 +100,7 @@ function shown(rows) {
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return page.axes[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
 }
-// A specification at another width, with the page's x axis wherever x is the training step.
+// A specification at another width, and with the page's x axis.
 function adapted(spec, width) {
   const out = { ...spec }, x = spec.encoding?.x, axis = page.axes[get("x")], parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && axis) {
@@ -118,7 +118,7 @@ async function draw(place) {
   const sets = sources[name] ? { rows: sources[name]() } : Object.fromEntries(page.charts[name].datasets.map((each) => [each, rowsOf(page.datasets[each])]));
   const datasets = Object.fromEntries(Object.entries(sets).map(([each, rows]) => [each, shown(rows)]));
   const config = structuredClone(page.config[document.documentElement.dataset.theme]);
-  config.legend.columns = room < 460 ? 2 : 0;
+  config.legend.columns = Math.ceil(room / 140);
   config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
   let view, excess = 70, width = room;
@@ -131,7 +131,7 @@ async function draw(place) {
   const chart = { name, view, place, sets, cursor };
   drawn.set(name, chart);
   if (hover) view.addSignalListener("hover", (_, value) => value.step && moveTo(value.step[0]));
-  place.querySelector("summary").ariaLabel = "Save the chart";
+  place.querySelector("summary").ariaLabel = "Save";
   place.querySelector("svg.marks").ariaHidden = true;
   place.onkeydown = press;
   place.nextElementSibling.ontoggle = openData;
@@ -139,9 +139,9 @@ async function draw(place) {
   mark(chart);
 }
 const rowsIn = (chart) => shown(Object.values(chart.sets)[0]);
-const stepsIn = (chart) => [...new Set(rowsIn(chart).map((row) => row.step))].sort((a, b) => a - b);
+const stepsIn = (chart) => [...new Set(rowsIn(chart).map((row) => row.step))].filter(isFinite).sort((a, b) => a - b);
 
-// Put a chart's cursor at the step, and write the values there above it.
+// Put a chart's cursor at the step, and write the values there.
 function mark(chart) {
   if (!chart.cursor) return;
   const here = isNaN(step()) ? -1 : (nearest(stepsIn(chart), step()) ?? -1), line = chart.place.previousElementSibling;
@@ -177,20 +177,20 @@ async function redraw() {
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), rows = rowsIn(chart), table = make("table");
   const lines = [Object.keys(rows[0] ?? {}), ...rows.map(Object.values)];
-  const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^[=+@\t]/, "'$&")}"`;
+  const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
   for (const line of lines.slice(0, 301)) {
     const row = table.insertRow();
     for (const cell of line) row.insertCell().textContent = number(cell);
   }
   const href = `data:text/csv,${encodeURIComponent(lines.map((line) => line.map(quoted).join(",")).join("\n"))}`;
-  const link = make("a", { href, download: `${chart.name}.csv`, textContent: "All rows as CSV" });
+  const link = make("a", { href, download: `${chart.name}.csv`, textContent: "CSV" });
   target.querySelector("div")?.remove();
   const box = make("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Data of the chart" });
   box.append(link, table);
   if (target.open) target.append(box);
 }
 function press(event) {
-  const chart = drawn.get(event.currentTarget.dataset.chart), steps = stepsIn(chart), at = steps.indexOf(nearest(steps, step()));
+  const chart = drawn.get(event.currentTarget.dataset.chart), steps = stepsIn(chart), at = isNaN(step()) ? -1 : steps.indexOf(nearest(steps, step()));
   const along = { ArrowRight: 1, ArrowLeft: -1 }[event.key], down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const within = (list, i) => list[Math.max(0, Math.min(list.length - 1, i))];
   if (along && steps.length) moveTo(within(steps, at + along));
@@ -222,19 +222,20 @@ function choose(changes) {
   words();
 }
 function words() {
+  if (!explorer) return;
   const [raw, given] = feature().notes[get("role")] ?? ["", ""];
   const texts = {
     at: isNaN(step()) ? "" : `step ${step()}`,
-    "feature-title": feature().name + (get("role") === "network" ? "" : `, ${get("role")}`),
+    "feature-title": `${feature().name}, ${get("role")}`,
     "raw-note": raw,
     "given-note": given,
     "layer-title": get("layer"),
-    "diagram-note": `Step ${sides().here}; faint: the checkpoints before and after.`,
+    "diagram-note": `Step ${sides().here ?? "–"}; faint: the checkpoints before and after`,
   };
   for (const [id, text] of Object.entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
-// ---- Tables: sorting, filtering, and links to the explorer
+// ---- Tables: sorting, filtering, links
 
 function sortable(table) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...[...table.tHead.rows].at(-1).cells];
@@ -289,10 +290,10 @@ if (explorer) {
   };
   choose({});
 }
-for (const place of all("[data-chart]")) {
-  await draw(place);
-  await new Promise((done) => setTimeout(done));
-}
 all("table.sortable").forEach(sortable);
 all("tr[data-feature]").forEach(leadToExplorer);
+for (const place of all("[data-chart]")) {
+  await draw(place).catch(console.error);
+  await new Promise((done) => setTimeout(done));
+}
 document.body.dataset.drawn = "yes";

@@ -68,7 +68,7 @@ def page_data(charts: list[Chart], explorer: Explorer | None = None) -> dict[str
         rows = spec.pop("datasets", {})
         datasets |= {name: to_columns(each) for name, each in rows.items()}
         del spec["config"]
-        specs[chart.name] = _page_chart(spec, list(rows))
+        specs[chart.name] = _page_chart(spec, _main_first(spec, list(rows)))
     if explorer is not None:
         specs |= {name: _page_chart(spec, []) for name, spec in explorer.charts.items()}
     return {
@@ -85,6 +85,12 @@ def _explored(explorer: Explorer | None) -> set[tuple[str, str]]:
     """Return the features and groups that the explorer has: rows of tables lead to them."""
     features = explorer.data["features"] if explorer else ()
     return {(feature["key"], group) for feature in features for group in feature["values"]}
+
+
+def _main_first(spec: dict[str, Any], datasets: list[str]) -> list[str]:
+    """Order a chart's data: first what most of its layers draw, whose values the page reads out and lists."""
+    text = to_json(spec)
+    return sorted(datasets, key=lambda name: -text.count(name))
 
 
 def _page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:

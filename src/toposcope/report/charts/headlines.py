@@ -14,7 +14,6 @@ from toposcope.report.headline import named
 from toposcope.report.headline_table import (
     BEYOND_TREND,
     FAILS_A_TEST,
-    MAX_RUNS,
     TOO_FEW_RUNS,
     headline_rows,
     runs_in_order,
@@ -22,6 +21,8 @@ from toposcope.report.headline_table import (
 from toposcope.report.material import Material
 from toposcope.report.outcome import clocks_of
 
+MAX_RUNS = 5
+"""More runs than these are drawn as their median and range."""
 HEIGHT = 264
 """Of the plotting area: with legend and axis the chart has 330 pixels."""
 FACTS = (
