@@ -76,6 +76,16 @@ def test_forecasts_are_compared_on_the_runs_that_have_all_of_them() -> None:
     assert "over 2 runs" in there.caption
 
 
+def test_blends_that_never_meet_at_one_share_are_not_compared() -> None:
+    full = material(3)
+    at = {"paper_combined": 0.2, "paper_combined_without_topology": 0.5}
+    apart = full.tables["predictions"].filter(
+        pl.col("fraction") == pl.col("forecaster").replace_strict(at, default=0.3)
+    )
+    for chart in prediction_charts(with_tables(full, {"predictions": apart})):
+        assert ": the least error is that of " in chart.title
+
+
 def test_a_trace_measured_here_is_drawn_beside_the_published_one() -> None:
     full = material(2)
     elsewhere = dataclasses.replace(full.trajectories[0], run="elsewhere")

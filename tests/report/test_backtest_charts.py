@@ -50,3 +50,10 @@ def test_titles_are_of_the_default() -> None:
 def test_errors_of_zero_and_no_scores() -> None:
     assert len(backtest_charts(material(first_error=0.0))) == 3, "zero has no place on a logarithmic axis"
     assert backtest_charts(material(())) == []
+
+
+def test_percentages_of_three_digits_and_more_are_written_out() -> None:
+    median, *_ = backtest_charts(material((0.0, 0.5), first_error=20.0))
+    assert median.title == "Median error of the default: 2,000% with 0% of a run seen, 1,000% with 50%"
+    median, *_ = backtest_charts(material((0.0,), first_error=1.0))
+    assert median.title.endswith(": 100% with 0% of a run seen")

@@ -31,7 +31,7 @@ def diagnosis(findings: list[Finding], *, deep: bool = True) -> Diagnosis:
 def test_the_chart_has_a_mark_for_each_step_of_a_finding() -> None:
     chart = findings_chart(FINDINGS, STEPS)
     assert chart is not None
-    assert chart.title == "2 of 5 checkpoints carry a fault", "a missing step is not a checkpoint"
+    assert chart.title == "2 of 5 checkpoints carry a fault; 1 fault concerns no examined checkpoint"
     (frame,) = (pl.DataFrame(rows) for rows in chart.spec()["datasets"].values())
     assert frame.filter(check="still")["step"].to_list() == [200, 300]
     assert frame.filter(check="examined")["step"].to_list() == STEPS
@@ -41,6 +41,9 @@ def test_the_chart_has_a_mark_for_each_step_of_a_finding() -> None:
     notes = findings_chart(FINDINGS[2:], STEPS)
     assert notes is not None
     assert notes.title == "No checkpoint of 5 carries a fault"
+    elsewhere = findings_chart([FINDINGS[1], FINDINGS[2], Finding("log", "fault", (), "", "log.csv: torn")], STEPS)
+    assert elsewhere is not None
+    assert elsewhere.title == "No checkpoint of 5 carries a fault; 2 faults concern no examined checkpoint"
 
 
 @pytest.mark.parametrize("findings", [FINDINGS, []])

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from made_up_material import material
 
+from toposcope.analysis.first_difference import LEVEL, threshold
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.report.charts.overlaid import overlaid_charts
 from toposcope.report.comparison import trajectory_pairs
@@ -69,7 +70,9 @@ def test_the_layer_and_the_step_are_found(study: Material) -> None:
 
 def test_copies_and_noise_are_called_so(study: Material) -> None:
     run = study.trajectories[0]
-    assert sentence_of(first_differences_frame([(run, run)])).endswith("the same at every checkpoint.")
+    assert sentence_of(first_differences_frame([(run, run)])).endswith(
+        ": validation loss, mean neural persistence and H0 total are the same at every common checkpoint."
+    )
     alike = first_differences_frame([(noisy(run, 1), noisy(run, 2))])
     assert sentence_of(alike).endswith("no difference beyond the noise.")
     other = dataclasses.replace(run, targets={k: v + 3 for k, v in run.targets.items()})
@@ -85,14 +88,37 @@ def test_other_layers_and_few_checkpoints(study: Material) -> None:
 
 
 def test_runs_of_equal_shape_in_one_study(study: Material) -> None:
-    assert pairs_of_equal_shape(study.trajectories, 12) == []
+    assert pairs_of_equal_shape(study.trajectories) == []
     run = study.trajectories[0]
     twins = [dataclasses.replace(noisy(run, i), run=f"{NASTY}{i}") for i in range(30)]
-    assert len(pairs_of_equal_shape(twins, 12)) == 12
+    assert len(pairs_of_equal_shape(twins)) == 29
     frame = first_differences_frame([(twins[0], twins[1])])
     of_twins = dataclasses.replace(study, trajectories=twins[:2], tables={TABLE: frame})
-    assert SECTION.finding(of_twins) == "0 of 1 pair of equal runs differ beyond the noise"
+    assert SECTION.finding(of_twins) == "0 of 1 pair of runs of one shape differ beyond the noise"
     assert SECTION.tables[TABLE](study).is_empty()
+    many = dataclasses.replace(study, trajectories=twins)
+    many = dataclasses.replace(many, tables={TABLE: SECTION.tables[TABLE](many)})
+    assert many.tables[TABLE]["run_b"].n_unique() == 12
+    text = str(list(SECTION.blocks(many, [])))
+    assert "And 6 more pairs in the table." in text
+    assert "the first 12 of 29 pairs of runs of one shape" in text
+    assert "pairs of runs of one shape" not in str(list(SECTION.blocks(of_twins, [])))
+
+
+def test_the_levels_share_the_probability_of_a_false_alarm(study: Material) -> None:
+    small, large = study.trajectories
+    network = first_differences_frame([(small, large)])
+    assert set(network["threshold"]) == {threshold(40, LEVEL / len(network))}
+    every = first_differences_frame([(small, noisy(small, 1))])
+    for _, of_level in every.group_by("level"):
+        assert set(of_level["threshold"]) == {threshold(40, LEVEL / 3 / len(of_level))}
+
+
+def test_a_sentence_calls_noise_a_difference_in_at_most_5_percent(study: Material) -> None:
+    """Of 100 pairs at the true rate of 5% more than 11 alarms have a probability below 1%."""
+    run = study.trajectories[1]
+    frames = [first_differences_frame([(noisy(run, 2 * i), noisy(run, 2 * i + 1))]) for i in range(100)]
+    assert sum("differs first" in sentence_of(frame) for frame in frames) <= 11
 
 
 def test_pairs_are_of_one_name_else_of_one_size(study: Material) -> None:
@@ -115,5 +141,10 @@ def test_both_studies_in_one_chart(study: Material) -> None:
         assert set(rows["run"]) == {t.run for t in study.trajectories}
         assert b"<script>" not in chart.render("svg")
         assert Picture(chart).name == chart.name
+    run = study.trajectories[0]
+    shifted = dataclasses.replace(run, targets={name: values + 3 for name, values in run.targets.items()})
+    one = [(noisy(run, 1), noisy(shifted, 2))]
+    loss, *_ = overlaid_charts(("x", "y"), one, first_differences_frame(one))
+    assert loss.title == "Validation loss first differs beyond the noise at step 0"
     assert charts[0].title == "Validation loss differs beyond the noise in 0 of 2 pairs of runs"
     assert overlaid_charts(("x", "y"), [], first_differences_frame([])) == []

@@ -298,6 +298,10 @@ def test_the_title_says_what_passes() -> None:
     chart = headline_chart(study("information"))
     assert chart is not None
     assert chart.title == "H0 total passes every test of what is left given the clocks"
+    one = with_columns(study("information"), verdict=pl.when(run=RUNS[0]).then("verdict").otherwise(pl.lit(TREND)))
+    partly = headline_chart(one)
+    assert partly is not None
+    assert partly.title == "H0 total passes every test of what is left given the clocks in at least one run"
     untestable = headline_chart(falling())
     assert untestable is not None
     assert untestable.title == "Given the clocks, nothing is left to test"

@@ -3,11 +3,12 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from made_up_material import material
 from made_up_states import LABEL, with_states
 from named_features import by_feature
 
-from toposcope.report.headline import clouds_of, headline_features, headlines_of, named
+from toposcope.report.headline import clouds_of, headline_features, headlines_of, named, uncapitalised
 
 
 def test_the_first_cloud_is_spoken_of_and_options_are_told() -> None:
@@ -41,3 +42,17 @@ def test_published_features_of_weights_are_not_spoken_of() -> None:
         "published H0.total",
         "published effective_rank",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [
+        ("Mean neural persistence", "mean neural persistence"),
+        ("H0 total", "H0 total"),
+        ("RankMe of hidden states", "RankMe of hidden states"),
+        ("RTD", "RTD"),
+        ("", ""),
+    ],
+)
+def test_a_name_within_a_sentence(name: str, within: str) -> None:
+    assert uncapitalised(name) == within

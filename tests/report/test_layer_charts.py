@@ -113,3 +113,14 @@ def test_layers_are_named_by_block_and_role() -> None:
     assert short_names(list(names), names) == ["0 attn.qkv", "11 mlp.in", "head", "x", "y"]
     long = {f"encoder.h.0.a_very_long_name.{i}": "other" for i in range(2)}
     assert len(set(short_names(list(long), long))) == 2
+
+
+def test_layers_that_do_not_move_and_groups_that_end_level_are_called_so() -> None:
+    level = np.full(5, 0.3)
+    made = with_layers(material(1, 5), {"a": {"neural_persistence np_mean": level}}, {"a": "mlp.in"})
+    chart = charts_of(layer_heat_maps, made)["layers-neural-persistence"]
+    assert chart.title == "Mean neural persistence: no layer has moved by the end of run-0"
+    groups = {name: {"neural_persistence np_mean": level} for name in ("attention", "mlp")}
+    one = dataclasses.replace(material(1, 5).trajectories[0], groups=by_group(groups))
+    (only,) = charts_of(layer_group_charts, dataclasses.replace(material(1, 5), trajectories=[one])).values()
+    assert only.title == "The neural persistence of attention layers ends equal to that of MLP layers in run-0"

@@ -102,3 +102,12 @@ def test_topology_in_the_published_forecast() -> None:
     without = material(3).tables["predictions"].filter(pl.col("forecaster") == "last")
     alone = with_tables(material(3), {"predictions": without})
     assert finding("predictions", alone) == "No forecast from topology can be made"
+
+
+def test_of_many_runs_a_few_are_named() -> None:
+    full = material(40, 4)
+    names = [f"run-{i}" for i in range(40)]
+    clean = dataclasses.replace(full, examined=names, findings=full.findings.clear())
+    assert "run-0, run-1, run-2 and 37 more" in str(list(SECTIONS["doctor"].blocks(clean, [])))
+    unfinished = dataclasses.replace(full, runs=full.runs.with_columns(status=pl.lit("failed")))
+    assert "Not complete: run-0, run-1, run-2 and 37 more." in SECTIONS["moves"].summary(unfinished)

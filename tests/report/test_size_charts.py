@@ -15,9 +15,9 @@ from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.charts.betti import betti_charts, betti_curves, state_betti_charts
-from toposcope.report.charts.change_points import change_point_chart
+from toposcope.report.charts.change_points import change_point_chart, described
 from toposcope.report.charts.diagrams import diagram_chart, state_diagram_chart
-from toposcope.report.charts.references import random_matrix_charts
+from toposcope.report.charts.references import random_matrix_charts, unusual
 from toposcope.report.charts.scaling import scaling_charts, trend
 from toposcope.report.charts.sizes import cross_size_charts, nearest
 from toposcope.report.material import Material
@@ -184,3 +184,41 @@ def test_the_first_layer_to_move_is_in_the_table_and_in_the_headline() -> None:
     assert SECTION.finding(made) == "By neural persistence, head is among the first layers to move in all 2 runs"
     one = with_tables(full, {"layer_onsets": table.filter(run="run-1")})
     assert SECTION.finding(one) == "By neural persistence, head moves first in the run"
+
+
+def test_a_layer_without_a_known_distance_is_not_counted_as_unusual() -> None:
+    z = {"a": (9.0, float("nan")), "b": (float("nan"), None), "c": (9.0, 1.0), "d": (-4.0, 5.0)}
+    rows = pl.DataFrame([("run", layer, value) for layer, values in z.items() for value in values],
+        schema={"run": pl.String, "layer": pl.String, "z_last": pl.Float64}, orient="row")  # fmt: skip
+    assert unusual(rows) == "2 of 3 layers end unlike every kind of random matrix"
+    assert unusual(rows.filter(layer="b")) == "no layer can be compared with random matrices at the end"
+
+
+@pytest.mark.parametrize("n_known", [0, 1])
+def test_loops_known_at_too_few_checkpoints_are_not_called_the_same(n_known: int) -> None:
+    full = material(1, 5)
+    none = Diagram(np.empty((0, 2)), 1)
+
+    def read(run: str, step: int, probe: str) -> Any:
+        loops = Diagram(np.array([[0.5, 2.0]]), 1) if step < 100 * n_known else none
+        return {x: {"H0": Diagram(np.array([[0.0, 1.0]]), 0), "H1": loops} for x in full.trajectories[0].roles}
+
+    drawn = charts_of(betti_charts, dataclasses.replace(full, diagrams=read))
+    titles = {name: chart.title for name, chart in drawn.items() if name == "betti-h1"}
+    assert titles == ({"betti-h1": "Loops live at one of 5 checkpoints of run-0"} if n_known else {})
+    assert "betti-h0" in drawn
+
+
+@pytest.mark.parametrize(("explained", "words"), [(True, "explains"), (False, "does not explain")])
+def test_one_change_point_is_singular(explained: bool, words: str) -> None:
+    assert described(pl.DataFrame({"explained": [explained]})) == f"A smooth trend {words} the one change point"
+
+
+@pytest.mark.parametrize("role", ["other", ""])
+def test_a_layer_without_a_role_is_named_itself(role: str) -> None:
+    row = ("run-0", "neural_persistence np_mean", "h.1.w", role, 100, 1.0, True, True)
+    columns = ["run", "feature", "layer", "role", "step", "departure", "moves", "is_first"]
+    made = with_tables(material(1, 5), {"layer_onsets": pl.DataFrame([row], schema=columns, orient="row")})
+    from toposcope.report.sections.layers import SECTION
+
+    assert SECTION.finding(made) == "By neural persistence, h.1.w moves first in the run"

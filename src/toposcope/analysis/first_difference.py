@@ -58,14 +58,14 @@ class FirstDifference:
 
 
 def first_differences(
-    steps: NDArray[np.int64], first: Mapping[str, Vector], second: Mapping[str, Vector]
+    steps: NDArray[np.int64], first: Mapping[str, Vector], second: Mapping[str, Vector], level: float = LEVEL
 ) -> dict[str, FirstDifference]:
     """Find where the series of two runs first differ.
 
     The noise of a series is the robust scatter about its local trend; a difference has the noise of both. It is beyond
     the noise at the first of three neighbouring checkpoints whose differences exceed a threshold on the same side. The
-    threshold is such that of pairs of noisy copies at most 5% have any series that is said to differ, if the noise is
-    Gaussian and the correlation of neighbouring checkpoints at most 0.6.
+    threshold is such that of pairs of noisy copies at most a share `level` have any series that is said to differ, if
+    the noise is Gaussian and the correlation of neighbouring checkpoints at most 0.6.
 
     Parameters
     ----------
@@ -73,6 +73,8 @@ def first_differences(
         Common checkpoints, ascending.
     first, second : mapping of str to ndarray, shape (n,)
         By quantity; what only one has, or what is not finite at 10 of the steps in both, is left out.
+    level : float
+        Share of pairs of noisy copies, 5% by default.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def first_differences(
             if finite.sum() >= MIN_CHECKPOINTS:
                 known[name] = finite
     return {
-        name: _difference(steps[at], first[name][at], second[name][at], LEVEL / len(known))
+        name: _difference(steps[at], first[name][at], second[name][at], level / len(known))
         for name, at in known.items()
     }
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.first_difference import MIN_CHECKPOINTS, first_differences
+from toposcope.analysis.first_difference import LEVEL, MIN_CHECKPOINTS, first_differences
 from toposcope.analysis.trajectories import Features, Trajectory
-from toposcope.analysis.wording import counted
+from toposcope.analysis.wording import counted, joined
 from toposcope.probes.feature import NETWORK
 from toposcope.report.document import Block, csv, say
-from toposcope.report.headline import H0, NP, named
+from toposcope.report.headline import H0, NP, named, uncapitalised
 from toposcope.report.tables import Column, Row, Spec, missing, number_of, table, tenths, text_of, whole
 from toposcope.typing import Vector
 
@@ -49,11 +49,13 @@ def _rows(a: Trajectory, b: Trajectory) -> Iterator[dict[str, Any]]:
         return
     at = [np.searchsorted(t.steps, steps) for t in (a, b)]
     same_layers = list(a.roles) == list(b.roles)
-    for level in LEVELS if same_layers else (NETWORK,):
+    levels = LEVELS if same_layers else (NETWORK,)
+    for level in levels:
         first, second = (
             {name: values[i] for name, values in _series(t, level)} for t, i in zip((a, b), at, strict=True)
         )
-        found = first_differences(steps, _named(first), _named(second))
+        # a sentence picks the first difference over all levels, so that they share the probability of a false alarm
+        found = first_differences(steps, _named(first), _named(second), LEVEL / len(levels))
         for (part, quantity), values in first.items():
             key = f"{part}\n{quantity}"
             if key in found:
@@ -84,15 +86,15 @@ def _topology(features: Features) -> Iterator[tuple[str, Vector]]:
     return ((headline.key, by_name[headline.key]) for headline in (NP, H0) if headline.key in by_name)
 
 
-def pairs_of_equal_shape(runs: Sequence[Trajectory], max_pairs: int) -> list[Pair]:
-    """Return the first run of each set of layers and values with each later one of the same, at most `max_pairs`."""
+def pairs_of_equal_shape(runs: Sequence[Trajectory]) -> list[Pair]:
+    """Return the first run of each set of layers with each later one of the same."""
     first: dict[tuple[Any, ...], Trajectory] = {}
     pairs: list[Pair] = []
     for run in runs:
         start = first.setdefault(tuple(run.roles.items()), run)
         if start is not run and run.roles:
             pairs.append((start, run))
-    return pairs[:max_pairs]
+    return pairs
 
 
 def earliest(frame: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +117,9 @@ def sentence_of(pair: pl.DataFrame, names: Names | None = None) -> str:
         who = f"{who} in {names[0]} and {names[1]}"
     unequal, beyond = pair.drop_nulls("differs_from"), pair.drop_nulls("step")
     if not len(unequal):
-        return f"{who}: the same at every checkpoint."
+        series = list(dict.fromkeys(uncapitalised(named(quantity)) for quantity in pair.get_column("quantity")))
+        are = "is" if len(series) == 1 else "are"
+        return f"{who}: {joined(series)} {are} the same at every common checkpoint."
     if not len(beyond):
         return f"{who}: no difference beyond the noise."
     step = beyond.get_column("step").min()
@@ -124,17 +128,19 @@ def sentence_of(pair: pl.DataFrame, names: Names | None = None) -> str:
     start = ", the first common checkpoint" if first["from_start"] else ""
     others = beyond.filter(step=step).height - 1
     more = f" ({counted(others, 'other series', 'other series')} at the same step)" if others else ""
-    return f"{who}: {_lower(named(first['quantity']))}{part} differs first{more}, at step {first['step']:,}{start}."
+    return (
+        f"{who}: {uncapitalised(named(first['quantity']))}{part} differs first{more}, at step {first['step']:,}{start}."
+    )
 
 
 def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[Block | None]:
     """Return the sentences and the table of a section."""
     if not len(frame):
         return []
-    sentences = [
-        say(sentence_of(pair, names))
-        for _, pair in list(frame.group_by("run", "run_b", maintain_order=True))[:MAX_SENTENCES]
-    ]
+    pairs = [pair for _, pair in frame.group_by("run", "run_b", maintain_order=True)]
+    sentences = [say(sentence_of(pair, names)) for pair in pairs[:MAX_SENTENCES]]
+    if more := len(pairs) - len(sentences):
+        sentences.append(say(f"And {counted(more, 'more pair')} in the table."))
     specs: list[Spec] = [
         text_of("run", "run", names_row=True),
         *([text_of("and", "run_b", names_row=True)] if (frame["run"] != frame["run_b"]).any() else []),
@@ -161,7 +167,3 @@ def _from_step(row: Row) -> str:
     if missing(row["step"]):
         return "within noise"
     return f"{row['step']:,}" + (" (start)" if row["from_start"] else "")
-
-
-def _lower(text: str) -> str:
-    return text if text[:2].isupper() or text[1:2].isdigit() else text[:1].lower() + text[1:]

@@ -95,9 +95,15 @@ def named(text: str) -> str:
         return text
     name, control = CLOUD_STATISTICS[feature.statistic], [] if feature.kind == TOPOLOGY else ["control"]
     if feature.probe == PUBLISHED:
-        name = f"Published {name if name[1].isdigit() or name == 'RankMe' else name.lower()}"
+        name = f"Published {uncapitalised(name)}"
         return _with(name, control)
     return _with(f"{name} of hidden states", [*control, *_options(feature.label)])
+
+
+def uncapitalised(name: str) -> str:
+    """Write a name within a sentence: "mean neural persistence", but "H0 total" and "RankMe"."""
+    keeps = name[1:2].isdigit() or name[1:2].isupper() or name.startswith("RankMe")
+    return name if keeps else name[:1].lower() + name[1:]
 
 
 def cloud_named(label: str, noun: str = "hidden states") -> str:

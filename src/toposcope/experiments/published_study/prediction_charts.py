@@ -81,9 +81,9 @@ def _title(errors: pl.DataFrame) -> str:
     wide = errors.filter(pl.col("forecaster").is_in([BLEND, WITHOUT])).pivot(
         "forecaster", index="fraction", values="error"
     )
-    if not {BLEND, WITHOUT} <= set(wide.columns):
+    pairs = wide.drop_nulls().sort("fraction")
+    if not len(pairs) or not {BLEND, WITHOUT} <= set(wide.columns):
         best = errors.sort("error").row(0, named=True)
         return f"the least error is that of {LINES[best['forecaster']]}"
-    pairs = wide.drop_nulls().sort("fraction")
     row = pairs.row(len(pairs) // 2, named=True)
     return f"at {row['fraction']:.0%} seen the blend errs by {row[BLEND]:.2f}, without topology by {row[WITHOUT]:.2f}"

@@ -109,5 +109,9 @@ def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], 
 def _first_and_last(rows: pl.DataFrame) -> str:
     """Say what the default does with the least and with the most of a run seen."""
     pairs = rows.filter(forecaster=DEFAULT).select("value", "seen").rows()
-    first, *later = [f"{value:.2g}% with {seen:.3g}%" for value, seen in pairs] or ["not known"]
+    first, *later = [f"{_plain(value)}% with {seen:.3g}%" for value, seen in pairs] or ["not known"]
     return first + " of a run seen" * bool(pairs) + (f", {later[-1]}" if later else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

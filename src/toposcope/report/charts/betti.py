@@ -87,12 +87,15 @@ def _charts(
         if not all(name in of_layer for d in read.values() for of_layer in d.values()):
             continue
         panels = {"distance": betti_curves(read, name, None)}
+        if not np.isfinite(panels["distance"].middle).any():
+            continue
         if norms:
             panels[f"distance / {scale}"] = betti_curves(read, name, norms)
         figure = alt.concat(*(_panel(list(read), c, axis, counted) for axis, c in panels.items()), columns=len(panels))
         raw, *divided = (_shift(curves.middle) for curves in panels.values())
-        title = f"{what}{subject} at {raw} distances by the end of {run}"
-        title = title[0].upper() + title[1:] + (f", relative to the {scale} at {divided[0]}" if divided else "")
+        where = f"{raw} distances by the end" if raw else f"one of {len(read)} checkpoints"
+        title = f"{what}{subject} at {where} of {run}"
+        title = title[0].upper() + title[1:] + (f", relative to the {scale} at {divided[0]}" if any(divided) else "")
         caption = (
             f"Number of {counted} by distance and checkpoint, in order; dashed: the "
             + ("distance at which half of them have merged." if name == "H0" else "mean distance at which they live.")
@@ -130,8 +133,11 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
 
 
 def _shift(middle: Vector) -> str:
+    """Compare the last known middle with the first; empty if fewer than two are known."""
     ends = first_last(middle)
-    if ends is None or abs(ends[1] - ends[0]) <= MIN_CHANGE * abs(ends[0]):
+    if ends is None:
+        return ""
+    if abs(ends[1] - ends[0]) <= MIN_CHANGE * abs(ends[0]):
         return "the same"
     return "larger" if ends[1] > ends[0] else "smaller"
 

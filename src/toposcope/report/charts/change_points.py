@@ -42,7 +42,9 @@ def change_point_chart(material: Material) -> Chart | None:
 def described(points: pl.DataFrame) -> str:
     """Count the change points that no smooth trend explains."""
     beyond = int((~points.get_column("explained")).sum())
-    which = "one change point" if len(points) == 1 else f"{len(points)} change points"
+    if len(points) == 1:
+        return f"A smooth trend {'does not explain' if beyond else 'explains'} the one change point"
+    which = f"{len(points)} change points"
     return (
         f"A smooth trend does not explain {beyond} of {which}" if beyond else f"A smooth trend explains all of {which}"
     )

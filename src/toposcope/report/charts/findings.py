@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
+from toposcope.analysis.wording import counted
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
@@ -45,11 +46,13 @@ def findings_chart(findings: Sequence[Finding], steps: Sequence[int]) -> Chart |
         shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=kinds, range=shapes)),
         tooltip=["check", "severity", "step", "finding"],
     ).properties(height=ROW_HEIGHT * len(checks))  # fmt: skip
-    faults = {step for finding in findings if finding.severity == "fault" for step in finding.steps}
-    faulty = len(faults.intersection(steps))
+    faults = [set(finding.steps).intersection(steps) for finding in findings if finding.severity == "fault"]
+    faulty, elsewhere = len(set().union(*faults)), sum(not at for at in faults)
     title = f"{faulty} of {len(steps)} checkpoints carr{'y' if faulty > 1 else 'ies'} a fault"
     if not faulty:
         title = f"No checkpoint of {len(steps)} carries a fault"
+    if elsewhere:
+        title += f"; {counted(elsewhere, 'fault concerns', 'faults concern')} no examined checkpoint"
     caption = "Each row is a check that found something; the last row shows the checkpoints examined."
     text = f"Strip chart of the steps that each finding concerns. {title}; checks: {', '.join(checks[:-1])}."
     return Chart("findings", title, caption, text, figure)

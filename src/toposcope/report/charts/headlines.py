@@ -83,8 +83,11 @@ def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
 def _title(rows: pl.DataFrame) -> str:
     """Say what is left, of how many quantities."""
     for word, passes, pass_, what in FACTS:
-        if names := rows.filter(word=word.text).get_column("quantity").unique(maintain_order=True).to_list():
-            return f"{names[0]} {passes} {what}" if len(names) == 1 else f"{len(names)} quantities {pass_} {what}"
+        held = rows.filter(word=word.text)
+        if names := held.get_column("quantity").unique(maintain_order=True).to_list():
+            title = f"{names[0]} {passes} {what}" if len(names) == 1 else f"{len(names)} quantities {pass_} {what}"
+            in_all = len(held) == len(rows.filter(pl.col("quantity").is_in(names)))
+            return title if in_all else f"{title} in at least one run"
     if rows.get_column("left").count():
         return "Given the clocks, no quantity keeps a detectable correlation"
     return "Given the clocks, nothing is left to test"

@@ -48,7 +48,9 @@ def _heat_map(
     rows = pl.concat(
         pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": of_run[x][columns]}) for x in layers
     )
-    title = f"{what}: {in_words(labels[most])} has moved most by the end of {run.run}"
+    moved = abs(of_run[most][np.isfinite(of_run[most])][-1]) > 0
+    subject = f"{in_words(labels[most])} has moved most" if moved else "no layer has moved"
+    title = f"{what}: {subject} by the end of {run.run}"
     cut = len(layers) < len(of_run) or len(columns) < len(run.steps)
     left_out = f"; {len(layers)} of {len(of_run)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
     caption = f"Change since the first checkpoint, layer by layer{left_out}. Crosses: not defined."
@@ -95,11 +97,11 @@ def _pair_chart(
     last = {run: (a[1], b[1]) for run, (a, b) in ends.items() if a and b}
     if not last:
         return None
-    above = sum(a > b for a, b in last.values())
-    one, other = pair if above or not any(a < b for a, b in last.values()) else pair[::-1]
-    above = above or sum(a < b for a, b in last.values())
-    where = runs_of(above, len(last)) if len(last) > 1 else next(iter(last))
-    title = f"The {what} of {one} layers ends above that of {other} layers in {where}"
+    above, below = sum(a > b for a, b in last.values()), sum(a < b for a, b in last.values())
+    one, other = pair if above or not below else pair[::-1]
+    where = runs_of(above or below or len(last), len(last)) if len(last) > 1 else next(iter(last))
+    how = "ends above that" if above or below else "ends equal to that"
+    title = f"The {what} of {one} layers {how} of {other} layers in {where}"
     rows = series_of(both, {group: partial(value, group=group) for group in pair})
     figure = training_lines(rows, axis, run_names(material), faults=faults_of(material), dashes=pair)
     text = f"Line chart of the {what} of {one} and {other} layers against the training step. {title}."

@@ -68,7 +68,7 @@ def _title(name: str, rows: pl.DataFrame) -> str:
     if len(rows) == 1:
         row = rows.row(0, named=True)
         return (
-            f"{name} differs from step {row['step']:,} on"
+            f"{name} first differs beyond the noise at step {row['step']:,}"
             if len(beyond)
             else f"{name} does not differ beyond the noise"
         )

@@ -43,9 +43,12 @@ def random_matrix_charts(material: Material) -> list[Chart]:
 
 
 def unusual(rows: pl.DataFrame) -> str:
-    """Count the layers of all runs that no ensemble explains at the last checkpoint."""
+    """Count the layers of all runs that no ensemble explains at the last checkpoint, of those with a known distance."""
+    known = rows.with_columns(pl.col("z_last").fill_nan(None)).drop_nulls("z_last")
     far = (pl.col("z_last").abs() > MIN_UNUSUAL_Z).all()
-    layers = rows.group_by("run", "layer").agg(far=far).get_column("far")
+    layers = known.group_by("run", "layer").agg(far=far).get_column("far")
+    if not len(layers):
+        return "no layer can be compared with random matrices at the end"
     return f"{layers.sum()} of {len(layers)} layers end unlike every kind of random matrix"
 
 

@@ -12,7 +12,7 @@ from toposcope.analysis.trajectories import TEXT_LOSS
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.report.charts.series import run_names
-from toposcope.report.headline import H0, H1, NP, TARGETS, headlines_of
+from toposcope.report.headline import H0, H1, NP, TARGETS, headlines_of, uncapitalised
 from toposcope.report.material import Material
 from toposcope.report.text_losses import TextLosses
 
@@ -32,7 +32,9 @@ def scaling_charts(material: Material) -> list[Chart]:
     of_states = headlines_of(material.trajectories, ("rankme", "H0.total", "H1.total"))
     stems = STEMS | {h.key: f"states-{h.feature.statistic.lower().replace('.', '-')}" for h in of_states}
     wanted += [
-        (h.key, stems[h.key], f"final {_low(h.name)}", h.axis) for h in (NP, H0, H1, *of_states) if h.key in laws
+        (h.key, stems[h.key], f"final {uncapitalised(h.name)}", h.axis)
+        for h in (NP, H0, H1, *of_states)
+        if h.key in laws
     ]
     charts = [_scaling_chart(material, laws[key], stem, what, axis) for key, stem, what, axis in wanted]
     return [chart for chart in charts if chart is not None]
@@ -78,9 +80,3 @@ def trend(law: Mapping[str, Any]) -> str:
         return "has no steady trend with size"
     verb = "rises" if rho > 0 else "falls"
     return f"{verb} from size to size" if abs(rho) > 1 - 1e-9 else f"{verb} with size, with exceptions"
-
-
-def _low(name: str) -> str:
-    return (
-        name if name[1:2].isdigit() or name[1:2].isupper() or name.startswith("RankMe") else name[0].lower() + name[1:]
-    )

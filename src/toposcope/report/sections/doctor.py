@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from toposcope.analysis.wording import counted
+from toposcope.analysis.wording import counted, examples
 from toposcope.integrity.finding import short_steps
 from toposcope.report.document import Block, Heading, Picture, csv, say
 from toposcope.report.material import Material
@@ -21,7 +21,7 @@ def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
 def _findings(material: Material) -> Iterable[Block | None]:
     findings = material.findings
     if not len(findings):
-        runs = ", ".join(material.examined)
+        runs = examples(material.examined)
         all_clear = say(f"The doctor examined the checkpoints of {runs} and found nothing wrong with them.")
         return [all_clear] if material.examined else []
     specs = (

@@ -1,11 +1,11 @@
-"""Where runs of equal shape first differ by more than noise."""
+"""Where runs of one shape first differ by more than noise."""
 
 from collections.abc import Iterable, Sequence
 
 import polars as pl
 
 from toposcope.analysis.wording import counted
-from toposcope.report.document import Block, Picture
+from toposcope.report.document import Block, Picture, say
 from toposcope.report.first_differences import TABLE, difference_blocks, first_differences_frame, pairs_of_equal_shape
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
@@ -14,12 +14,15 @@ MAX_PAIRS = 12
 
 
 def _frame(material: Material) -> pl.DataFrame:
-    pairs = pairs_of_equal_shape(material.trajectories, MAX_PAIRS)
+    pairs = pairs_of_equal_shape(material.trajectories)[:MAX_PAIRS]
     return first_differences_frame(pairs) if pairs else pl.DataFrame()
 
 
 def _blocks(material: Material, _: Sequence[Picture]) -> Iterable[Block | None]:
-    return difference_blocks(material.tables[TABLE])
+    blocks, n_pairs = difference_blocks(material.tables[TABLE]), len(pairs_of_equal_shape(material.trajectories))
+    if blocks and n_pairs > MAX_PAIRS:
+        blocks.append(say(f"Compared are the first {MAX_PAIRS} of {n_pairs:,} pairs of runs of one shape.", note=True))
+    return blocks
 
 
 def _finding(material: Material) -> str:
@@ -27,7 +30,7 @@ def _finding(material: Material) -> str:
     if not len(frame):
         return ""
     pairs = frame.group_by("run", "run_b").agg(pl.col("step").is_not_null().any())
-    return f"{pairs['step'].sum()} of {counted(len(pairs), 'pair')} of equal runs differ beyond the noise"
+    return f"{pairs['step'].sum()} of {counted(len(pairs), 'pair')} of runs of one shape differ beyond the noise"
 
 
 SECTION = ReportSection(

@@ -131,11 +131,13 @@ def _beside_random(material: Material) -> Iterable[Block | None]:
 
 
 def _finding(material: Material) -> str:
-    """Say which role of layers moves first in most runs, by the first quantity measured."""
+    """Say which role of layers, or layer without a role, moves first in most runs, by the first quantity measured."""
     frame = material.tables["layer_onsets"]
     if not len(frame):
         return ""
-    first = frame.filter("is_first", feature=frame.item(0, "feature"))
+    first = frame.filter("is_first", feature=frame.item(0, "feature")).with_columns(
+        role=pl.when(pl.col("role").is_in(["", "other"])).then("layer").otherwise("role")
+    )
     roles = first.group_by("role").agg(n=pl.col("run").n_unique()).sort("n", "role", descending=[True, False])
     role, n = roles.row(0)
     alone = first.filter((pl.col("role") == role).all().over("run")).get_column("run").n_unique() == n

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.moves import move_table
-from toposcope.analysis.wording import counted
+from toposcope.analysis.wording import counted, examples
 from toposcope.report.charts.betti import betti_charts
 from toposcope.report.charts.diagrams import diagram_chart
 from toposcope.report.charts.losses import loss_chart
@@ -101,7 +101,7 @@ def _summary(material: Material) -> list[str]:
         )
     unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
     if unfinished:
-        sentences.append(f"Not complete: {', '.join(unfinished)}.")
+        sentences.append(f"Not complete: {examples(unfinished)}.")
     if n_errors:
         sentences.append(
             f"{counted(n_errors, 'part')} of the work failed; the report lists {'it' if n_errors == 1 else 'them'}."
