@@ -88,10 +88,13 @@ def test_other_layers_and_few_checkpoints(study: Material) -> None:
 
 
 def test_runs_of_equal_shape_in_one_study(study: Material) -> None:
-    assert pairs_of_equal_shape(study.trajectories) == []
+    assert pairs_of_equal_shape(study.trajectories, {}) == []
     run = study.trajectories[0]
     twins = [dataclasses.replace(noisy(run, i), run=f"{NASTY}{i}") for i in range(30)]
-    assert len(pairs_of_equal_shape(twins)) == 29
+    assert len(pairs_of_equal_shape(twins, {})) == 29
+    assert (
+        len(pairs_of_equal_shape(twins, {twins[0].run: 1, **{t.run: 2 for t in twins[1:]}})) == 28
+    )  # of another width
     frame = first_differences_frame([(twins[0], twins[1])])
     of_twins = dataclasses.replace(study, trajectories=twins[:2], tables={TABLE: frame})
     assert SECTION.finding(of_twins) == "0 of 1 pair of runs of one shape differ beyond the noise"

@@ -86,12 +86,12 @@ def _topology(features: Features) -> Iterator[tuple[str, Vector]]:
     return ((headline.key, by_name[headline.key]) for headline in (NP, H0) if headline.key in by_name)
 
 
-def pairs_of_equal_shape(runs: Sequence[Trajectory]) -> list[Pair]:
-    """Return the first run of each set of layers with each later one of the same."""
+def pairs_of_equal_shape(runs: Sequence[Trajectory], sizes: Mapping[str, int | None]) -> list[Pair]:
+    """Return the first run of each shape, the same layers and number of parameters, with each later one of it."""
     first: dict[tuple[Any, ...], Trajectory] = {}
     pairs: list[Pair] = []
     for run in runs:
-        start = first.setdefault(tuple(run.roles.items()), run)
+        start = first.setdefault((sizes.get(run.run), *run.roles.items()), run)
         if start is not run and run.roles:
             pairs.append((start, run))
     return pairs

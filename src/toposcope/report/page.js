@@ -5,7 +5,7 @@ const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
-// ---- What is shown, in the address
+// ---- State, in the address
 
 const state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 const get = (key) => state.get(key) ?? "";
@@ -97,7 +97,7 @@ function shown(rows) {
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return page.axes[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
 }
-// A specification at another width, with the page's x axis.
+// A specification at another width, on the page's x axis.
 function adapted(spec, width) {
   const out = { ...spec }, x = spec.encoding?.x, axis = page.axes[get("x")], parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && axis) {
@@ -239,7 +239,7 @@ function words() {
   for (const [id, text] of entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
-// ---- Tables: sorting, filtering, links
+// ---- Tables
 
 function sortable(table) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.lastElementChild.cells];
