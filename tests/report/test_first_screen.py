@@ -187,9 +187,9 @@ def test_one_run_with_one_checkpoint() -> None:
 
 
 def test_the_table_has_a_verdict_for_each_quantity() -> None:
-    table = headline_table(study("clock"))
+    table = headline_table(study("clock", RUNS[:3]))
     assert table is not None
-    assert table.columns == RUNS
+    assert table.columns == RUNS[:3]
     words = {row.name: (row.word.text, row.word.mark, row.where) for row in table.rows}
     assert list(words) == ["Mean neural persistence", "H0 total", "H1 total", "Weight norm (control)", STEP]
     assert words["H0 total"] == ("moves with the step", "○", "")
