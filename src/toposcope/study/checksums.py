@@ -7,7 +7,7 @@ does not matter.
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -38,6 +38,10 @@ _QUERIES = {
         "SELECT run, -1, '', '', step, target, unit, value FROM log_targets",
     ),
     "findings": ("SELECT run, -1, '', '', position, check_name, severity, steps, layer, message FROM findings",),
+    "live": (
+        "SELECT run, -1, '', '', position, check_name, step, since, place, message, evidence FROM alerts",
+        "SELECT run, -1, '', '', step, last_step, loss, low, high, advice FROM forecasts",
+    ),
     "runs": ("SELECT '', -1, '', '', run, position, kind, n_parameters, status, last_step, source FROM runs",),
     "errors": ("SELECT '', -1, '', '', run, step, layer, probe, options, message FROM errors",),
     "kinds": ("SELECT '', -1, '', '', probe, statistic, kind FROM kinds",),
@@ -87,6 +91,18 @@ def seal(c: sqlite3.Connection, kind: str, **only: str | int) -> None:
     c.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?, ?, ?)", changed)
 
 
+def add(
+    c: sqlite3.Connection, kind: str, run: str, rows: Iterable[Sequence[Any]], instead_of: Iterable[Sequence[Any]] = ()
+) -> None:
+    """Add rows to the checksum of a run's group by their content, as its query returns it; the others are not read."""
+    total = sum(map(_checksum, rows)) - sum(map(_checksum, instead_of))
+    c.execute(
+        "INSERT INTO checksums VALUES (?, ?, -1, '', '', ?) "
+        "ON CONFLICT DO UPDATE SET checksum = checksum + excluded.checksum",
+        (kind, run, total),
+    )
+
+
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
     """Yield the groups whose rows are not those that were written."""
     for kind in KINDS:
@@ -124,6 +140,9 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute("DELETE FROM log_targets WHERE run IS ?", (group.run,))
     elif group.kind == "findings":
         c.execute("DELETE FROM findings WHERE run IS ?", (group.run,))
+    elif group.kind == "live":
+        c.execute("DELETE FROM alerts WHERE run IS ?", (group.run,))
+        c.execute("DELETE FROM forecasts WHERE run IS ?", (group.run,))
     elif group == ORPHANS:
         c.execute("DELETE FROM features WHERE measurement NOT IN (SELECT id FROM measurements)")
     else:

@@ -100,6 +100,8 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         ``hf:owner/name``, or ``characters``; a relative path starts at the TOML file.
     tokens_per_step : int
         Tokens per update, where no log has them; 0 if unknown.
+    live : bool
+        A monitor measures it while it trains: there is nothing to read, and what is stored stays.
     """
 
     path: str = ""
@@ -113,6 +115,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     roles: dict[str, str] = {}
     tokenizer: str = ""
     tokens_per_step: int = 0
+    live: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens_per_step < 0:
@@ -275,7 +278,7 @@ def check(declaration: Declaration) -> None:
     if reading and not declaration.text.source and not declaration.runs:
         raise ToposcopeError(f'{reading[0]} reads a text with the models: name one with source = "FILE" under [text]')
     for declared in declaration.series:
-        if not declared.path and not (declared.features and declared.name):
+        if not declared.path and not (declared.name and (declared.features or declared.live)):
             raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")
         checked(declared.roles)
         if declared.step_pattern:

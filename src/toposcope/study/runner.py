@@ -254,7 +254,7 @@ class _Runner:
     def _find_series(self) -> None:
         """List the checkpoints of every run, and store its training log."""
         runs = [run.name for run in self.declaration.resolved_runs()]
-        declared = self.declaration.named_series()
+        declared = {name: s for name, s in self.declaration.named_series().items() if not s.live}
         specs = {name: str(self.run_directory(name)) for name in runs} | {n: s.path for n, s in declared.items()}
         for position, (name, spec) in enumerate(specs.items()):
             published = self._published(declared[name]) if name in declared else None

@@ -2,14 +2,15 @@
 
 CREATE TABLE IF NOT EXISTS meta (
     key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, text, text_sha256; of a run:
-                                           -- ignored, examined, unreachable, with its name behind
+                                           -- ignored, examined, unreachable, monitor, with its name behind
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS runs (
     run          TEXT PRIMARY KEY,
     position     INTEGER NOT NULL,         -- order of declaration
-    kind         TEXT NOT NULL,            -- family (trained here), series (found), published (only numbers)
+    kind         TEXT NOT NULL,            -- family (trained here), series (found), published (only numbers),
+                                           -- live (measured while it trained)
     n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
     status       TEXT NOT NULL,            -- running, complete, diverged, failed, unreachable
     last_step    INTEGER,
@@ -41,7 +42,7 @@ CREATE TABLE IF NOT EXISTS log_targets (   -- losses and accuracies in the log b
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
     step         INTEGER NOT NULL,
-    path         TEXT NOT NULL,            -- or hf:owner/name@revision, or a URL
+    path         TEXT NOT NULL,            -- or hf:owner/name@revision, or a URL; empty if measured in memory
     fingerprint  TEXT NOT NULL,            -- digest of names, sizes and versions of its files
     weights_hash TEXT NOT NULL,            -- of every tensor; empty if an older version read it
     PRIMARY KEY (run, step)
@@ -106,6 +107,29 @@ CREATE TABLE IF NOT EXISTS kinds (         -- what each statistic is counted as,
     PRIMARY KEY (probe, statistic)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS alerts (         -- what a monitor noticed while a run trained
+    run        TEXT NOT NULL,
+    position   INTEGER NOT NULL,
+    check_name TEXT NOT NULL,              -- such as loss spike
+    step       INTEGER NOT NULL,           -- at which it was noticed
+    since      INTEGER NOT NULL,           -- first step it concerns
+    place      TEXT NOT NULL,              -- layer, quantity or rank; empty: the run as a whole
+    message    TEXT NOT NULL,
+    evidence   TEXT NOT NULL,              -- JSON object of numbers
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS forecasts (      -- of the final loss, made while a run trained
+    run       TEXT NOT NULL,
+    step      INTEGER NOT NULL,
+    last_step INTEGER NOT NULL,
+    loss      REAL NOT NULL,               -- nats a token
+    low       REAL NOT NULL,               -- the interval is of 90%
+    high      REAL NOT NULL,
+    advice    TEXT NOT NULL,               -- whether to go on, in a sentence, or empty
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,              -- -1: the run as a whole
@@ -117,7 +141,7 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS checksums (     -- of groups of rows: see toposcope.study.checksums
-    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, findings, runs, errors, kinds, meta
+    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, findings, runs, errors, kinds, meta, live
     run      TEXT NOT NULL,                -- empty, -1 and empty where the kind is one group
     step     INTEGER NOT NULL,
     probe    TEXT NOT NULL,

@@ -21,10 +21,10 @@ from toposcope.probes import Measurement
 from toposcope.study import checksums
 from toposcope.study.kinds import PUBLISHED, kind_of
 
-SCHEMA_VERSION = "4"
-OLDER_VERSIONS = ("1", "2", "3")
+SCHEMA_VERSION = "5"
+OLDER_VERSIONS = ("1", "2", "3", "4")
 """Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
-``checksums``."""
+``checksums``, 4 neither ``alerts`` nor ``forecasts``."""
 WITHOUT_KINDS = ("1", "2")
 
 
@@ -199,6 +199,60 @@ class Store:
             _write_changed(c, "log", run, ("step", *COLUMNS), rows)
             _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
             checksums.seal(c, "log", run=run)
+
+    def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
+        """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
+
+        Parameters
+        ----------
+        run : str
+        rows : mapping of int to mapping of str to float
+            By step: values of `COLUMNS`, and further losses and accuracies under their own names. NaN is not stored.
+        """
+        with self._transaction() as c:
+            for step, values in rows.items():
+                logged = {name: float(value) for name, value in values.items() if not math.isnan(value)}
+                _append_row(c, run, step, logged)
+                for name in sorted(logged.keys() - set(COLUMNS)):
+                    _append_target(c, run, (step, name, target_of(name).unit, logged[name]))
+
+    def cut(self, run: str, step: int) -> None:
+        """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
+        with self._transaction() as c:
+            for table in (
+                "log",
+                "log_targets",
+                "checkpoints",
+                "layers",
+                "evidence",
+                "measurements",
+                "alerts",
+                "forecasts",
+            ):
+                c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
+            for kind in ("log", "checkpoints", "measurements", "live"):
+                checksums.seal(c, kind, run=run)
+
+    def put_alert(self, run: str, check: str, step: int, since: int, place: str, message: str, evidence: str) -> None:
+        """Store what a monitor noticed; `evidence` is a JSON object of numbers."""
+        with self._transaction() as c:
+            (position,) = c.execute(
+                "SELECT COALESCE(MAX(position) + 1, 0) FROM alerts WHERE run = ?", (run,)
+            ).fetchone()
+            row = (position, check, step, since, place, message, evidence)
+            c.execute("INSERT INTO alerts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run, *row))
+            checksums.add(c, "live", run, [row])
+
+    def put_forecast(
+        self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str
+    ) -> None:
+        """Store a forecast of the final loss, in nats a token, with its interval of 90%."""
+        with self._transaction() as c:
+            c.execute(
+                "INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (run, step, last_step, loss, low, high, advice),
+            )
+            checksums.seal(c, "live", run=run)
 
     def checkpoints(self, run: str) -> dict[int, CheckpointRow]:
         """Return the known checkpoints of a run by step."""
@@ -446,6 +500,25 @@ def _write_changed(
         values = ", ".join("?" * (len(columns) + 1))
         new = [(run, *row) for row in rows if row[0] >= first]
         c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
+
+
+def _append_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
+    names = ", ".join(COLUMNS)
+    stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
+    row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
+    c.execute(f"INSERT OR REPLACE INTO log (run, step, {names}) VALUES (?, ?, {_marks(row)})", (run, step, *row))
+    checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
+
+
+def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float]) -> None:
+    query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
+    stored = c.execute(query, (run, *row[:2])).fetchall()
+    c.execute("INSERT OR REPLACE INTO log_targets VALUES (?, ?, ?, ?, ?)", (run, *row))
+    checksums.add(c, "log", run, [row], stored)
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _or_null(value: float) -> float | None:
