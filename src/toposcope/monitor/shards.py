@@ -9,7 +9,7 @@ from toposcope.errors import ToposcopeError
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Placement
 
 
 def is_sharded(tensor: "Tensor") -> "TypeGuard[DTensor]":
@@ -88,14 +88,17 @@ class Sharding:
         return total
 
 
-def whole_gradient(gradient: "Tensor") -> "Tensor":
-    """Return a gradient whose parts are not sums still to be made; all ranks that hold it call this."""
-    from torch.distributed.tensor import Replicate
-
-    if not is_sharded(gradient) or not any(p.is_partial() for p in gradient.placements):
+def as_placed(gradient: "Tensor", parameter: "Tensor") -> "Tensor":
+    """Return a gradient sharded as its parameter, sums over ranks made; all ranks that hold it call this."""
+    if not is_sharded(gradient) or not is_sharded(parameter) or gradient.placements == parameter.placements:
         return gradient
-    placements = [Replicate() if p.is_partial() else p for p in gradient.placements]
-    return cast("Tensor", gradient.redistribute(placements=placements))
+    return cast("Tensor", gradient.redistribute(placements=parameter.placements))
+
+
+def shard_dimension(placement: "Placement") -> int | None:
+    """Return the dimension along which a placement shards a tensor; None if it does not."""
+    dimension: int | None = getattr(placement, "dim", None)  # of Shard and of the strided shards of FSDP2 on TP
+    return dimension
 
 
 def _ranks(mesh: "DeviceMesh | None") -> list[int]:
