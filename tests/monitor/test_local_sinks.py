@@ -12,7 +12,9 @@ from monitored_events import alert, forecasted, measured
 from toposcope.errors import ToposcopeError
 from toposcope.logs import read_logs
 from toposcope.monitor.events import Alert, Logged
-from toposcope.monitor.sinks import JsonlSink, TerminalSink, terminal
+from toposcope.monitor.sinks import terminal
+from toposcope.monitor.sinks.jsonl import JsonlSink
+from toposcope.monitor.sinks.terminal import TerminalSink
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -108,7 +110,7 @@ def test_bars_of_tqdm_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     with tqdm.tqdm(total=10, file=stream, ascii=True, mininterval=0) as bar:
         bar.update(4)
-        terminal.write_line("toposcope: step 4")
+        terminal.say("step 4")
         bar.update(1)
     written = stream.getvalue()
     before, after = written.split("toposcope: step 4\n")
@@ -128,7 +130,7 @@ def test_bars_of_rich_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
         task = progress.add_task("train", total=10)
         progress.update(task, advance=4)
         progress.refresh()
-        terminal.write_line("toposcope: step 4, loss 3.25")
+        terminal.say("step 4, loss 3.25")
         progress.refresh()
     written = stream.getvalue()
     assert "toposcope: step 4, loss 3.25\n" in written

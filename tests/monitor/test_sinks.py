@@ -9,8 +9,10 @@ import pytest
 from monitored_events import alert, measured
 
 from toposcope.monitor.events import Event
-from toposcope.monitor.sinks import Sink, TrackerSearch, outlets, sink_makers
+from toposcope.monitor.sinks import outlets
+from toposcope.monitor.sinks.opening import TrackerSearch, open_sinks, sink_makers
 from toposcope.monitor.sinks.outlets import Outlets
+from toposcope.monitor.sinks.sink import Sink
 
 
 class Recorder:
@@ -40,7 +42,7 @@ def test_all_trackers_are_found() -> None:
 
 def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from toposcope.monitor.sinks import TrackerSearch\n"
+        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import TrackerSearch\n"
         "search = TrackerSearch(Path('.')); assert search.look() == {} and not search.failures\n"
         "print([m for m in ('wandb', 'mlflow', 'trackio', 'tensorboard', 'torch') if m in sys.modules])"
     )
@@ -59,7 +61,7 @@ def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytes
     def broken(directory: Path) -> Sink | None:
         raise OSError("no such thing")
 
-    monkeypatch.setattr("toposcope.monitor.sinks.sink_makers", lambda: {"late": maker, "broken": broken})
+    monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
     search = TrackerSearch(tmp_path)
     looks = []
     for call in range(1, 20):
@@ -123,3 +125,37 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
     sinks.close()
     assert [event.step for event in slow.events] == [0, 7, 8, 9]
     assert said == ["slow could not keep up; 6 events are missing there"]
+
+
+def test_the_sinks_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = Recorder()
+    active: list[Sink] = []
+
+    def maker(directory: Path) -> Sink | None:
+        return active[0] if active else None
+
+    def broken(directory: Path) -> Sink | None:
+        raise OSError("not of this version")
+
+    monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
+    (sink,) = open_sinks(tmp_path / "mine", jsonl=tmp_path / "events.jsonl")
+    active.append(late)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    assert [event.step for event in late.events] == [100, 101]
+    assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "toposcope: broken is left out: not of this version"
+    assert second.endswith(f"the page: toposcope show {tmp_path / 'mine'}")
+    assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
+
+
+def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sink,) = open_sinks(tmp_path, quiet=True)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    assert capsys.readouterr().err == "toposcope: ALERT at step 101: The loss rose to nan at step 101.\n"

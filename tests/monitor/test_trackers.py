@@ -11,7 +11,8 @@ from offline_wandb import wandb_records, wandb_rows
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event, Logged
-from toposcope.monitor.sinks import Sink, mlflow, tensorboard, trackio, wandb
+from toposcope.monitor.sinks import mlflow, tensorboard, trackio, wandb
+from toposcope.monitor.sinks.sink import Sink
 
 FORECAST_NAMES = {"toposcope/forecast/final_loss", "toposcope/forecast/low", "toposcope/forecast/high"}
 

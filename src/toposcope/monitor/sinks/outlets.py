@@ -86,7 +86,7 @@ class _Outlet:
                 self._sink.close()
         except Exception as error:  # noqa: BLE001 - it closes this sink alone
             self.end()
-            self._say(f"{self._name} is closed: {_one_line(error)}; training and the other trackers go on")
+            self._say(f"{self._name} is closed: {one_line(error)}; training and the other trackers go on")
 
     def _next(self) -> Event | None:
         """Wait for the next event; None at the end."""
@@ -96,5 +96,6 @@ class _Outlet:
             return self._waiting.popleft() if self._waiting else None
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says, short."""
     return " ".join(str(error).split())[:200] or type(error).__name__

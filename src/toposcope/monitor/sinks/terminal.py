@@ -21,10 +21,12 @@ class TerminalSink:
     ----------
     hint : str
         Stands at the end of the first line, such as the command that shows the page.
+    quiet : bool
+        Whether there are no lines but those of alerts.
     """
 
-    def __init__(self, hint: str = "") -> None:
-        self._hint = hint
+    def __init__(self, hint: str = "", *, quiet: bool = False) -> None:
+        self._hint, self._quiet = hint, quiet
         self._next_line = 0.0
         self._logged: dict[str, float] = {}
         self._forecast: Forecasted | None = None
@@ -40,9 +42,9 @@ class TerminalSink:
             case Alert():
                 self._alert(event)
             case Measured():
-                if time.monotonic() >= self._next_line:
+                if not self._quiet and time.monotonic() >= self._next_line:
                     self._next_line = time.monotonic() + MIN_SECONDS_BETWEEN
-                    write_line(self._summary(event))
+                    say(self._summary(event))
 
     def close(self) -> None:
         """Leave the terminal as it is."""
@@ -53,9 +55,9 @@ class TerminalSink:
         n = n + 1 if step == alert.step else 1
         self._alerts_of_step = alert.step, n
         if n <= MAX_ALERTS_A_STEP:
-            write_line(f"toposcope: ALERT at step {alert.step:,}: {alert.message}")
+            say(f"ALERT at step {alert.step:,}: {alert.message}")
         elif n == MAX_ALERTS_A_STEP + 1:
-            write_line(f"toposcope: ALERT at step {alert.step:,}: and more; all of them are in the study")
+            say(f"ALERT at step {alert.step:,}: and more; all of them are in the study")
 
     def _summary(self, measured: Measured) -> str:
         """Return what is known at a step, in a line."""
@@ -69,7 +71,7 @@ class TerminalSink:
         if self._hint:
             parts.append(self._hint)
             self._hint = ""
-        return "toposcope: " + ", ".join(parts)
+        return ", ".join(parts)
 
 
 def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str]:
@@ -80,12 +82,12 @@ def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str
     ]
 
 
-def write_line(line: str) -> None:
+def say(text: str) -> None:
     """Write a line on standard error, above the progress bars that are at work there.
 
     Rich's bars replace `sys.stderr` while they run; those of tqdm are cleared and drawn again by `tqdm.write`.
     """
-    clean = "".join(c if c.isprintable() else "?" for c in line)
+    clean = "toposcope: " + "".join(c if c.isprintable() else "?" for c in text)
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if sys.stderr is None:
         return
