@@ -52,6 +52,7 @@ def test_keys_reach_the_charts(report: Path, open_page: Opener) -> None:
     assert len(reached - {""}) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_nothing_serious(report: Path, open_page: Opener, width: int, dark: bool) -> None:
