@@ -1,18 +1,21 @@
 """What a step of training did to every parameter, taken on the training thread in one small tensor."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import IntEnum, auto
 from math import ceil, isfinite, sqrt
 from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.gathering import Copy
 from toposcope.monitor.norms import distances, has_nonzero, nonfinite, norms, precision
 from toposcope.monitor.shards import Sharding, as_placed, is_sharded, local, shard_dimension
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
+    from torch.nn.parallel import DistributedDataParallel
 
 NETWORK = "network"
 GROUPS = 4
@@ -34,13 +37,16 @@ class _Column(IntEnum):
 
 
 SQUARES = (_Column.WEIGHT, _Column.GRADIENT, _Column.BEFORE, _Column.UPDATE)
+COMPARED = {"weight_norm": _Column.WEIGHT, "gradient_norm": _Column.GRADIENT}
+"""By what ranks that should have the same weights are compared."""
 
 
 class Quantities:
     """Norms and counts of the parameters of a model, step by step.
 
     All ranks that hold a part of the model make the same calls at the same steps: their parts are added up in one
-    reduction. Where no parameter is a DTensor, nothing is communicated.
+    reduction. A rank that cannot go on says so by `stop` at the next due step. Where no parameter is a DTensor, nothing
+    is communicated, except that replicas are compared.
 
     Parameters
     ----------
@@ -48,9 +54,16 @@ class Quantities:
         See `toposcope.monitor.parameters.watched`.
     layers : sequence of Layer
         The matrices among them, of which dead units are counted.
+    replicated : DistributedDataParallel, optional
+        The wrapper of a model of which every rank has its own; all ranks then measure, and are compared.
     """
 
-    def __init__(self, parameters: "Mapping[str, Parameter]", layers: Sequence[Layer]) -> None:
+    def __init__(
+        self,
+        parameters: "Mapping[str, Parameter]",
+        layers: Sequence[Layer],
+        replicated: "DistributedDataParallel | None" = None,
+    ) -> None:
         self._names, self._parameters = list(parameters), list(parameters.values())
         self._sharding = Sharding(self._parameters)
         self._counts = [self._sharding.counts(parameter) for parameter in self._parameters]
@@ -60,6 +73,10 @@ class Quantities:
         self._groups = _groups(self._parameters)
         self._turn = 0
         self._copied: dict[int, Tensor] = {}
+        self._error: Exception | None = None
+        self._replicated = replicated
+        self._last_compared: Copy | None = None
+        self._length = len(_Column) * len(self._names) + sum(slots.count for slots in self._slots.values())
         self._is_counting = self._sharding.is_sharded
         """Whether non-finite numbers are counted on a GPU, where that takes longer than the norms."""
 
@@ -68,31 +85,118 @@ class Quantities:
         group = self._groups[self._turn % len(self._groups)] if self._groups else []
         self._turn += 1
         self._copied = {}  # frees those of a step that was not made
-        self._copied = {k: local(self._parameters[k]).clone() for k in group}
+        try:
+            self._copied = {k: local(self._parameters[k]).clone() for k in group}
+        except Exception as error:  # noqa: BLE001 - raised by `after`, once the other ranks know
+            self._error = error
 
     def after(self, *, gradients: bool = True) -> "Pending":
-        """Measure the parameters, after the optimizer's step; nothing waits for a GPU.
+        """Measure the parameters, after the optimizer's step; nothing waits for a GPU unless they are sharded.
 
         Parameters
         ----------
         gradients : bool
             Whether the gradients are those of the last step.
+
+        Raises
+        ------
+        ToposcopeError
+            If parameters are sharded, on all ranks at once: one of them failed, or called `stop`.
         """
+        copied, self._copied = self._copied, {}
+        error, self._error, vector = self._error, None, None
+        if error is None:
+            try:
+                vector = self._measured(copied, gradients=gradients)
+            except Exception as caught:  # noqa: BLE001 - raised below, once the other ranks know
+                error = caught
+        total, compared = self._exchanged(vector, error)
+        if error is not None:
+            raise error
+        return Pending(self, total, list(copied), compared)
+
+    def stop(self) -> None:
+        """Take part in the measurement of a step for the last time, so that no rank waits for this one."""
+        with suppress(ToposcopeError):
+            self._exchanged(None, None)
+
+    def agree(self, decision: Sequence[int], *, stop: bool = False) -> list[int]:
+        """Return what the first rank decided; all ranks that hold a part of the model call this at the same steps.
+
+        Parameters
+        ----------
+        decision : sequence of int
+            Of one length on all ranks.
+        stop : bool
+            Whether this rank cannot go on.
+
+        Raises
+        ------
+        ToposcopeError
+            On all ranks at once, if one of them cannot go on.
+        """
+        if not self._sharding.is_sharded:
+            return list(decision)
+        own = decision if self._sharding.is_first else [0] * len(decision)
+        *agreed, stopped = self._sharding.summed(self._zeros().new_tensor([*own, int(stop)])).tolist()
+        if stopped:
+            raise ToposcopeError(f"{int(stopped)} of the ranks cannot go on with measuring")
+        return [int(number) for number in agreed]
+
+    def _zeros(self, *shape: int) -> "Tensor":
         import torch
 
-        copied, self._copied = self._copied, {}
-        devices = {parameter.device.type for parameter in self._parameters}
+        home = local(self._parameters[0]).device
+        return torch.zeros(shape, device=home, dtype=precision(home))
+
+    def _exchanged(self, vector: "Tensor | None", error: Exception | None) -> "tuple[Tensor, Tensor | None]":
+        """Return the sum of a vector over ranks, and what replicas are compared by; None is from a rank that stops."""
+        import torch
+
+        stops = self._zeros(1) + (vector is None)
+        own = self._zeros(self._length) if vector is None else vector
+        if self._sharding.is_sharded:
+            total = self._sharding.summed(torch.cat([own, stops]))
+            if total[-1] > 0:
+                raise ToposcopeError(f"{int(total[-1])} of the ranks cannot go on with measuring") from error
+            return total, None
+        return own, self._compared(torch.cat([own, stops]))
+
+    def _compared(self, vector: "Tensor") -> "Tensor | None":
+        """Return rank by rank the sums by which replicas are compared, and whether the rank stops."""
+        import torch
+        import torch.distributed as dist
+
+        replicated = self._replicated
+        # With uneven inputs, a rank that has no more makes no step.
+        if replicated is None or replicated._join_config.enable:  # noqa: SLF001
+            return None
+        if self._last_compared is not None and self._last_compared.tensor()[:, -1].any():
+            self._replicated = None  # all ranks see it at the same step
+            return None
+        n = len(self._parameters)
+        sums = [vector[c * n : (c + 1) * n].sum() for c in COMPARED.values()]
+        own = torch.stack([*sums, vector[-1]])
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size(replicated.process_group))]
+        dist.all_gather(found, own, group=replicated.process_group)
+        table = torch.stack(found)
+        self._last_compared = Copy(table)
+        return table
+
+    def _measured(self, copied: "dict[int, Tensor]", *, gradients: bool) -> "Tensor":
+        """Return what this rank counts: a vector for each column, then the slots."""
+        import torch
+
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            for device in devices:
+            for device in {parameter.device.type for parameter in self._parameters}:
                 stack.enter_context(torch.autocast(device, enabled=False))
             gradient = [self._gradient(k) if gradients else None for k in range(len(self._parameters))]
             columns = self._columns(gradient, copied)
             home = columns[0].device
             parts = [column.to(home, precision(home), non_blocking=True) for column in columns]
             parts += [self._slot_vector(k, gradient[k]) for k in self._slots if self._slots[k].count]
-            vector = self._sharding.summed(torch.cat(parts))
-        return Pending(self, vector, list(copied))
+            return torch.cat(parts)
 
     def _gradient(self, k: int) -> "Tensor | None":
         """Return the gradient of a parameter, as it is sharded."""
@@ -189,19 +293,13 @@ class Pending:
     table : Tensor
     updated : sequence of int
         The parameters whose update was measured.
+    compared : Tensor or None
+        By which replicas are compared, a row a rank.
     """
 
-    def __init__(self, of: Quantities, table: "Tensor", updated: Sequence[int]) -> None:
-        import torch
-
-        self._of, self._updated, self._event = of, updated, None
-        if table.device.type == "cuda":
-            self._table = torch.empty_like(table, device="cpu", pin_memory=True)
-            self._table.copy_(table, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-        else:
-            self._table = table.cpu()
+    def __init__(self, of: Quantities, table: "Tensor", updated: Sequence[int], compared: "Tensor | None") -> None:
+        self._of, self._updated = of, updated
+        self._table, self._compared = Copy(table), None if compared is None else Copy(compared)
 
     def rows(self) -> dict[str, dict[str, float]]:
         """Return the quantities by parameter and for ``network``, as soon as they are there.
@@ -211,9 +309,17 @@ class Pending:
         is absent. On a GPU, non-finite numbers are counted from the second time on that there are any: the first time,
         the norm alone is not finite.
         """
-        if self._event is not None:
-            self._event.synchronize()
-        return self._of.rows(self._table, self._updated)
+        return self._of.rows(self._table.tensor(), self._updated)
+
+    def ranks(self) -> dict[int, dict[str, float]]:
+        """Return the norms of the whole network on each rank, if every rank has its own: they should be equal."""
+        if self._compared is None:
+            return {}
+        return {
+            rank: dict(zip(COMPARED, map(sqrt, row[:-1]), strict=True))
+            for rank, row in enumerate(self._compared.tensor().tolist())
+            if not row[-1]
+        }
 
 
 class _Slots:

@@ -60,6 +60,13 @@ class Sharding:
         """Whether any parameter is a DTensor."""
         return self.mesh is not None
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first of those that hold the model."""
+        import torch.distributed as dist
+
+        return self.mesh is None or dist.get_rank() == self._first
+
     def counts(self, tensor: "Tensor") -> bool:
         """Return whether this rank's part is to be counted: of parts that are replicated, one is."""
         import torch.distributed as dist
