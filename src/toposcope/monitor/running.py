@@ -3,12 +3,10 @@
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import warm_up
 from toposcope.monitor.budget import Budget, Clock, Meter
@@ -177,9 +175,8 @@ class Running:
             if self.meter.cost > limit:
                 skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
                 continue
-            layer = self._layers[name]
-            snapshot = Snapshot(replace(layer, entry=in_memory(name, gather(self._parameters[name]))), probes)
-            if not self._worker.put(snapshot, layer.n_bytes):
+            layer, copy = self._layers[name], gather(self._parameters[name])
+            if copy is not None and not self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes):
                 return
         self._worker.put(StepEnd(training, skipped))
 

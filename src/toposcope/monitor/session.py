@@ -4,13 +4,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.gathering import Copy
 from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
@@ -32,6 +33,7 @@ class Snapshot:
     """A copy of one layer, to be measured."""
 
     layer: Layer
+    copy: Copy
     probes: Sequence[Probe]
 
 
@@ -115,7 +117,8 @@ class Session:
         elif isinstance(job, Snapshot):
             assert self._now is not None
             with self._budget.meter.during("measuring"):
-                self._measuring.measure(job.layer, job.probes, self._now)
+                layer = replace(job.layer, entry=job.copy.entry(job.layer.name))
+                self._measuring.measure(layer, job.probes, self._now)
         elif isinstance(job, StepEnd):
             self._end_step(job)
         else:
