@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.monitor.adapters.guarding import guarded
@@ -44,7 +43,7 @@ class _Hooks:
 
     def __init__(self, monitor: "Monitor") -> None:
         self._monitor = monitor
-        self._is_active = self._is_broken = self._is_between = self._was_saved = False
+        self._is_active = self._is_broken = self._is_between = False
         self._optimizer: Any = None
         self._n_optimizers = 1
         self._resumed_step: int | None = None
@@ -52,7 +51,6 @@ class _Hooks:
         self._rate: Any = None
         self._last_step = 0
         self._seen: dict[str, Any] = {}
-        self._known: dict[Path, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: with several optimizers Lightning's own steps are not updates."""
@@ -125,23 +123,16 @@ class _Hooks:
         self._is_between = True
 
     @guarded
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Note that a checkpoint is about to be written; where is known afterwards."""
-        self._was_saved = self._is_between = True
-
-    @guarded
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Pass on which checkpoints were written since the last batch; what was logged between is of no batch."""
+        """Pass over what was logged between the batches: it is of no update."""
         if self._is_active and self._is_between:
             self._is_between = False
-            self._note_saved(trainer)
             self._fresh_metrics(trainer)
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End, before Lightning moves the model away."""
         if self._is_active:
-            self._note_saved(trainer)
             self._is_active = False
             self._monitor.close()
 
@@ -152,28 +143,9 @@ class _Hooks:
             self._is_active = False
             self._monitor.__exit__(type(exception), exception, exception.__traceback__)
 
-    @guarded
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Pass on a checkpoint that was written last of all."""
-        if self._optimizer is not None:
-            self._note_saved(trainer)
-            self._optimizer = None
-
     def _fresh_metrics(self, trainer: Any) -> dict[str, Any]:
         """Return the metrics that are new since the last call; Lightning keeps old ones among them."""
         metrics = dict(trainer.callback_metrics)
         fresh = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
         self._seen = metrics
         return fresh
-
-    def _note_saved(self, trainer: Any) -> None:
-        if not self._was_saved:
-            return
-        self._was_saved = False
-        for callback in trainer.checkpoint_callbacks:
-            paths = {getattr(callback, "best_model_path", ""), getattr(callback, "last_model_path", "")}
-            paths |= set(getattr(callback, "best_k_models", {}))
-            for path in sorted(Path(path) for path in paths if path):
-                if path.exists() and self._known.get(path) != path.stat().st_mtime:
-                    self._known[path] = path.stat().st_mtime
-                    self._monitor.saved(path)
