@@ -82,6 +82,7 @@ const [plainDraw, plainChoose] = [draw, choose];
 draw = async (place) => {
   const name = place.dataset.chart, isLine = name in got && name !== "layer-map";
   delete near[name];
+  page.embed.renderer = sources[name]?.().length > 2000 ? "canvas" : "svg";
   await plainDraw(place);
   if (isLine) drawn.get(name).view.addSignalListener("zoom_step", (_, between) => {
     clearTimeout(looks[name]);

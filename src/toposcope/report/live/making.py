@@ -14,6 +14,12 @@ from toposcope.report.columns import to_json
 def assets() -> dict[str, Any]:
     """Return the content of `toposcope.report.live.assets.Assets`."""
     from toposcope.charts.vega import bundle
+
+    return {**assets_without_vega(), "vega": bundle().decode()}
+
+
+def assets_without_vega() -> dict[str, Any]:
+    """Return the same without Vega, which takes the longest."""
     from toposcope.probes import probe_types
     from toposcope.report.charts.explorer import MAX_MAP_HEIGHT, explorer_charts
     from toposcope.report.explorer import LAYER_QUANTITIES
@@ -22,7 +28,6 @@ def assets() -> dict[str, Any]:
 
     return {
         "charts": {name: page_chart(spec, []) for name, spec in explorer_charts([], log_steps=False).items()},
-        "vega": bundle().decode(),
         "names": {headline.key: headline.name for headline in HEADLINES},
         "defaults": {name: _defaults(cls) for name, cls in probe_types().items()},
         "layer_quantities": list(LAYER_QUANTITIES),

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-MAX_ROWS = 3000
-"""Rows of one chart, over its runs: two a pixel."""
-MIN_ROWS = 150
+MAX_ROWS = 800
+"""Rows of one chart, over its runs, at most half of them of one run: as many as can be seen, and zoomed smoothly."""
+MIN_ROWS = 100
 """Of each run."""
 
 
