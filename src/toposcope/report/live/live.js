@@ -2,7 +2,7 @@
 
 const live = page.live, got = { "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }, near = {}, looks = {}, pending = new Set(), fresh = new Set();
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
-const ofRun = ({ run, rows }) => rowsOf(rows).map((row) => ({ run, ...row }));
+const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
 let source, shownView, waits, heard, written, forecasts, touched = Date.now();
 
 // Rows of a line; where the chart is zoomed in, those of a closer look.

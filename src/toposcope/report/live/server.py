@@ -184,14 +184,14 @@ def _position(text: str) -> Position:
     """Return how far a page says that it is; nothing if it says nothing that is understood."""
     try:
         position = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return position if _is_position(position) else {}
 
 
 def _is_position(position: Any) -> bool:
     def is_pair(value: Any) -> bool:
-        return isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value)
+        return isinstance(value, list) and len(value) == 2 and all(type(x) is int and abs(x) < 1 << 62 for x in value)
 
     return isinstance(position, dict) and all(
         isinstance(of_study, dict)
