@@ -10,12 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
 from toposcope.monitor.recording import Place, study_name
 from toposcope.monitor.running import Running, measuring_probes, n_parameters, steps_made
 from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.webhook import check_address
 from toposcope.monitor.together import Following, Together
 from toposcope.monitor.watching import Watch
 from toposcope.study.tasks import one_line
@@ -124,12 +126,23 @@ class Monitor:
         self._leaving: Together | None = None
         self._handles: list[Any] = []
         self._is_broken = False
+        if webhook is not None:
+            check_address(webhook)
         if model is not None:
             self.watch(model)
 
-    def watch(self, model: "nn.Module") -> None:
-        """Take the model; before `attach`, where it was not known when the monitor was made."""
+    def watch(self, model: "nn.Module", last_step: int | None = None) -> None:
+        """Take the model; before `attach`, where it was not known when the monitor was made.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+        last_step : int, optional
+            Planned; what the monitor was made with goes before it.
+        """
         self._model = model
+        if self._last_step is None:
+            self._last_step = last_step
 
     def attach(self, optimizer: "Optimizer", step: int | None = None) -> None:
         """Measure after this optimizer's steps; the first measurement is made now.
@@ -137,6 +150,7 @@ class Monitor:
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
+            Also inside that of Accelerate or Lightning.
         step : int, optional
             Updates made so far, where training goes on; by default what the optimizer's state says, or 0.
 
@@ -151,6 +165,7 @@ class Monitor:
         if self._running is not None or self._is_broken:
             return
         with self._guard():
+            optimizer = innermost(optimizer)
             self.step = steps_made(optimizer) if step is None else step
             together = Together(model)
             self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
@@ -186,6 +201,18 @@ class Monitor:
         """
         if self._running is not None:
             self._running.log(self.step if step is None else step, values)
+
+    def for_trainer(self) -> Any:
+        """Return a callback for the Trainer of transformers, which runs this monitor."""
+        from toposcope.monitor.adapters.trainer import trainer_callback
+
+        return trainer_callback(self)
+
+    def for_lightning(self) -> Any:
+        """Return a callback for the Trainer of Lightning, which runs this monitor."""
+        from toposcope.monitor.adapters.lightning import lightning_callback
+
+        return lightning_callback(self)
 
     def close(self) -> None:
         """Measure the last step, write everything, and end; what was not closed is closed when Python exits."""
