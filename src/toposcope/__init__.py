@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from toposcope.version import __version__
 
 __all__ = [
+    "Monitor",
     "Study",
     "ToposcopeError",
     "__version__",
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from toposcope.forecasting import decide, forecast
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor
+    from toposcope.monitor.monitor import Monitor
     from toposcope.study import Study, measure
     from toposcope.study.plotting import plot_series
 
 _HOMES = {
+    "Monitor": "toposcope.monitor.monitor",
     "Study": "toposcope.study",
     "ToposcopeError": "toposcope.errors",
     "decide": "toposcope.forecasting",

@@ -326,6 +326,7 @@ def test_the_names_wrappers_give_are_taken_off() -> None:
         "_orig_mod.module.layers.0.w": "layers.0.w",
         "_fsdp_wrapped_module.layers.0._fsdp_wrapped_module._orig_mod.w": "layers.0.w",
         "layers.0._checkpoint_wrapped_module.w": "layers.0.w",
+        "_forward_module.module.layers.0.w": "layers.0.w",
         # a part of the model that is called so
         "layers.0.module.w": "layers.0.module.w",
         "my_orig_mod.w": "my_orig_mod.w",

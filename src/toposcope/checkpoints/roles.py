@@ -141,7 +141,7 @@ _COMPILED = [
 # The bias of a linear map that is itself called attn (LitGPT's attn.attn) is no buffer.
 _BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 _BUFFER = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.(?:bias|masked_bias)$|(?:^|\.)inv_freq$")
-_WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+_WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
 _WRAPPER = re.compile(rf"^(?:{_WRAPPED}|module\.)+|(?<=\.){_WRAPPED}")
 _GPT2_MATRIX = re.compile(r"\.c_(attn|proj|fc)\.weight$")
 
@@ -213,7 +213,7 @@ def block_of(layer: str) -> int | None:
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP) add to tensor names, unless names collide."""
+    """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP, Fabric) add to names, unless they collide."""
     plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
 

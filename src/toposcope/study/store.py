@@ -233,6 +233,13 @@ class Store:
             for kind in ("log", "checkpoints", "measurements", "live"):
                 checksums.seal(c, kind, run=run)
 
+    def last_step(self, run: str) -> int | None:
+        """Return the last step of which anything is stored of a run."""
+        tables = ("log", "log_targets", "checkpoints", "measurements")
+        query = " UNION ALL ".join(f"SELECT MAX(step) AS step FROM {table} WHERE run = ?" for table in tables)
+        rows = self._rows(f"SELECT MAX(step) FROM ({query})", *(run,) * len(tables))
+        return None if rows[0][0] is None else int(rows[0][0])
+
     def put_alert(self, run: str, check: str, step: int, since: int, place: str, message: str, evidence: str) -> None:
         """Store what a monitor noticed; `evidence` is a JSON object of numbers."""
         with self._transaction() as c:

@@ -95,9 +95,13 @@ def _rows(stored: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
 
 
 def in_memory(name: str, tensor: "Tensor") -> Entry:
-    """Return a tensor that need not be read, shared with torch."""
+    """Return a tensor that need not be read, shared with torch; one on a GPU is fetched when its rows are read."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Entry(name, tuple(tensor.shape), dtype, partial(_rows, from_tensor(tensor)))
+    return Entry(name, tuple(tensor.shape), dtype, partial(_rows_of_tensor, tensor))
+
+
+def _rows_of_tensor(tensor: "Tensor", start: int, stop: int) -> NDArray[Any]:
+    return from_tensor(tensor[start:stop] if tensor.ndim else tensor)
 
 
 def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:

@@ -1,4 +1,4 @@
-"""Where a monitor passes events on to: the trackers that a run is using already, a file, a web address."""
+"""What a sink is: something that takes the events of a monitor."""
 
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,11 @@ class Sink(Protocol):
 
 
 class SinkMaker(Protocol):
-    """Opens a sink; a module of `toposcope.monitor.sinks` holds one called ``SINK``."""
+    """Opens a tracker that is in use; a module of `toposcope.monitor.sinks` holds one called ``SINK``."""
 
     def __call__(self, directory: Path) -> Sink | None:
-        """Return a sink for a run's directory; None where the tracker is not in use by this process."""
+        """Return a sink for a run's directory; None where the tracker is not in use by this process.
+
+        Called on the thread that trains: trackers know the active run by thread or by context. It only looks, at what
+        is in `sys.modules`; it imports and starts nothing.
+        """

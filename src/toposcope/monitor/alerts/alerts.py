@@ -1,0 +1,146 @@
+"""All checks of a run in training, fed with its events one after another."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from toposcope.logs.columns import identify_columns
+from toposcope.logs.table import sources
+from toposcope.monitor.alerts.departures import Departures
+from toposcope.monitor.alerts.growth import SlowGrowth
+from toposcope.monitor.alerts.learning_rate import RateJumps
+from toposcope.monitor.alerts.not_finite import NotFinite
+from toposcope.monitor.alerts.rank_divergence import RankDivergence
+from toposcope.monitor.alerts.spikes import Spike, SpikeDetector
+from toposcope.monitor.alerts.stillness import Stillness
+from toposcope.monitor.alerts.wording import factor, number
+from toposcope.monitor.alerts.worse_forecasts import WorseForecasts
+from toposcope.monitor.events import Alert, Forecasted, Logged, Measured
+
+MIN_GRADIENT_SPIKE = 3.0
+"""Least factor of a spike of one layer's gradient norm, as of the others below."""
+MIN_RANK_COLLAPSE = 1.4
+MIN_NORM_RISE = 1.25
+
+
+class _Names(NamedTuple):
+    """Which of the logged values are what."""
+
+    spiking: tuple[tuple[str, str], ...]
+    rates: tuple[str, ...]
+    finite: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _names(logged: tuple[str, ...]) -> _Names:
+    columns = identify_columns(logged)
+    table = sources(columns)
+    spiking = [(check, table[name]) for check, name in (("loss spike", "loss"), ("gradient spike", "grad_norm"))
+               if name in table]  # fmt: skip
+    rates = tuple(columns.named.get("learning_rate", ()))
+    losses = (target.name for target in columns.losses if not target.validation)
+    norms = (name for what in ("grad_norm", "weight_norm") for name in columns.named.get(what, ()))
+    return _Names(tuple(spiking), rates, tuple(dict.fromkeys((*losses, *norms, *rates))))
+
+
+class Alerts:
+    """What goes wrong in a run, noticed as it happens; pure computation, constant in memory.
+
+    On runs in which nothing changes but noise, all checks together raise at most one alert in 100,000 steps
+    (``docs/methods/alerts.md``). A fault has one alert; there is another after a recovery.
+
+    Parameters
+    ----------
+    last_step : int, optional
+        Of the planned training; from there on the learning rate may be anything.
+
+    Examples
+    --------
+    >>> from toposcope.monitor.alerts import Alerts
+    >>> from toposcope.monitor.events import Logged
+    >>> alerts = Alerts()
+    >>> alerts.logged(Logged(1, {"loss": 2.5}))
+    []
+    >>> alerts.logged(Logged(2, {"loss": float("nan")}))[0].message
+    'loss: not finite at step 2: loss is nan.'
+    """
+
+    def __init__(self, last_step: int | None = None) -> None:
+        self._last_step = last_step
+        self._finite = NotFinite()
+        self._spikes: dict[str, SpikeDetector] = {}
+        self._rates: dict[str, RateJumps] = {}
+        self._ranks = RankDivergence()
+        self._forecasts = WorseForecasts()
+        self._stillness = Stillness()
+        self._growth = SlowGrowth()
+        self._gradients = Departures(
+            "layer gradient spike", "gradient spike", "training", "gradient_norm", "gradient norm",
+            falls=False, min_factor=MIN_GRADIENT_SPIKE,
+        )  # fmt: skip
+        self._stable_ranks = Departures(
+            "rank collapse", "rank collapse", "controls", "stable_rank", "stable rank",
+            falls=True, min_factor=MIN_RANK_COLLAPSE,
+        )  # fmt: skip
+        self._norms = Departures(
+            "norm running away", "norm running away", "training", "weight_norm", "weight norm",
+            falls=False, min_factor=MIN_NORM_RISE,
+        )  # fmt: skip
+        self._measured_at = 0
+        self._gradient_spike_at = -1
+
+    def logged(self, event: Logged) -> list[Alert]:
+        """Take what the loop logged at a step; return what is wrong with it."""
+        names = _names(tuple(event.values))
+        alerts = self._finite.logged(event, names.finite)
+        for check, name in names.spiking:
+            value = event.values[name]
+            if not abs(value) < float("inf"):
+                continue
+            detector = self._spikes.get(name)
+            if detector is None:
+                detector = self._spikes[name] = SpikeDetector(check)
+            spike = detector.add(event.step, value)
+            if spike is not None:
+                alerts.append(_spike_alert(check, name, event.step, spike))
+                if check == "gradient spike":
+                    self._gradient_spike_at = event.step
+        over = self._last_step is not None and event.step >= self._last_step
+        for name in () if over else names.rates:
+            rate = event.values[name]
+            if abs(rate) < float("inf"):
+                jump = self._rates.setdefault(name, RateJumps(name)).add(event.step, rate)
+                alerts += [jump] if jump is not None else []
+        return alerts
+
+    def measured(self, event: Measured) -> list[Alert]:
+        """Take what was measured at a step; return what is wrong with it."""
+        last, self._measured_at = self._measured_at, event.step
+        alerts = self._finite.measured(event, last)
+        alerts += self._stillness.measured(event, last)
+        spikes = self._gradients.measured(event, last)
+        if not last < self._gradient_spike_at <= event.step:  # the log showed it first
+            alerts += spikes
+        alerts += self._stable_ranks.measured(event, last)
+        norms = self._norms.measured(event, last)
+        return alerts + norms + self._growth.measured(event, last, self._norms.alerted)
+
+    def forecasted(self, event: Forecasted) -> list[Alert]:
+        """Take a forecast; return an alert where it is worse than the earlier ones allow."""
+        return self._forecasts.add(event)
+
+    def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> list[Alert]:
+        """Take quantities that data-parallel ranks have in common, by rank; return an alert where they differ.
+
+        Quantities that may differ, such as the loss of a rank's own batch, do not belong here. Those whose names speak
+        of a hash or checksum have to be equal, norms within a millionth.
+        """
+        return self._ranks.add(step, ranks)
+
+
+def _spike_alert(check: str, name: str, step: int, spike: Spike) -> Alert:
+    message = (
+        f"{name}: {number(spike.value)} at step {step:,}, {factor(spike.units)} times its noise ({number(spike.noise)})"
+        f" above {number(spike.level)}; up to {factor(spike.limit)} times would be usual."
+    )
+    return Alert(check, step, step, name, message, spike._asdict())

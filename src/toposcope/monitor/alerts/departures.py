@@ -1,0 +1,92 @@
+"""Layers whose statistic leaves its level: gradients that spike, ranks that collapse, norms that run away."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.monitor.alerts.layer_check import LayerCheck
+from toposcope.monitor.alerts.measured_rows import alert_of_layers, logarithms, of_layers
+from toposcope.monitor.alerts.panel import Panel
+from toposcope.monitor.alerts.wording import factor, number
+from toposcope.monitor.events import Alert, Measured
+from toposcope.typing import Vector
+
+MIN_NOISE = 0.005
+"""Least unit of noise, as a share of the level."""
+TAIL_INDEX_OF_RISES = 2.0
+"""That of Student's t with 2 degrees of freedom."""
+TAIL_INDEX_OF_FALLS = 1.0
+"""Of values near 0 that have a density there."""
+
+
+class Departures:
+    """Layers of which a positive statistic rises, or falls, by more than its noise explains.
+
+    Parameters
+    ----------
+    check, kind : str
+        Name among `SHARES`, and of the alerts.
+    probe, statistic : str
+    words : str
+        The statistic in a sentence.
+    falls : bool
+        Look for falls instead of rises.
+    min_factor : float
+        Least rise or fall that is worth an alert, as a factor.
+    """
+
+    def __init__(
+        self, check: str, kind: str, probe: str, statistic: str, words: str, *, falls: bool, min_factor: float
+    ) -> None:
+        self._kind, self._probe, self._statistic, self._words = kind, probe, statistic, words
+        self._falls = falls
+        # in logarithms a tail is light wherever it falls as any power
+        self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX_OF_FALLS if falls else TAIL_INDEX_OF_RISES)
+        self._panel = Panel(MIN_NOISE)
+        self.alerted: dict[str, int] = {}
+        """Step of the last alert of each layer."""
+
+    def measured(self, event: Measured, last: int) -> list[Alert]:
+        """Take a measurement; `last` is the step of the one before."""
+        layers, values = logarithms(of_layers(event, self._probe, self._statistic))
+        if not layers:
+            return []
+        columns = self._panel.columns(layers)
+        standing = self._panel.standing(columns)
+        deviations = (standing.level - values) * (1 if self._falls else -1)
+        faulty = self._check.faulty(event.step - last, deviations, standing.noise, standing.ready)
+        newly = self._check.newly(layers, faulty)
+        self.alerted |= {layers[k]: event.step for k in newly}
+        learnt = _learnt(self._check, layers, faulty)
+        self._panel.add(columns[learnt], values[learnt])
+        if not newly:
+            return []
+        newly.sort(key=lambda k: -deviations[k])
+        return [self._alert(event, last, layers, newly, np.exp(values), np.exp(standing.level), standing.noise)]
+
+    def _alert(
+        self,
+        event: Measured,
+        last: int,
+        layers: Sequence[str],
+        newly: Sequence[int],
+        values: Vector,
+        levels: Vector,
+        noise: Vector,
+    ) -> Alert:
+        first = newly[0]
+        value, level = float(values[first]), float(levels[first])
+        change = level / value if self._falls else value / level
+        what = (
+            f"its {self._words} {'fell' if self._falls else 'rose'} from about {number(level)} to {number(value)},"
+            f" a factor of {factor(change)} where its noise is {100 * float(noise[first]):.2g}%,"
+        )
+        evidence = {"value": value, "level": level, "noise": float(noise[first]) * level, "limit": self._check.limit}
+        return alert_of_layers(self._kind, event, last, [layers[k] for k in newly], len(layers), what, evidence)
+
+
+def _learnt(check: LayerCheck, layers: Sequence[str], faulty: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which layers' values count as usual from now on."""
+    return np.array([not bad or check.lasting(layer) for layer, bad in zip(layers, faulty, strict=True)], np.bool_)

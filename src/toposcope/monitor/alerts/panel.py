@@ -1,0 +1,81 @@
+"""One statistic of every layer: its level and noise at each, from the last measurements."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.typing import Vector
+
+N_LEVEL = 3
+"""Measurements whose median is the level of a layer; short, so that trends are no noise."""
+N_NOISE = 64
+"""Differences between neighbouring measurements whose median size is the noise of a layer."""
+MIN_VALUES = 8
+"""Measurements of a layer before it is judged."""
+POOLED_WEIGHT = 8
+"""Differences that the median noise of all layers is worth, where it is larger than the layer's own."""
+
+
+class Standing(NamedTuple):
+    """Where new values stand beside those before, a row a layer; ``ready`` says which layers are known well enough."""
+
+    level: Vector
+    noise: Vector
+    ready: NDArray[np.bool_]
+
+
+class Panel:
+    """Level and noise of one statistic, layer by layer, in constant memory.
+
+    Parameters
+    ----------
+    min_noise : float
+        Least unit of noise: what is rounded or constant has none.
+    """
+
+    def __init__(self, min_noise: float) -> None:
+        self._min_noise = min_noise
+        self._columns: dict[str, int] = {}
+        self._values = np.empty((N_LEVEL, 0))
+        self._differences = np.empty((N_NOISE, 0))
+        self._counts = np.empty(0, np.int64)
+
+    def columns(self, layers: Sequence[str]) -> NDArray[np.int64]:
+        """Return the columns of layers; new ones are added."""
+        new = [layer for layer in layers if layer not in self._columns]
+        if new:
+            self._columns |= {layer: len(self._columns) + k for k, layer in enumerate(new)}
+            self._values = _widened(self._values, len(new))
+            self._differences = _widened(self._differences, len(new))
+            self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
+        return np.array([self._columns[layer] for layer in layers], np.int64)
+
+    def standing(self, columns: NDArray[np.int64]) -> Standing:
+        """Return level and noise of layers before their new values are added."""
+        counts = self._counts[columns]
+        level = _medians(self._values[:, columns], np.minimum(counts, N_LEVEL))
+        n = np.clip(counts - 1, 0, N_NOISE)
+        noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
+        pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
+        return Standing(level, np.maximum(noise, pooled), counts >= MIN_VALUES)
+
+    def add(self, columns: NDArray[np.int64], values: Vector) -> None:
+        """Add new values, all finite."""
+        counts = self._counts[columns]
+        last = self._values[(counts - 1) % N_LEVEL, columns]
+        self._values[counts % N_LEVEL, columns] = values
+        later = counts > 0
+        self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
+        self._counts[columns] += 1
+
+
+def _widened(array: Vector, n_columns: int) -> Vector:
+    return np.concatenate([array, np.full((len(array), n_columns), np.nan)], axis=1)
+
+
+def _medians(values: Vector, counts: NDArray[np.int64]) -> Vector:
+    """Return the median of the first so many values of each column, the rest being NaN."""
+    ordered = np.sort(values, axis=0)
+    return np.asarray(ordered[np.minimum(counts // 2, len(ordered) - 1), np.arange(ordered.shape[1])])

@@ -1,0 +1,119 @@
+"""The upper tail of a stream's noise, learnt from the stream, and the limit that it exceeds with a given probability.
+
+Two limits are known for the next value of a stream, and the smaller of them counts:
+
+- By the record. Of n exchangeable values with a tail of index 2 (as heavy as Student's t with 2 degrees of freedom),
+  the next exceeds c times the largest with probability 1 / (n c^2). This holds from the first values on.
+- By a fitted tail. Excesses over a high quantile follow a generalised Pareto distribution (Balkema and de Haan 1974;
+  Pickands 1975). It is fitted as by Zhang and Stephens (2009), its shape drawn towards 1/2 as by Vehtari et al. (2024)
+  and raised by its standard error. The larger of the fits at two quantiles counts.
+"""
+
+import math
+
+import numpy as np
+
+from toposcope.typing import Vector
+
+SMALLEST = 0.05
+"""Lower end of the histogram; values below count as this."""
+BIN_RATIO = 1.05
+N_BINS = 480
+"""Up to 7e8 times the noise."""
+MAX_COUNT = 4096
+"""Values after which the weight of all is halved, so that the tail follows slow changes."""
+MIN_WEIGHT = 0.3
+"""Of a bin; one that has been halved below it is forgotten."""
+PRIOR_SHAPE = 0.5
+"""That of the heaviest tail allowed for: one over its index."""
+PRIOR_WEIGHT = 10
+"""Excesses that it is worth."""
+CONFIDENCE = 1.0
+"""Standard errors that are added to the shape."""
+TAIL_SHARES = (0.4, 0.15)
+"""Shares of the values that a tail is fitted to."""
+MIN_EXCESSES = 20
+"""Values of a tail that is fitted."""
+MIN_OVER_LARGEST = 1.3
+"""A limit is so many times the largest value so far, at least."""
+REFIT = 1.05
+"""Growth of the number of values after which the tail is fitted again."""
+
+_PER_LOG = 1 / math.log(BIN_RATIO)
+_EDGES: Vector = SMALLEST * np.float64(BIN_RATIO) ** np.arange(N_BINS, dtype=np.float64)
+_CENTRES: Vector = _EDGES * math.sqrt(BIN_RATIO)
+
+
+class Tail:
+    """Distribution of the positive values of a stream, in units of its noise, in constant memory."""
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * N_BINS
+        self.count = 0.0
+        self._fit_at = 0.0
+        self._fit_for = 0.0
+        self._limit = math.inf
+
+    def add(self, value: float) -> None:
+        """Add a value; those at or below 0 count as the smallest."""
+        place = 0 if value <= SMALLEST else min(int(math.log(value / SMALLEST) * _PER_LOG), N_BINS - 1)
+        if self._counts[place] == 0 and not any(self._counts[place:]):
+            self._fit_at = 0.0  # a new largest value
+        self._counts[place] += 1
+        self.count += 1
+        if self.count >= MAX_COUNT:
+            self._counts = [c / 2 if c / 2 >= MIN_WEIGHT else 0.0 for c in self._counts]
+            self.count = sum(self._counts)
+            self._fit_at = 0.0
+
+    def limit(self, probability: float) -> float:
+        """Return what the next value exceeds with at most this probability; infinite before there is a value."""
+        if not self.count:
+            return math.inf
+        # the limit for one probability serves its neighbours on the safe side
+        if self.count >= self._fit_at * REFIT or not 0.8 <= self._fit_for / probability <= 1:
+            self._fit_at, self._fit_for = self.count, probability * 0.9
+            self._limit = self._fitted(self._fit_for)
+        return self._limit
+
+    def _fitted(self, probability: float) -> float:
+        counts = np.array(self._counts)
+        above = np.cumsum(counts[::-1])[::-1]
+        largest = float(_EDGES[np.flatnonzero(counts)[-1]] * BIN_RATIO)
+        record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
+        fits = [
+            _pareto_limit(counts, above, share * self.count, probability * self.count)
+            for share in TAIL_SHARES
+            if share * self.count >= MIN_EXCESSES
+        ]
+        return max(MIN_OVER_LARGEST * largest, min(record, max(fits, default=math.inf)))
+
+
+def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: float) -> float:
+    """Return the value that a fitted tail exceeds `expected` times, of as many values as were counted."""
+    # the highest edge with so many values above it; excesses are over that edge
+    first = int(np.flatnonzero(above >= n_excesses)[-1])
+    weights = counts[first:]
+    used = weights > 0
+    weights, edge = weights[used], float(_EDGES[first])
+    shape, scale = _fit_pareto(_CENTRES[first:][used] - edge, weights)
+    n = float(weights.sum())
+    shape = (n * shape + PRIOR_WEIGHT * PRIOR_SHAPE) / (n + PRIOR_WEIGHT)
+    shape += CONFIDENCE * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
+    shape = max(shape, 1e-6)
+    return edge + scale / shape * math.expm1(shape * math.log(max(n / expected, 1.0)))
+
+
+def _fit_pareto(excesses: Vector, weights: Vector) -> tuple[float, float]:
+    """Return shape and scale of a generalised Pareto distribution (Zhang and Stephens 2009), of weighted excesses."""
+    n = float(weights.sum())
+    quartile = float(excesses[np.searchsorted(np.cumsum(weights), n / 4)])
+    n_points = 30 + int(math.sqrt(n))
+    points = 1 / float(excesses[-1]) + (1 - np.sqrt(n_points / (np.arange(1, n_points + 1) - 0.5))) / (3 * quartile)
+    points = points[np.abs(points) > 1e-12]
+    shapes = np.log1p(-points[:, None] * excesses * (1 - 1e-9)) @ weights / n
+    likelihoods = n * (np.log(-points / shapes) - shapes - 1)
+    posterior = np.exp(likelihoods - likelihoods.max())
+    point = float(points @ posterior / posterior.sum())
+    shape = float(np.log1p(-point * excesses * (1 - 1e-9)) @ weights / n)
+    return shape, -shape / point

@@ -1,0 +1,24 @@
+"""Words of alerts: numbers and layers in a sentence."""
+
+from collections.abc import Sequence
+
+MAX_NAMED = 3
+"""Layers that a message names; the rest are counted."""
+
+
+def number(value: float) -> str:
+    """Write a number with four digits."""
+    return f"{value:.4g}"
+
+
+def factor(value: float) -> str:
+    """Write how many times something is larger, roughly where it is large."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def layers_named(layers: Sequence[str], n_layers: int) -> str:
+    """Name some of `n_layers` layers."""
+    if len(layers) == 1:
+        return layers[0]
+    more = f" and {len(layers) - MAX_NAMED} more" if len(layers) > MAX_NAMED else ""
+    return f"{len(layers)} of {n_layers} layers ({', '.join(layers[:MAX_NAMED])}{more})"

@@ -1,0 +1,104 @@
+"""Measures the layers of one step with the ordinary probes, a snapshot at a time."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from toposcope.checkpoints import Layer
+from toposcope.homology import Diagram
+from toposcope.probes import Failure, Measurement, Probe, Subject
+from toposcope.probes.feature import NETWORK
+from toposcope.study.tasks import checked
+
+Charge = Callable[[str, str, float], None]
+"""Takes the name of a probe, a layer, and the seconds that measuring it took."""
+
+
+@dataclass
+class StepMeasurements:
+    """What was measured at one step.
+
+    Attributes
+    ----------
+    step : int
+    measurements : dict
+        Probe -> layer or pseudo-layer -> measurement.
+    failures : dict
+        Probe -> layer -> reason.
+    hashes : dict of str
+        SHA-256 of the layers that were read.
+    """
+
+    step: int
+    measurements: dict[Probe, dict[str, Measurement]] = field(default_factory=dict)
+    failures: dict[Probe, dict[str, str]] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+
+    def add(self, probe: Probe, result: Measurement | Failure) -> None:
+        """Keep one result."""
+        if isinstance(result, Failure):
+            self.failures.setdefault(probe, {})[result.layer] = result.message
+        else:
+            self.measurements.setdefault(probe, {})[result.layer] = result
+
+    def key(self, probe: Probe, layer: str) -> str:
+        """Return the key of a row: a digest of the probe, its options and version, and the weights it was made from."""
+        own = [self.hashes.get(layer, "")] if layer in self.hashes else list(self.hashes.values())
+        parts = [probe.name(), str(probe.VERSION), probe.options(), str(self.step), *own]
+        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+class Measuring:
+    """The probes of a monitor, and the diagrams of the last measurement, from which the change of the next is taken.
+
+    Parameters
+    ----------
+    probes : sequence of Probe
+        Each measures layer by layer.
+    layers : sequence of str
+        All analysed layers: with a row of each, a probe has one of the network.
+    charge : callable
+    """
+
+    def __init__(self, probes: Sequence[Probe], layers: Sequence[str], charge: Charge) -> None:
+        self._layers, self._charge = layers, charge
+        self._sources = {probe: probe.source(probes) for probe in probes}
+        self._previous: dict[Probe, dict[str, Mapping[str, Diagram]]] = {}
+
+    def measure(self, layer: Layer, probes: Iterable[Probe], into: StepMeasurements) -> None:
+        """Measure one layer."""
+        started = time.perf_counter()
+        into.hashes[layer.name] = layer.content_hash()
+        hashing = time.perf_counter() - started
+        # A probe that compares diagrams follows the probe that makes them.
+        ordered = sorted(probes, key=lambda probe: self._sources[probe] is not None)
+        for probe in ordered:
+            started = time.perf_counter()
+            subject = self._subject(probe, layer, into)
+            if subject is not None:
+                for result in probe.measure(subject):
+                    into.add(probe, checked(result))
+            self._charge(probe.name(), layer.name, time.perf_counter() - started + hashing / len(ordered))
+
+    def finish(self, done: StepMeasurements) -> None:
+        """Add the rows of the network, where every layer has one."""
+        for probe, rows in done.measurements.items():
+            if NETWORK not in rows and all(layer in rows for layer in self._layers):
+                combined = probe.combine([rows[layer].statistics for layer in self._layers])
+                statistics = {name: float(value) for name, value in combined.items()}
+                done.add(probe, checked(Measurement(NETWORK, NETWORK, statistics)))
+            for layer, measurement in rows.items():
+                if measurement.diagrams:
+                    self._previous.setdefault(probe, {})[layer] = measurement.diagrams
+
+    def _subject(self, probe: Probe, layer: Layer, done: StepMeasurements) -> Subject | None:
+        source = self._sources[probe]
+        wanted = frozenset({layer.name})
+        if source is None:
+            return Subject([layer], wanted, step=done.step)
+        made, previous = done.measurements.get(source, {}).get(layer.name), self._previous.get(source, {})
+        if made is None or layer.name not in previous:
+            return None
+        now = {layer.name: made.diagrams}
+        return Subject([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)

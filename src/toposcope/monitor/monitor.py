@@ -1,0 +1,278 @@
+"""The monitor: measures a model while it trains, without being in the way."""
+
+import atexit
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.adapters.optimizers import innermost
+from toposcope.monitor.budget import Clock
+from toposcope.monitor.recording import Place, study_name
+from toposcope.monitor.running import Running, measuring_probes, n_parameters, steps_made
+from toposcope.monitor.schedule import Due, interval_at, schedule
+from toposcope.monitor.sinks.opening import open_sinks
+from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.webhook import check_address
+from toposcope.monitor.together import Following, Together
+from toposcope.monitor.watching import Watch
+from toposcope.study.tasks import one_line
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+DEFAULT_PROBES: tuple[dict[str, Any], ...] = (
+    {"name": "neural_persistence"},
+    {"name": "controls"},
+    {"name": "rips", "max_dimension": 0},
+    {"name": "distances"},
+)
+"""Beside ``training``, which every monitor has: exact H0, its change since the last measurement, norms and spectra."""
+
+
+class Monitor:
+    """Watches a model while it trains.
+
+    Everything but copying tensors happens on a thread. The training's numbers do not change, no random state is
+    touched, and a failure of the monitor is said once and stops nothing.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, optional
+        Compiled, wrapped or sharded models are taken as they are. Adapters hand it in when training begins.
+    directory : str or Path
+        A study, made if absent: ``toposcope show DIRECTORY`` shows it live, ``report``, ``forecast``, ``doctor`` and
+        ``export`` work on it while it grows. Neighbours in its parent folder are runs of one project.
+    every : int, "log" or callable
+        When to measure, in updates of the weights: a number of steps, log-spaced steps, or a function of the step. The
+        first step and the last are measured always.
+    budget : float
+        Share of the time of training that the monitor may take; how often and what it measures follows from it.
+    probes : sequence of dict
+        As in a study; each must measure layer by layer.
+    name : str
+        Of the run; by default that of the directory.
+    last_step : int, optional
+        Planned; with it the final loss is forecast.
+    tokens_per_step : int
+    jsonl : str or Path, optional
+        A file to which everything is appended, a line an event.
+    webhook : str, optional
+        An address that alerts are sent to.
+    quiet : bool
+        Whether nothing but alerts and failures is printed.
+    clock : callable
+        Returns seconds.
+
+    Attributes
+    ----------
+    step : int
+        Updates made.
+
+    Raises
+    ------
+    ToposcopeError
+        If an argument is wrong. What goes wrong later is said once, and training goes on.
+
+    Examples
+    --------
+    >>> import torch, tempfile
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Monitor(model, folder.name, every=5, quiet=True) as monitor:
+    ...     monitor.attach(optimizer)
+    ...     for _ in range(10):
+    ...         loss = model(torch.ones(4, 8)).square().mean()
+    ...         optimizer.zero_grad()
+    ...         loss.backward()
+    ...         optimizer.step()
+    ...         monitor.log(loss=loss)
+    >>> monitor.step
+    10
+    """
+
+    def __init__(
+        self,
+        model: "nn.Module | None" = None,
+        directory: str | Path = "toposcope-run",
+        *,
+        every: int | str | Due = 100,
+        budget: float = 0.01,
+        probes: Sequence[dict[str, Any]] = DEFAULT_PROBES,
+        name: str = "",
+        last_step: int | None = None,
+        tokens_per_step: int = 0,
+        jsonl: str | Path | None = None,
+        webhook: str | None = None,
+        quiet: bool = False,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        if not 0 < budget < 1:
+            raise ToposcopeError(f"budget is {budget}; give the share of the training's time, such as 0.01")
+        self.directory, self.step = Path(directory), 0
+        self._every, self._due, self._share = every, schedule(every), budget
+        self._probes = measuring_probes(probes)
+        self._name = name or study_name(self.directory)
+        self._last_step, self._tokens_per_step = last_step, tokens_per_step
+        self._jsonl, self._webhook, self._quiet, self._clock = jsonl, webhook, quiet, clock
+        self._model: nn.Module | None = None
+        self._running: Running | Following | None = None
+        self._leaving: Together | None = None
+        self._handles: list[Any] = []
+        self._is_broken = False
+        if webhook is not None:
+            check_address(webhook)
+        if model is not None:
+            self.watch(model)
+
+    def watch(self, model: "nn.Module", last_step: int | None = None) -> None:
+        """Take the model; before `attach`, where it was not known when the monitor was made.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+        last_step : int, optional
+            Planned; what the monitor was made with goes before it.
+        """
+        self._model = model
+        if self._last_step is None:
+            self._last_step = last_step
+
+    def attach(self, optimizer: "Optimizer", step: int | None = None) -> None:
+        """Measure after this optimizer's steps; the first measurement is made now.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer
+            Also inside that of Accelerate or Lightning.
+        step : int, optional
+            Updates made so far, where training goes on; by default what the optimizer's state says, or 0.
+
+        Raises
+        ------
+        ToposcopeError
+            If there is no model.
+        """
+        model = self._model
+        if model is None:
+            raise ToposcopeError("the monitor has no model: Monitor(model, ...), or monitor.watch(model) before attach")
+        if self._running is not None or self._is_broken:
+            return
+        with self._guard():
+            optimizer = innermost(optimizer)
+            self.step = steps_made(optimizer) if step is None else step
+            together = Together(model)
+            self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
+            self._handles = [
+                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_post_hook(self._after_step),
+            ]
+            atexit.register(_close, weakref.ref(self))
+            together.begin()
+            self._running.measure_at_end(self.step)
+
+    def _start(self, model: "nn.Module", together: Together) -> Running:
+        return Running(
+            together,
+            self._probes,
+            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step),
+            share=self._share,
+            step=self.step,
+            clock=self._clock,
+            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            watch=Watch(self.directory, self._name, self._last_step),
+        )
+
+    def log(self, step: int | None = None, **values: Any) -> None:
+        """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.
+
+        Parameters
+        ----------
+        step : int, optional
+            Updates made; by default those that were counted. Call it after ``optimizer.step()``.
+        **values : float or Tensor
+            Tensors of one element; one on a GPU is not waited for.
+        """
+        if self._running is not None:
+            self._running.log(self.step if step is None else step, values)
+
+    def for_trainer(self) -> Any:
+        """Return a callback for the Trainer of transformers, which runs this monitor."""
+        from toposcope.monitor.adapters.trainer import trainer_callback
+
+        return trainer_callback(self)
+
+    def for_lightning(self) -> Any:
+        """Return a callback for the Trainer of Lightning, which runs this monitor."""
+        from toposcope.monitor.adapters.lightning import lightning_callback
+
+        return lightning_callback(self)
+
+    def close(self) -> None:
+        """Measure the last step, write everything, and end; what was not closed is closed when Python exits."""
+        self._close("complete")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close("complete" if kind is None else "failed")
+
+    def _before_step(self, optimizer: "Optimizer", *_: Any) -> None:
+        running, leaving = self._running, self._leaving
+        if (running is None and leaving is None) or not self._due(self.step + 1):
+            return
+        with self._guard():
+            if running is not None:
+                running.before_step()
+            elif leaving is not None:
+                self._leaving = None
+                leaving.leave()
+
+    def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
+        self.step += 1
+        running = self._running
+        if running is None:
+            return
+        with self._guard(), running.meter.during("blocked"):
+            running.count_step()
+            if self._due(self.step):
+                running.measure(self.step, self._interval())
+
+    def _interval(self) -> int:
+        """Return about how many steps there are between measurements."""
+        return interval_at(self._every, self.step) if isinstance(self._every, int) else max(1, self.step // 8)
+
+    def _close(self, status: str) -> None:
+        running, self._running = self._running, None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if running is not None:
+            with self._guard():
+                running.finish(self.step, status)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Say what went wrong, once, and let training go on without the monitor."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
+            # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
+            if self._running is not None and self._running.together.must_leave:
+                self._leaving = self._running.together
+            self._running, self._is_broken = None, True
+            say(f"{one_line(error)}; training goes on without the monitor")
+
+
+def _close(monitor: "weakref.ref[Monitor]") -> None:
+    if (alive := monitor()) is not None:
+        alive.close()

@@ -1,0 +1,103 @@
+"""What to measure at a due step: what is affordable, whole probes before single layers, those that waited first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from toposcope.monitor.budget import Budget
+from toposcope.probes import Probe
+from toposcope.probes.probe import Shape
+
+MAX_WAIT = 10
+"""Due steps for which a probe saves up until it can measure all layers; if it would take more, it measures a few at a
+time, in turn."""
+START_SECONDS = 2.0
+"""Expected seconds of the measurements before the first step and after the last, which no budget covers."""
+
+
+@dataclass
+class Plan:
+    """What is measured at a step.
+
+    Attributes
+    ----------
+    wanted : dict
+        Layer -> probes.
+    skipped : list of str
+        What is left out, and why.
+    """
+
+    wanted: dict[str, list[Probe]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, probe: Probe, layers: Sequence[str]) -> None:
+        """Measure some layers with a probe."""
+        for layer in layers:
+            self.wanted.setdefault(layer, []).append(probe)
+
+
+class Planner:
+    """Decides what to measure.
+
+    Parameters
+    ----------
+    probes : sequence of Probe
+        A probe that reads the diagrams of another one comes after it.
+    shapes : mapping of str to Shape
+        Of the analysed layers.
+    budget : Budget
+    """
+
+    def __init__(self, probes: Sequence[Probe], shapes: Mapping[str, Shape], budget: Budget) -> None:
+        self._probes, self._layers, self._budget = probes, list(shapes), budget
+        self._sources = {probe: probe.source(probes) for probe in probes}
+        self._turn = dict.fromkeys(probes, 0)
+        for probe in probes:
+            for layer, shape in shapes.items():
+                budget.expect(probe.name(), layer, probe.expected_seconds({layer: shape}))
+
+    def at_ends(self) -> Plan:
+        """Plan the measurement before the first step or after the last."""
+        plan, total = Plan(), 0.0
+        for probe in self._probes:
+            cost = self._budget.expected(probe.name(), self._layers)
+            if total + cost <= START_SECONDS:
+                plan.add(probe, self._layers)
+                total += cost
+            else:
+                plan.skipped.append(f"{probe.name()}: all layers would take {cost:.2g} s")
+        return plan
+
+    def at(self, interval: float) -> Plan:
+        """Plan a due step; `interval` is the time between due steps, in seconds of training."""
+        budget, plan, ahead = self._budget, Plan(), 0.0
+        whole = {probe.name(): budget.expected(probe.name(), self._layers) for probe in self._probes}
+        budget.share_out()
+        for probe in self._probes:
+            name, source = probe.name(), self._sources[probe]
+            layers = self._layers if source is None else [n for n in self._layers if source in plan.wanted.get(n, ())]
+            if not layers:
+                continue
+            if not budget.affords(name, layers, ahead=ahead):
+                layers = self._few(probe, layers, interval, ahead)
+            if layers:
+                plan.add(probe, layers)
+                ahead += budget.needed(name, layers)
+            if len(layers) < len(self._layers):
+                left = f"{len(self._layers) - len(layers)} of {len(self._layers)} layers" if layers else "all layers"
+                plan.skipped.append(f"{name}: {left}; the whole takes {whole[name]:.2g} s")
+        return plan
+
+    def _few(self, probe: Probe, layers: Sequence[str], interval: float, ahead: float) -> list[str]:
+        """Return the layers whose turn it is, as many as are affordable; none if the probe had better save up."""
+        budget, name = self._budget, probe.name()
+        income = budget.share * interval / len(self._probes)
+        if budget.needed(name, layers) <= MAX_WAIT * income:
+            return []
+        first, few = self._turn[probe], list[str]()
+        for place in range(len(layers)):
+            layer = layers[(first + place) % len(layers)]
+            if not budget.affords(name, [*few, layer], ahead=ahead):
+                break
+            few.append(layer)
+        self._turn[probe] = (first + len(few)) % len(layers)
+        return few

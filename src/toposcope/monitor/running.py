@@ -1,0 +1,221 @@
+"""The monitor's side on the training thread: what is due, what is affordable, and the copying of tensors."""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from toposcope.errors import ToposcopeError
+from toposcope.monitor import warm_up
+from toposcope.monitor.budget import Budget, Clock, Meter
+from toposcope.monitor.events import Event
+from toposcope.monitor.parameters import watched
+from toposcope.monitor.planning import START_SECONDS, Plan, Planner
+from toposcope.monitor.quantities import Pending
+from toposcope.monitor.recording import Place
+from toposcope.monitor.session import Finish, Job, Session, Snapshot, StepEnd, StepStart
+from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.together import Together
+from toposcope.monitor.worker import Worker
+from toposcope.probes import make_probes
+from toposcope.probes.training import TrainingProbe
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+MODEL_SHARE = 4
+"""Snapshots that wait take at most the bytes of the model divided by this, or those of the largest layer."""
+TRAINING = TrainingProbe.name()
+CLOSE_SECONDS = 120.0
+"""Time the monitor's thread has at the end to measure and write what waits."""
+
+
+class Running:
+    """A monitored run.
+
+    In data-parallel training the first rank measures. Where tensors are sharded, all ranks take part in the sums and in
+    gathering one tensor after another, as the first rank decides (see `Together`).
+
+    Parameters
+    ----------
+    together : Together
+        Of the leader.
+    probes : sequence of dict
+    place : Place
+    share : float
+        Of the time of training.
+    step : int
+        Updates made so far.
+    clock : callable
+    sinks : list of Sink
+    watch : callable
+        Takes an event, returns what follows from it.
+    """
+
+    def __init__(
+        self,
+        together: Together,
+        probes: Sequence[dict[str, Any]],
+        place: Place,
+        *,
+        share: float,
+        step: int,
+        clock: Clock,
+        sinks: list[Sink],
+        watch: Callable[[Event], Sequence[Event]],
+    ) -> None:
+        self.together, self._layers = together, together.layers
+        devices = {parameter.device.type for parameter in together.parameters.values()}
+        self.meter = Meter(clock, beside_counts=devices == {"cpu"})
+        made = make_probes(list(probes))
+        self._names = [probe.name() for probe in made]
+        self._budget = Budget(share, [TRAINING, *self._names], self.meter, clock)
+        self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
+        self._session = Session(place, made, list(self._layers.values()), step, self._budget, sinks, watch, say)
+        sizes = [layer.n_bytes for layer in self._layers.values()]
+        total = sum(parameter.numel() * parameter.element_size() for parameter in together.parameters.values())
+        self._worker: Worker[Job] = Worker(
+            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
+        )
+        self._dtype = str(next(iter(together.parameters.values())).dtype).removeprefix("torch.")
+        self._probes = probes
+        self._compiling: subprocess.Popen[bytes] | None = None
+        self._is_measured, self._started = False, 0.0
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile what is to be compiled: at once if it only has to be read from the disk, else in another process."""
+        if warm_up.marker(self._dtype).exists():
+            warm_up.warm_up(self._probes, self._dtype)
+        else:
+            self._compiling = warm_up.in_background(self._probes, self._dtype)
+
+    def _is_ready(self) -> bool:
+        """Return whether everything is compiled."""
+        if self._compiling is None:
+            return True
+        if self._compiling.poll() is None:
+            return False
+        self._compiling = None
+        warm_up.warm_up(self._probes, self._dtype)
+        return True
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Keep what the loop logged."""
+        if self._worker.is_running:
+            self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+
+    def count_step(self) -> None:
+        """Count the step that ends."""
+        self._budget.step()
+
+    def before_step(self) -> None:
+        """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
+        with self.meter.during("blocked"):
+            self._started = self.meter.blocked
+            self._is_measured = self.together.decide(self._worker.is_running and self._budget.affords(TRAINING, [""]))
+            if self._is_measured:
+                self.together.before()
+
+    def measure_at_end(self, step: int) -> None:
+        """Measure before the first step, or after the last; wait until it is done."""
+        with self.meter.during("blocked"):
+            self._measure_at_end(step)
+        self._budget.begin()
+
+    def _measure_at_end(self, step: int) -> None:
+        started = self.meter.blocked
+        training = self.together.after(gradients=False)
+        self._budget.charge(TRAINING, "", self.meter.blocked - started)
+        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS)
+        # Training waits: the measurement is of weights that no step has changed.
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self._worker.unfinished and self._worker.is_running and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def measure(self, step: int, interval: int) -> None:
+        """Measure a due step, as far as it is affordable."""
+        if not self._is_measured:
+            self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, ['']):.2g} s")
+            return
+        self._is_measured = False
+        training = self.together.after()
+        self._budget.charge(TRAINING, "", self.meter.blocked - self._started)
+        self._measure(step, partial(self._plan, interval), training, self._budget.credit)
+
+    def _plan(self, interval: int) -> Plan:
+        if self._worker.unfinished:
+            return Plan(skipped=[f"{name}: the last measurement is under way" for name in self._names])
+        return self._planner.at(interval * self._budget.step_seconds)
+
+    def finish(self, step: int, status: str) -> None:
+        """Measure the last step and write everything."""
+        if self.together.ends(status):
+            self.measure_at_end(step)
+        self._worker.put(Finish(status, step))
+        self._worker.stop(CLOSE_SECONDS)
+        if self._compiling is not None:
+            self._compiling.terminate()
+
+    def _measure(self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float) -> None:
+        """Hand over a copy of one layer after another, until so many seconds are spent."""
+        plan = self._planned(planned)
+        limit, skipped = self.meter.cost + seconds, list(plan.skipped)
+        self._worker.put(StepStart(step))
+        for name, copy in self.together.copies(plan.wanted, lambda: self.meter.cost <= limit):
+            probes, layer = plan.wanted[name], self._layers[name]
+            if copy is None:
+                skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
+            else:
+                self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes)
+        self._worker.put(StepEnd(training, skipped))
+
+    def _planned(self, planned: Callable[[], Plan]) -> Plan:
+        try:
+            if self._is_ready():
+                return planned()
+        except Exception:
+            for _ in self.together.copies(None, lambda: False):  # lets the other ranks know
+                pass
+            raise
+        return Plan(skipped=[f"{name}: it is being compiled" for name in self._names])
+
+    def _failed(self, error: BaseException) -> None:
+        say(f"{type(error).__name__}: {error}; training goes on without the monitor")
+
+
+def measuring_probes(probes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check the probes that a user wants.
+
+    Raises
+    ------
+    ToposcopeError
+        If one cannot measure single layers of a model that trains.
+    """
+    for probe in make_probes(list(probes)):
+        if not (probe.by_layer() or "diagrams" in probe.NEEDS) or probe.NEEDS - {"first", "previous", "diagrams"}:
+            raise ToposcopeError(f"probe {probe.label()}: a monitor measures layer by layer; measure saved checkpoints")
+    return list(probes)
+
+
+def steps_made(optimizer: "Optimizer") -> int:
+    """Return the updates that an optimizer has made, as far as its state says."""
+    steps = [float(state["step"]) for state in optimizer.state.values() if isinstance(state, dict) and "step" in state]
+    return int(max(steps, default=0))
+
+
+def n_parameters(model: "nn.Module") -> int:
+    """Return the number of trainable parameters."""
+    return sum(p.numel() for p in watched(model).values() if p.requires_grad)
+
+
+def _held(value: Any) -> Any:
+    """Return a value that later changes of a tensor do not reach, without waiting for a GPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.device.type != "cpu" else value.detach().item()
+    return value

@@ -1,0 +1,257 @@
+"""What a monitor does on its own thread: measures, stores, watches for faults, and passes on what it found."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.budget import Budget
+from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.gathering import Copy
+from toposcope.monitor.measuring import Measuring, StepMeasurements
+from toposcope.monitor.quantities import Pending
+from toposcope.monitor.recording import Place, Recording
+from toposcope.monitor.sinks.sink import Sink
+from toposcope.probes import Measurement, Probe
+from toposcope.probes.feature import NETWORK
+from toposcope.probes.training import TrainingProbe
+
+WRITE_SECONDS = 0.5
+"""Time between writes of what was logged, at least; more where writing is slow."""
+RETRY_SECONDS = 10.0
+"""Time after which a write that failed is tried again."""
+MAX_WAITING = 100_000
+"""Rows of the log that wait for a store that cannot be written; then the oldest are dropped."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of one layer, to be measured."""
+
+    layer: Layer
+    copy: Copy
+    probes: Sequence[Probe]
+
+
+@dataclass(frozen=True)
+class StepStart:
+    """The beginning of the measurement of a step."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """The end of it, with what was taken on the training thread: for the probe ``training``."""
+
+    training: Pending
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of the run."""
+
+    status: str
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Finish
+
+
+class Session:
+    """The state of a run on the monitor's thread.
+
+    Parameters
+    ----------
+    place : Place
+    probes : sequence of Probe
+        Those that measure snapshots.
+    layers : sequence of Layer
+    step : int
+        The first step.
+    budget : Budget
+    sinks : list of Sink
+    watch : callable
+        Takes an event and returns what follows from it: alerts, a forecast.
+    say : callable
+        Takes a sentence for the user.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        probes: Sequence[Probe],
+        layers: Sequence[Layer],
+        step: int,
+        budget: Budget,
+        sinks: list[Sink],
+        watch: Callable[[Event], Sequence[Event]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._place, self._probes, self._layers, self._first = place, probes, layers, step
+        self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
+        self._training = TrainingProbe()
+        self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
+        self._roles = {layer.name: layer.role for layer in layers}
+        self._recording: Recording | None = None
+        self._now: StepMeasurements | None = None
+        self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
+        """Values that wait to be written, in the order in which they were logged."""
+        self._unwritten: deque[Callable[[Recording], None]] = deque()
+        self._next_write = 0.0
+        self._write_seconds = 0.0
+        self._skipped: dict[str, int] = {}
+        self._last_skipped: Sequence[str] = ()
+        self.n_measured = 0
+        self._is_reported = False
+
+    def handle(self, job: Job) -> None:
+        """Do one job."""
+        if isinstance(job, StepStart):
+            self._now = StepMeasurements(job.step)
+        elif isinstance(job, Snapshot):
+            assert self._now is not None
+            with self._budget.meter.during("measuring"):
+                layer = replace(job.layer, entry=job.copy.entry(job.layer.name))
+                self._measuring.measure(layer, job.probes, self._now)
+        elif isinstance(job, StepEnd):
+            self._end_step(job)
+        else:
+            self._finish(job)
+
+    def idle(self) -> None:
+        """Write what waits, now and then."""
+        if time.monotonic() >= self._next_write:
+            self._write()
+
+    def skip(self, what: str) -> None:
+        """Count what was left out: the name of a probe, then a colon and the reason."""
+        name = what.partition(":")[0]
+        self._skipped[name] = self._skipped.get(name, 0) + 1
+
+    def _end_step(self, end: StepEnd) -> None:
+        done, self._now = self._now, None
+        assert done is not None
+        with self._budget.meter.during("measuring"):
+            for layer, values in end.training.rows().items():
+                role = self._roles.get(layer, NETWORK)
+                if layer in self._roles or layer == NETWORK:
+                    finite = {name: value for name, value in values.items() if math.isfinite(value)}
+                    done.add(self._training, Measurement(layer, role, finite))
+            self._measuring.finish(done)
+        self.n_measured += 1
+        self._last_skipped = end.skipped
+        for line in end.skipped:
+            self.skip(line)
+        self._unwritten.append(lambda recording: recording.measured(done))
+        rows = {
+            (layer, probe.name()): measurement.statistics
+            for probe, of in done.measurements.items()
+            for layer, measurement in of.items()
+        }
+        self._pass_on(Measured(done.step, rows, end.skipped))
+        self._next_write = 0.0
+
+    def _pass_on(self, event: Event) -> None:
+        """Give an event to the sinks and the watch, and what follows from it likewise."""
+        started = time.thread_time()
+        for sink in list(self._sinks):
+            try:
+                sink.put(event)
+            except Exception as error:  # noqa: BLE001 - a tracker at fault stops neither the others nor the training
+                self._sinks.remove(sink)
+                self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
+        for following in self._watch(event):
+            self._keep(following)
+            self._pass_on(following)
+        self._budget.meter.add(time.thread_time() - started)
+
+    def _keep(self, event: Event) -> None:
+        if isinstance(event, Alert):
+            self._unwritten.append(lambda recording: recording.alert(event))
+        elif isinstance(event, Forecasted):
+            self._unwritten.append(lambda recording: recording.forecast(event))
+
+    def _write(self) -> None:
+        """Write what waits; if the store cannot be written, say so once and try again later."""
+        started, rows = time.thread_time(), self._logged_rows()
+        if rows:
+            self._unwritten.append(lambda recording: recording.log(rows))
+        if not self._unwritten and self._recording is not None:
+            self._next_write = time.monotonic() + WRITE_SECONDS
+            return
+        try:
+            recording = self._opened()
+            while self._unwritten:
+                self._unwritten[0](recording)
+                self._unwritten.popleft()
+            recording.status(self.status())
+            wait = WRITE_SECONDS
+        except ToposcopeError as error:
+            if not self._is_reported:
+                self._say(f"{error}; training goes on, and writing is tried again every {RETRY_SECONDS:.0f} s")
+            self._is_reported, wait = True, RETRY_SECONDS
+            while len(self._unwritten) > MAX_WAITING:
+                self._unwritten.popleft()
+        seconds = time.thread_time() - started
+        self._budget.meter.add(seconds)
+        # Writing takes at most a quarter of the budget.
+        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
+
+    def _opened(self) -> Recording:
+        if self._recording is None:
+            self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
+            if self._recording.cut_at is not None:
+                self._say(
+                    f"goes on at step {self._first}; what was stored up to {self._recording.cut_at} is kept to there"
+                )
+        return self._recording
+
+    def _logged_rows(self) -> dict[int, dict[str, float]]:
+        """Return what was logged since the last write, by step, and watch it."""
+        rows: dict[int, dict[str, float]] = {}
+        for _ in range(len(self.logged)):
+            step, values = self.logged.popleft()
+            numbers = _numbers(values)
+            rows.setdefault(step, {}).update(numbers)
+            self._pass_on(Logged(step, numbers))
+        return rows
+
+    def status(self) -> dict[str, Any]:
+        """Return what the monitor did, took and left out."""
+        budget = self._budget
+        return {
+            "n_measured": self.n_measured,
+            "budget": budget.share,
+            "trained_seconds": round(budget.trained, 3),
+            "cost_seconds": round(budget.cost, 3),
+            "blocked_seconds": round(budget.meter.blocked, 3),
+            "start_seconds": round(budget.free, 3),
+            "step_seconds": budget.step_seconds if budget.trained else None,
+            "skipped": self._skipped,
+            "last_skipped": list(self._last_skipped),
+            "resumed": [self._first, self._recording.cut_at] if self._recording and self._recording.cut_at else None,
+        }
+
+    def _finish(self, job: Finish) -> None:
+        self._write()
+        if self._recording is not None and not self._unwritten:
+            self._recording.close(job.status, job.step)
+        for sink in self._sinks:
+            sink.close()
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values that are numbers; tensors of one element are."""
+    numbers = {}
+    for name, value in values.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return numbers

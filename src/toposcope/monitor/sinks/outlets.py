@@ -1,0 +1,101 @@
+"""All sinks of a monitor, each on a thread of its own, so that a slow tracker holds up neither training nor another."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from toposcope.monitor.events import Event
+from toposcope.monitor.sinks.sink import Sink
+
+MAX_WAITING = 20_000
+"""Events that wait for a slow sink; beyond that the oldest are dropped, and their number is said at the end."""
+
+
+class Outlets:
+    """Passes events on to every sink.
+
+    Parameters
+    ----------
+    say : callable
+        Takes a sentence for the user: a sink failed, or could not keep up. Called on threads of the sinks.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._outlets: dict[str, _Outlet] = {}
+
+    def add(self, name: str, sink: Sink) -> None:
+        """Pass on to one more sink whatever follows."""
+        self._outlets[name] = _Outlet(name, sink, self._say)
+
+    def put(self, event: Event) -> None:
+        """Pass on an event, without waiting for any sink."""
+        for outlet in list(self._outlets.values()):
+            outlet.put(event)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Let the sinks finish what waits, all together within so many seconds."""
+        deadline = time.monotonic() + timeout
+        for outlet in self._outlets.values():
+            outlet.end()
+        for outlet in self._outlets.values():
+            outlet.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Outlet:
+    """One sink, its thread and its queue."""
+
+    def __init__(self, name: str, sink: Sink, say: Callable[[str], None]) -> None:
+        self._name, self._sink, self._say = name, sink, say
+        self._waiting: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._n_dropped = 0
+        self._thread = threading.Thread(target=self._run, name=f"toposcope-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        with self._changed:
+            if self._ending:
+                return
+            if len(self._waiting) >= MAX_WAITING:
+                self._waiting.popleft()
+                self._n_dropped += 1
+            self._waiting.append(event)
+            self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._say(f"{self._name} took too long at the end; what it had not written is missing there")
+        elif self._n_dropped:
+            self._say(f"{self._name} could not keep up; {self._n_dropped} events are missing there")
+
+    def _run(self) -> None:
+        try:
+            try:
+                while (event := self._next()) is not None:
+                    self._sink.put(event)
+            finally:
+                self._sink.close()
+        except Exception as error:  # noqa: BLE001 - it closes this sink alone
+            self.end()
+            self._say(f"{self._name} is closed: {one_line(error)}; training and the other trackers go on")
+
+    def _next(self) -> Event | None:
+        """Wait for the next event; None at the end."""
+        with self._changed:
+            while not self._waiting and not self._ending:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, short."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,58 @@
+"""TensorBoard: the `SummaryWriter` that is open in this process, whoever opened it."""
+
+import gc
+import sys
+from pathlib import Path
+from typing import Any
+
+from toposcope.monitor.events import Alert, Event
+from toposcope.monitor.sinks.values import ALERTS, tracked_values
+
+WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+"""Modules that hold a `SummaryWriter`; the interface of both is the same."""
+
+
+class TensorBoardSink:
+    """Adds scalars, and alerts as text, at the steps of the monitor.
+
+    Parameters
+    ----------
+    writer : SummaryWriter
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._n_alerts = 0
+
+    def put(self, event: Event) -> None:
+        """Pass on one event; none after the writer was closed, since that would open another file."""
+        if not _is_open(self._writer):
+            return
+        for name, value in tracked_values(event).items():
+            self._writer.add_scalar(name, value, event.step)
+        if isinstance(event, Alert):
+            self._n_alerts += 1
+            self._writer.add_scalar(ALERTS, self._n_alerts, event.step)
+            self._writer.add_text("toposcope/alert", event.message, event.step)
+
+    def close(self) -> None:
+        """Leave the writer open: it is the run's own."""
+
+
+def _is_open(writer: Any) -> bool:
+    return getattr(writer, "file_writer", None) is not None
+
+
+def SINK(directory: Path) -> TensorBoardSink | None:  # noqa: N802 - the name of a registry
+    """Return a sink for the writer whose folder is the outermost, if one is open."""
+    classes = tuple(sys.modules[name].SummaryWriter for name in WRITERS if name in sys.modules)
+    if not classes:
+        return None
+    # not isinstance, which would run code of lazy objects
+    writers = [thing for thing in gc.get_objects() if issubclass(type(thing), classes) and _is_open(thing)]
+    outermost = min(writers, key=lambda writer: (len(_folder(writer).parts), _folder(writer)), default=None)
+    return None if outermost is None else TensorBoardSink(outermost)
+
+
+def _folder(writer: Any) -> Path:
+    return Path(str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", "")))

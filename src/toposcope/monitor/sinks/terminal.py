@@ -1,0 +1,98 @@
+"""The terminal: one quiet line on standard error now and then, and a line for each alert."""
+
+import sys
+import time
+from collections.abc import Mapping
+
+from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.probes.feature import NETWORK
+
+MIN_SECONDS_BETWEEN = 30.0
+"""Between lines about measurements."""
+MAX_ALERTS_A_STEP = 5
+SHOWN = {("training", "gradient_norm"): "gradient norm", ("training", "update_ratio"): "update / weight"}
+"""(probe, statistic) of the network -> what a line calls it."""
+
+
+class TerminalSink:
+    """Writes lines that leave the progress bars of tqdm and Rich in place.
+
+    Parameters
+    ----------
+    hint : str
+        Stands at the end of the first line, such as the command that shows the page.
+    quiet : bool
+        Whether there are no lines but those of alerts.
+    """
+
+    def __init__(self, hint: str = "", *, quiet: bool = False) -> None:
+        self._hint, self._quiet = hint, quiet
+        self._next_line = 0.0
+        self._logged: dict[str, float] = {}
+        self._forecast: Forecasted | None = None
+        self._alerts_of_step = (-1, 0)
+
+    def put(self, event: Event) -> None:
+        """Write a line for an alert, and for a measurement if the last line is long ago."""
+        match event:
+            case Logged(values=values):
+                self._logged.update(values)
+            case Forecasted():
+                self._forecast = event
+            case Alert():
+                self._alert(event)
+            case Measured():
+                if not self._quiet and time.monotonic() >= self._next_line:
+                    self._next_line = time.monotonic() + MIN_SECONDS_BETWEEN
+                    say(self._summary(event))
+
+    def close(self) -> None:
+        """Leave the terminal as it is."""
+
+    def _alert(self, alert: Alert) -> None:
+        """Write the alert; of many at one step the first few."""
+        step, n = self._alerts_of_step
+        n = n + 1 if step == alert.step else 1
+        self._alerts_of_step = alert.step, n
+        if n <= MAX_ALERTS_A_STEP:
+            say(f"ALERT at step {alert.step:,}: {alert.message}")
+        elif n == MAX_ALERTS_A_STEP + 1:
+            say(f"ALERT at step {alert.step:,}: and more; all of them are in the study")
+
+    def _summary(self, measured: Measured) -> str:
+        """Return what is known at a step, in a line."""
+        parts = [f"step {measured.step:,}"]
+        if "loss" in self._logged:
+            parts.append(f"loss {self._logged['loss']:.4g}")
+        parts += _statistics(measured.rows)
+        if self._forecast is not None:
+            f = self._forecast
+            parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
+        if self._hint:
+            parts.append(self._hint)
+            self._hint = ""
+        return ", ".join(parts)
+
+
+def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str]:
+    return [
+        f"{label} {rows[NETWORK, probe][statistic]:.3g}"
+        for (probe, statistic), label in SHOWN.items()
+        if statistic in rows.get((NETWORK, probe), {})
+    ]
+
+
+def say(text: str) -> None:
+    """Write a line on standard error, above the progress bars that are at work there.
+
+    Rich's bars replace `sys.stderr` while they run; those of tqdm are cleared and drawn again by `tqdm.write`.
+    """
+    clean = "toposcope: " + "".join(c if c.isprintable() else "?" for c in text)
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if sys.stderr is None:
+        return
+    if tqdm is not None:
+        tqdm.write(clean, file=sys.stderr)
+    else:
+        sys.stderr.write(clean + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,59 @@
+"""Norms of weights, gradients and updates, taken by a monitor after a step of training."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from toposcope.probes.feature import Kind
+from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
+
+SUMS = frozenset({"nonfinite", "nonfinite_gradients"})
+NORMS = frozenset({"weight_norm", "gradient_norm", "update_norm"})
+
+
+class TrainingProbe(Probe, frozen=True, tag="training"):
+    """What a step of training did to each layer.
+
+    ``weight_norm`` after the step, ``gradient_norm`` (before the step, not clipped unless the loop clips) and
+    ``update_norm``, the norm of the difference that the step made, all L2; ``update_ratio``, the update's norm over
+    that of the weights before it; ``nonfinite`` and ``nonfinite_gradients``, counts; ``dead_units``, the share of
+    output units whose gradient is exactly 0. What was not to be had at a step is absent.
+
+    For the network, norms are those of one long vector of all parameters, counts are added, and ``dead_units`` is the
+    mean over layers.
+    """
+
+    KIND: ClassVar[Kind] = "norm"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Return what the monitor found, by layer, in the input ``training``."""
+        found: Mapping[str, dict[str, float]] = subject.inputs["training"]
+        yield from each_layer(
+            self, subject, lambda layer: Measurement(layer.name, layer.role, found.get(layer.name, {}))
+        )
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Combine what all layers have."""
+        names = [name for name in rows[0] if all(name in row for row in rows)]
+        combined = {name: _combined(name, stacked(rows, name)) for name in names if name != "update_ratio"}
+        if "update_ratio" in names and {"update_norm", "weight_norm"} <= combined.keys():
+            before = stacked(rows, "update_norm") / np.maximum(stacked(rows, "update_ratio"), np.finfo(float).tiny)
+            combined["update_ratio"] = combined["update_norm"] / np.linalg.norm(before, axis=0)
+        return combined
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``norm``, or ``control`` for counts and shares."""
+        return "control" if statistic in SUMS or statistic == "dead_units" else cls.KIND
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: these have no scale-free twins."""
+        return 0
+
+
+def _combined(name: str, values: Any) -> Any:
+    if name in NORMS:
+        return np.linalg.norm(values, axis=0)
+    return values.sum(axis=0) if name in SUMS else values.mean(axis=0)

@@ -1,0 +1,111 @@
+"""The cost of a monitor stays within its budget, whatever training and measuring take."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.budget import Budget, Meter
+from toposcope.monitor.planning import Planner
+from toposcope.monitor.schedule import MAX_REGULAR, schedule
+from toposcope.probes import make_probes
+
+PROBES: list[dict[str, Any]] = [
+    {"name": "neural_persistence"},
+    {"name": "controls"},
+    {"name": "rips", "max_dimension": 0},
+]
+
+
+class FakeClock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulate(
+    steps: int, step_seconds: float, layer_seconds: float, every: int, share: float, seed: int, noise: float
+) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Return cost and time of training by step, and how often each probe measured all layers."""
+    rng, clock = np.random.default_rng(seed), FakeClock()
+    meter = Meter(clock)
+    probes = make_probes(PROBES)
+    shapes = {f"layer.{k}": (64 * (k + 1), 64) for k in range(6)}
+    budget = Budget(share, ["training", *(p.name() for p in probes)], meter, clock)
+    planner = Planner(probes, shapes, budget)
+    truth = {(p.name(), layer): layer_seconds * rng.uniform(0.2, 5) for p in probes for layer in shapes}
+
+    def measure(plan_of: dict[str, list[object]]) -> None:
+        for layer, of in plan_of.items():
+            for probe in of:
+                seconds = truth[probe.name(), layer] * rng.uniform(1 - noise, 1 + noise)  # type: ignore[attr-defined]
+                with meter.during("measuring"):
+                    clock.now += seconds
+                budget.charge(probe.name(), layer, seconds)  # type: ignore[attr-defined]
+
+    measure({layer: list(probes) for layer in shapes})
+    budget.begin()
+    due, cost, trained, whole = schedule(every), [], [], dict.fromkeys((p.name() for p in probes), 0)
+    for step in range(1, steps + 1):
+        clock.now += step_seconds * rng.lognormal(0, 0.3)
+        budget.step()
+        if due(step):
+            plan = planner.at(every * step_seconds)
+            measure(plan.wanted)  # type: ignore[arg-type]
+            for probe in probes:
+                whole[probe.name()] += all(probe in plan.wanted.get(layer, ()) for layer in shapes)
+        cost.append(budget.cost)
+        trained.append(budget.trained)
+    return np.array(cost), np.array(trained), whole
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    step_seconds=st.floats(1e-3, 10),
+    ratio=st.floats(1e-4, 100),
+    every=st.sampled_from([1, 10, 100]),
+    share=st.sampled_from([0.001, 0.01, 0.1]),
+    seed=st.integers(0, 1000),
+)
+def test_the_cost_never_exceeds_the_budget(
+    step_seconds: float, ratio: float, every: int, share: float, seed: int
+) -> None:
+    cost, trained, _ = simulate(600, step_seconds, ratio * step_seconds, every, share, seed, noise=0.4)
+    assert (cost[100:] <= 1.05 * share * trained[100:]).all()
+
+
+def test_what_is_affordable_is_measured() -> None:
+    _, _, whole = simulate(2000, 0.1, 1e-4, 10, 0.01, seed=0, noise=0.1)
+    assert min(whole.values()) > 100
+
+
+def test_what_never_fits_is_measured_layer_by_layer() -> None:
+    cost, trained, whole = simulate(8000, 0.01, 0.02, 10, 0.01, seed=0, noise=0.1)
+    assert max(whole.values()) < 10
+    assert cost[-1] > 0.3 * 0.01 * trained[-1]  # the budget is used all the same
+
+
+def test_a_long_run_is_measured_ever_more_rarely() -> None:
+    due = schedule(100)
+    assert [step for step in range(1001) if due(step)] == list(range(0, 1001, 100))
+    n = sum(due(step) for step in range(0, 500_001, 100))
+    assert n < 4 * MAX_REGULAR
+
+
+def test_log_spaced_steps() -> None:
+    due = schedule("log")
+    assert [s for s in range(31) if due(s)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 18, 20, 22, 25, 28]
+    assert sum(map(due, range(1000, 10_000))) == 20
+
+
+@pytest.mark.parametrize("every", [0, -1, True, "often", 1.5])
+def test_other_schedules_are_refused(every: object) -> None:
+    with pytest.raises(ToposcopeError, match="every is"):
+        schedule(every)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Copies of whole parameters, and ranks that measure together."""
+
+import math
+from pathlib import Path
+
+import pytest
+import ranks
+import torch
+from torch import nn
+
+from toposcope.monitor.gathering import all_arrive, data_parallel, gather, rank, world_size
+from toposcope.monitor.parameters import layout, watched
+from toposcope.monitor.quantities import Quantities
+
+
+def test_one_process_is_the_first_rank() -> None:
+    assert (rank(), world_size()) == (0, 1)
+    assert data_parallel(ranks.model_of()) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_copy_stays_as_it_is_when_training_goes_on(dtype: torch.dtype) -> None:
+    layer = nn.Linear(5, 3).to(dtype)
+    before = layer.weight.detach().clone()
+    copy = gather(layer.weight)
+    assert copy is not None
+    with torch.no_grad():
+        layer.weight.add_(1)
+    assert torch.equal(copy.tensor(), before)
+    assert not copy.tensor().requires_grad
+    assert copy.entry("w").shape == (3, 5)
+
+
+def test_a_transposed_parameter_is_copied_row_by_row() -> None:
+    parameter = nn.Parameter(torch.randn(4, 3).T)
+    copy = gather(parameter)
+    assert copy is not None
+    assert copy.tensor().is_contiguous()
+    assert torch.equal(copy.tensor(), parameter)
+
+
+def test_nothing_is_kept_where_it_is_not_wanted() -> None:
+    assert gather(nn.Linear(2, 2).weight, keep=False) is None
+
+
+def test_a_rank_alone_decides_alone() -> None:
+    model = ranks.model_of()
+    assert Quantities(watched(model), layout(model)).agree([3, 1]) == [3, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "mesh"), [("fsdp2", (2,)), ("fsdp2", (2, 2)), ("tensor", (2,)), ("tensor", (2, 2))])
+def test_sharded_parameters_are_gathered_on_the_first_rank(kind: str, mesh: tuple[int, ...], tmp_path: Path) -> None:
+    first, *others = ranks.on_ranks(ranks.gathered, math.prod(mesh), tmp_path, kind, *mesh)
+    expected = dict(ranks.model_of().named_parameters())
+    assert first.keys() == expected.keys()
+    assert all(torch.equal(first[name], expected[name]) for name in expected)
+    assert not any(others)
+
+
+@pytest.mark.slow
+def test_replicas_that_part_are_seen_on_every_rank(tmp_path: Path) -> None:
+    for steps in ranks.on_ranks(ranks.replicas_that_part, 2, tmp_path):
+        equal = [step[0] == step[1] for step in steps]
+        assert equal == [True, True, False, False]
+        assert abs(steps[2][0]["weight_norm"] - steps[2][1]["weight_norm"]) < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "fail"])
+def test_no_rank_waits_for_one_that_stopped(how: str, tmp_path: Path) -> None:
+    last = "stopped" if how == "stop" else None
+    for kind in ("ddp", "fsdp2"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        first, second = ranks.on_ranks(ranks.one_stops, 2, folder, kind, how)
+        assert len(second) == 3
+        assert second[-1] == last if last else "Error" in second[-1]
+        if kind == "fsdp2":
+            assert first[2:] == ["ToposcopeError: 1 of the ranks cannot go on with measuring"]
+        else:
+            assert first == [*["9 rows of 2 ranks"] * 2, "9 rows of 1 ranks", *["9 rows of the ranks"] * 2]
+
+
+@pytest.mark.slow
+def test_ranks_do_what_the_first_decides(tmp_path: Path) -> None:
+    stopped = "1 of the ranks cannot go on with measuring"
+    for kind in ("ddp", "fsdp2"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        first, second = ranks.on_ranks(ranks.agreed, 2, folder, kind)
+        assert first == [True, 2, [1, 5, 0], *([[7, 0], [7, 0]] if kind == "ddp" else [stopped])]
+        assert second == [False, 2, [1, 5, 0], stopped]
+
+
+@pytest.mark.slow
+def test_what_all_must_do_together_is_left_out_by_all_if_one_is_late(tmp_path: Path) -> None:
+    assert ranks.on_ranks(ranks.arrivals, 2, tmp_path, 3.0) == [[True, False, True]] * 2
+
+
+def test_one_process_has_always_arrived() -> None:
+    assert all_arrive("end", 1, 0.0)

@@ -1,0 +1,178 @@
+"""The registry of sinks, and the thread that each has."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from monitored_events import alert, measured
+
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.events import Event
+from toposcope.monitor.monitor import Monitor
+from toposcope.monitor.sinks import outlets
+from toposcope.monitor.sinks.opening import TrackerSearch, open_sinks, sink_makers
+from toposcope.monitor.sinks.outlets import Outlets
+from toposcope.monitor.sinks.sink import Sink
+
+
+class Recorder:
+    """Keeps what it is given."""
+
+    def __init__(self, fails_at: int = -1, gate: threading.Event | None = None) -> None:
+        self.events: list[Event] = []
+        self.closed = 0
+        self._fails_at, self._gate = fails_at, gate
+
+    def put(self, event: Event) -> None:
+        if self._gate is not None:
+            self._gate.wait()
+        if event.step == self._fails_at:
+            raise OSError("disk full\nagain")
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._fails_at >= 0:
+            raise OSError("cannot be closed")
+
+
+def test_all_trackers_are_found() -> None:
+    assert set(sink_makers()) == {"mlflow", "tensorboard", "trackio", "wandb"}
+
+
+def test_nothing_is_imported_or_opened_where_no_tracker_is_in_use(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from toposcope.monitor.sinks.opening import TrackerSearch\n"
+        "search = TrackerSearch(Path('.')); assert search.look() == {} and not search.failures\n"
+        "print([m for m in ('wandb', 'mlflow', 'trackio', 'tensorboard', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, active = [], False
+
+    def maker(directory: Path) -> Sink | None:
+        calls.append(directory)
+        return Recorder() if active else None
+
+    def broken(directory: Path) -> Sink | None:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
+    search = TrackerSearch(tmp_path)
+    looks = []
+    for call in range(1, 20):
+        active = call >= 3
+        if found := search.look():
+            looks.append((call, list(found)))
+    assert looks == [(4, ["late"])]
+    assert len(calls) == 3
+    assert [*search.failures] == ["broken"]
+
+
+def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
+    said: list[str] = []
+    good, bad = Recorder(), Recorder(fails_at=2)
+    sinks = Outlets(said.append)
+    sinks.add("good", good)
+    sinks.add("bad", bad)
+    for step in range(5):
+        sinks.put(measured(step))
+    sinks.close()
+    assert [event.step for event in good.events] == [0, 1, 2, 3, 4]
+    assert [event.step for event in bad.events] == [0, 1]
+    assert (good.closed, bad.closed) == (1, 1)
+    assert said == ["bad is closed: cannot be closed; training and the other trackers go on"]
+
+
+def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MAX_WAITING", 3)
+    said: list[str] = []
+    gate = threading.Event()
+    slow, quick = Recorder(gate=gate), Recorder()
+    sinks = Outlets(said.append)
+    sinks.add("slow", slow)
+    sinks.add("quick", quick)
+    for step in range(10):
+        sinks.put(alert(step))
+    sinks.close(timeout=0.05)
+    assert said[0] == "slow took too long at the end; what it had not written is missing there"
+    gate.set()
+    monkeypatch.setattr(outlets, "MAX_WAITING", 100)
+
+
+def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MAX_WAITING", 3)
+    said: list[str] = []
+    gate, began = threading.Event(), threading.Event()
+
+    class Slow(Recorder):
+        def put(self, event: Event) -> None:
+            began.set()
+            super().put(event)
+
+    slow = Slow(gate=gate)
+    sinks = Outlets(said.append)
+    sinks.add("slow", slow)
+    sinks.put(alert(0))
+    assert began.wait(10)
+    for step in range(1, 10):
+        sinks.put(alert(step))
+    gate.set()
+    sinks.close()
+    assert [event.step for event in slow.events] == [0, 7, 8, 9]
+    assert said == ["slow could not keep up; 6 events are missing there"]
+
+
+def test_the_sinks_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = Recorder()
+    active: list[Sink] = []
+
+    def maker(directory: Path) -> Sink | None:
+        return active[0] if active else None
+
+    def broken(directory: Path) -> Sink | None:
+        raise OSError("not of this version")
+
+    monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
+    (sink,) = open_sinks(tmp_path / "mine", jsonl=tmp_path / "events.jsonl")
+    active.append(late)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    assert [event.step for event in late.events] == [100, 101]
+    assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "toposcope: broken is left out: not of this version"
+    assert second.endswith(f"the page: toposcope show {tmp_path / 'mine'}")
+    assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
+
+
+def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sink,) = open_sinks(tmp_path, quiet=True)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    assert capsys.readouterr().err == "toposcope: ALERT at step 101: The loss rose to nan at step 101.\n"
+
+
+def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events.jsonl").write_text("import torch\n")
+    (sink,) = open_sinks(tmp_path, jsonl=tmp_path / "events.jsonl")
+    sink.put(alert(1))
+    sink.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("name another file; it is left out")
+    assert second.startswith("toposcope: ALERT")
+
+
+def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ToposcopeError, match="webhook: the address must be"):
+        Monitor(directory=tmp_path, webhook="http://example.org/secret")
