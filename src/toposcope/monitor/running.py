@@ -134,6 +134,7 @@ class Running:
             if self._is_ready()
             else Plan(skipped=[f"{n}: it is being compiled" for n in self._names])
         )
+        self._quantities.after(gradients=False)  # the first time takes longer than any other
         started = self.meter.blocked
         training = self._quantities.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)
