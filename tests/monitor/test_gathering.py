@@ -8,7 +8,7 @@ import ranks
 import torch
 from torch import nn
 
-from toposcope.monitor.gathering import data_parallel, gather, rank, world_size
+from toposcope.monitor.gathering import all_arrive, data_parallel, gather, rank, world_size
 from toposcope.monitor.parameters import layout, watched
 from toposcope.monitor.quantities import Quantities
 
@@ -85,4 +85,18 @@ def test_no_rank_waits_for_one_that_stopped(how: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ranks_do_what_the_first_decides(tmp_path: Path) -> None:
     stopped = "1 of the ranks cannot go on with measuring"
-    assert ranks.on_ranks(ranks.agreed, 2, tmp_path) == [[[1, 5, 0], stopped]] * 2
+    for kind in ("ddp", "fsdp2"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        first, second = ranks.on_ranks(ranks.agreed, 2, folder, kind)
+        assert first == [True, 2, [1, 5, 0], *([[7, 0], [7, 0]] if kind == "ddp" else [stopped])]
+        assert second == [False, 2, [1, 5, 0], stopped]
+
+
+@pytest.mark.slow
+def test_what_all_must_do_together_is_left_out_by_all_if_one_is_late(tmp_path: Path) -> None:
+    assert ranks.on_ranks(ranks.arrivals, 2, tmp_path, 3.0) == [[True, False, True]] * 2
+
+
+def test_one_process_has_always_arrived() -> None:
+    assert all_arrive("end", 1, 0.0)

@@ -1,6 +1,7 @@
 """Runs a function in several processes that talk by gloo, and models that are sharded over them."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch.multiprocessing.spawn import spawn
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import quantities as quantities_module
-from toposcope.monitor.gathering import data_parallel, gather
+from toposcope.monitor.gathering import all_arrive, data_parallel, gather
 from toposcope.monitor.parameters import layout, watched
 from toposcope.monitor.quantities import Quantities
 
@@ -164,15 +165,27 @@ def one_stops(kind: str, how: str) -> list[str]:
     return found
 
 
-def agreed() -> list[Any]:
-    """What ranks agree on, each with a mind of its own; then the second cannot go on."""
-    model = fsdp2(2)
-    quantities, rank = Quantities(watched(model), layout(model)), dist.get_rank()
-    found: list[Any] = [quantities.agree([10 * rank + 1, 5, 0])]
-    try:
-        quantities.agree([0, 0], stop=rank == 1)
-    except ToposcopeError as error:
-        found.append(str(error))
+def agreed(kind: str) -> list[Any]:
+    """What ranks agree on, each with a mind of its own; then the second cannot go on, and one more time without it."""
+    model = nn.parallel.DistributedDataParallel(model_of()) if kind == "ddp" else fsdp2(2)
+    quantities, rank = Quantities(watched(model), layout(model), data_parallel(model)), dist.get_rank()
+    found: list[Any] = [quantities.is_leader, quantities.n_ranks, quantities.agree([10 * rank + 1, 5, 0])]
+    for stops in (rank == 1, False):
+        try:
+            found.append(quantities.agree([7 - rank, 0], stop=stops))
+        except ToposcopeError as error:
+            return [*found, str(error)]
+    return found
+
+
+def arrivals(late: float) -> list[bool]:
+    """Whether all have arrived: at once, with the second rank late, and at once again."""
+    rank, found = dist.get_rank(), []
+    for place, wait in (("a", 0.0), ("b", late), ("c", 0.0)):
+        dist.barrier()
+        time.sleep(wait * rank)
+        found.append(all_arrive(place, 2, 1.0))
+    dist.barrier()
     return found
 
 

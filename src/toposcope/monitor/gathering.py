@@ -1,6 +1,10 @@
 """Copies of whole parameters on the CPU, one at a time, and which rank makes them."""
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.entry import Entry, in_memory
 from toposcope.monitor.shards import is_sharded
@@ -33,6 +37,27 @@ def data_parallel(model: "Module") -> "DistributedDataParallel | None":
     return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
 
 
+def all_arrive(place: str, n_ranks: int, seconds: float) -> bool:
+    """Return whether so many ranks call this for one place within some time, the same answer on each of them.
+
+    No rank waits longer, whatever the others do: what all must do together can then begin, or is left out by all.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_default_store  # noqa: PLC2701 - the only store all ranks share
+
+    if not dist.is_initialized():
+        return n_ranks == 1
+    store, deadline = _get_default_store(), time.monotonic() + seconds
+    arrived, answer = f"toposcope/{place}/arrived", f"toposcope/{place}/answer"
+    if store.add(arrived, 1) == n_ranks:
+        return bool(store.compare_set(answer, "", "yes") == b"yes")
+    while time.monotonic() < deadline:
+        if store.check([answer]):
+            return bool(store.get(answer) == b"yes")
+        time.sleep(0.01)
+    return bool(store.compare_set(answer, "", "no") == b"yes")
+
+
 class Copy:
     """A copy of a tensor on the CPU, which may still be on its way from a GPU.
 
@@ -62,8 +87,11 @@ class Copy:
         return self._tensor
 
     def entry(self, name: str) -> Entry:
-        """Return the copy as the tensor of a layer."""
-        return in_memory(name, self.tensor())
+        """Return the copy as the tensor of a layer; reading it waits for the copy."""
+        return replace(in_memory(name, self._tensor), read=self._rows)
+
+    def _rows(self, start: int, stop: int) -> NDArray[Any]:
+        return in_memory("", self.tensor()).read(start, stop)
 
 
 def gather(parameter: "Tensor", *, keep: bool | None = None) -> Copy | None:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from enum import IntEnum, auto
-from math import ceil, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.gathering import Copy
+from toposcope.monitor.gathering import Copy, rank
 from toposcope.monitor.norms import distances, has_nonzero, nonfinite, norms, precision
-from toposcope.monitor.shards import Sharding, as_placed, is_sharded, local, shard_dimension
+from toposcope.monitor.shards import Sharding, Slots, as_placed, local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +69,7 @@ class Quantities:
         self._counts = [self._sharding.counts(parameter) for parameter in self._parameters]
         place = {name: k for k, name in enumerate(self._names)}
         self._units = {place[layer.name]: int(layer.transposed) for layer in layers}
-        self._slots = {k: _Slots(self._parameters[k], units) for k, units in self._units.items()}
+        self._slots = {k: Slots(self._parameters[k], units) for k, units in self._units.items()}
         self._groups = _groups(self._parameters)
         self._turn = 0
         self._copied: dict[int, Tensor] = {}
@@ -120,8 +120,31 @@ class Quantities:
         with suppress(ToposcopeError):
             self._exchanged(None, None)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several ranks hold the parameters together."""
+        return self._sharding.is_sharded
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks measure together."""
+        import torch.distributed as dist
+
+        if self._sharding.mesh is not None:
+            return self._sharding.mesh.size()
+        return 1 if self._replicated is None else dist.get_world_size(self._replicated.process_group)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank decides, and keeps what is measured."""
+        import torch.distributed as dist
+
+        if self._sharding.is_sharded:
+            return self._sharding.is_first
+        return (rank() if self._replicated is None else dist.get_rank(self._replicated.process_group)) == 0
+
     def agree(self, decision: Sequence[int], *, stop: bool = False) -> list[int]:
-        """Return what the first rank decided; all ranks that hold a part of the model call this at the same steps.
+        """Return what the leader decided; all ranks that measure together call this at the same steps.
 
         Parameters
         ----------
@@ -133,15 +156,35 @@ class Quantities:
         Raises
         ------
         ToposcopeError
-            On all ranks at once, if one of them cannot go on.
+            If a rank cannot go on: on all ranks at once, but the leader of replicas goes on alone.
         """
-        if not self._sharding.is_sharded:
-            return list(decision)
-        own = decision if self._sharding.is_first else [0] * len(decision)
-        *agreed, stopped = self._sharding.summed(self._zeros().new_tensor([*own, int(stop)])).tolist()
+        import torch.distributed as dist
+
+        leads = self.is_leader
+        if not self._sharding.is_sharded and not self._is_comparing():
+            if leads and not stop:
+                return list(decision)
+            raise ToposcopeError("the ranks are compared no longer: one of them cannot go on with measuring")
+        own = self._zeros().new_tensor([*(decision if leads else [0] * len(decision)), int(stop)])
+        if self._sharding.is_sharded:
+            own = self._sharding.summed(own)
+        elif self._replicated is not None:
+            dist.all_reduce(own, group=self._replicated.process_group)
+        *agreed, stopped = [int(number) for number in own.tolist()]
+        if stopped and (self._sharding.is_sharded or stop or not leads):
+            raise ToposcopeError(f"{stopped} of the ranks cannot go on with measuring")
         if stopped:
-            raise ToposcopeError(f"{int(stopped)} of the ranks cannot go on with measuring")
-        return [int(number) for number in agreed]
+            self._replicated = None
+        return agreed
+
+    def _is_comparing(self) -> bool:
+        """Return whether this rank and its replicas are still compared; the same on all of them."""
+        # With uneven inputs, a rank that has no more makes no step.
+        if self._replicated is not None and self._replicated._join_config.enable:  # noqa: SLF001
+            self._replicated = None
+        if self._last_compared is not None and self._last_compared.tensor()[:, -1].any():
+            self._replicated = None
+        return self._replicated is not None
 
     def _zeros(self, *shape: int) -> "Tensor":
         import torch
@@ -167,18 +210,13 @@ class Quantities:
         import torch
         import torch.distributed as dist
 
-        replicated = self._replicated
-        # With uneven inputs, a rank that has no more makes no step.
-        if replicated is None or replicated._join_config.enable:  # noqa: SLF001
+        if not self._is_comparing() or self._replicated is None:
             return None
-        if self._last_compared is not None and self._last_compared.tensor()[:, -1].any():
-            self._replicated = None  # all ranks see it at the same step
-            return None
-        n = len(self._parameters)
+        group, n = self._replicated.process_group, len(self._parameters)
         sums = [vector[c * n : (c + 1) * n].sum() for c in COMPARED.values()]
         own = torch.stack([*sums, vector[-1]])
-        found = [torch.empty_like(own) for _ in range(dist.get_world_size(replicated.process_group))]
-        dist.all_gather(found, own, group=replicated.process_group)
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(found, own, group=group)
         table = torch.stack(found)
         self._last_compared = Copy(table)
         return table
@@ -316,32 +354,10 @@ class Pending:
         if self._compared is None:
             return {}
         return {
-            rank: dict(zip(COMPARED, map(sqrt, row[:-1]), strict=True))
-            for rank, row in enumerate(self._compared.tensor().tolist())
+            place: dict(zip(COMPARED, map(sqrt, row[:-1]), strict=True))
+            for place, row in enumerate(self._compared.tensor().tolist())
             if not row[-1]
         }
-
-
-class _Slots:
-    """Where a rank's part of a matrix says which units have a gradient, if its columns are sharded.
-
-    Parts with the same units share their slots. Without such parts there are none: units are counted.
-    """
-
-    def __init__(self, parameter: "Tensor", units: int) -> None:
-        self.count = self.start = 0
-        if not is_sharded(parameter):
-            return
-        mesh, place = parameter.device_mesh, parameter.device_mesh.get_coordinate()
-        cut = [shard_dimension(p) if mesh.size(k) > 1 else None for k, p in enumerate(parameter.placements)]
-        if place is None or all(dimension in {None, units} for dimension in cut):
-            return
-        index, parts = 0, 1
-        for k, dimension in enumerate(cut):
-            if dimension == units:
-                index, parts = index * mesh.size(k) + place[k], parts * mesh.size(k)
-        size = ceil(parameter.shape[units] / parts)
-        self.count, self.start = size * parts, size * index
 
 
 def _groups(parameters: "Sequence[Parameter]") -> list[list[int]]:

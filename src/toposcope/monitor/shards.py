@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from math import ceil
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from toposcope.errors import ToposcopeError
@@ -102,7 +103,35 @@ def as_placed(gradient: "Tensor", parameter: "Tensor") -> "Tensor":
     return cast("Tensor", gradient.redistribute(placements=parameter.placements))
 
 
-def shard_dimension(placement: "Placement") -> int | None:
+class Slots:
+    """Where a rank's part of a matrix says which units have a gradient, if its columns are sharded.
+
+    Parts with the same units share their slots. Without such parts there are none: units are counted.
+
+    Parameters
+    ----------
+    parameter : Tensor
+    units : int
+        The dimension of the units.
+    """
+
+    def __init__(self, parameter: "Tensor", units: int) -> None:
+        self.count = self.start = 0
+        if not is_sharded(parameter):
+            return
+        mesh, place = parameter.device_mesh, parameter.device_mesh.get_coordinate()
+        cut = [_shard_dimension(p) if mesh.size(k) > 1 else None for k, p in enumerate(parameter.placements)]
+        if place is None or all(dimension in {None, units} for dimension in cut):
+            return
+        index, parts = 0, 1
+        for k, dimension in enumerate(cut):
+            if dimension == units:
+                index, parts = index * mesh.size(k) + place[k], parts * mesh.size(k)
+        size = ceil(parameter.shape[units] / parts)
+        self.count, self.start = size * parts, size * index
+
+
+def _shard_dimension(placement: "Placement") -> int | None:
     """Return the dimension along which a placement shards a tensor; None if it does not."""
     dimension: int | None = getattr(placement, "dim", None)  # of Shard and of the strided shards of FSDP2 on TP
     return dimension
