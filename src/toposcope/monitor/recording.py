@@ -92,7 +92,8 @@ class Recording:
         last = self._store.last_step(place.run)
         if last is None:
             return place.run, None
-        if step == 0:
+        # One that was killed is trained again from there; one that ended is another run.
+        if step == 0 and self._store.status(place.run) != "running":
             number = 2
             while self._store.last_step(f"{place.run}-{number}") is not None:
                 number += 1

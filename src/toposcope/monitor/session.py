@@ -206,10 +206,10 @@ class Session:
     def _opened(self) -> Recording:
         if self._recording is None:
             self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
-            if self._recording.cut_at is not None:
-                self._say(
-                    f"goes on at step {self._first}; what was stored up to {self._recording.cut_at} is kept to there"
-                )
+            cut_at = self._recording.cut_at
+            if cut_at is not None:
+                again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
+                self._say(f"{self._recording.run} goes on at step {self._first}{again}")
         return self._recording
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
@@ -235,7 +235,9 @@ class Session:
             "step_seconds": budget.step_seconds if budget.trained else None,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
-            "resumed": [self._first, self._recording.cut_at] if self._recording and self._recording.cut_at else None,
+            "resumed": [self._first, self._recording.cut_at]
+            if self._recording and self._recording.cut_at is not None
+            else None,
         }
 
     def _finish(self, job: Finish) -> None:

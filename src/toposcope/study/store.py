@@ -181,6 +181,11 @@ class Store:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
             checksums.seal(c, "runs")
 
+    def status(self, run: str) -> str | None:
+        """Return the status of a run."""
+        rows = self._rows("SELECT status FROM runs WHERE run = ?", run)
+        return str(rows[0][0]) if rows else None
+
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
 
