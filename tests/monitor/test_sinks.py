@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from monitored_events import alert, measured
 
+from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event
+from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.sinks import outlets
 from toposcope.monitor.sinks.opening import TrackerSearch, open_sinks, sink_makers
 from toposcope.monitor.sinks.outlets import Outlets
@@ -159,3 +161,18 @@ def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     sink.put(alert(101))
     sink.close()
     assert capsys.readouterr().err == "toposcope: ALERT at step 101: The loss rose to nan at step 101.\n"
+
+
+def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events.jsonl").write_text("import torch\n")
+    (sink,) = open_sinks(tmp_path, jsonl=tmp_path / "events.jsonl")
+    sink.put(alert(1))
+    sink.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("name another file; it is left out")
+    assert second.startswith("toposcope: ALERT")
+
+
+def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ToposcopeError, match="webhook: the address must be"):
+        Monitor(directory=tmp_path, webhook="http://example.org/secret")

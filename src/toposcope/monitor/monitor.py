@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
 from toposcope.monitor.recording import Place, study_name
 from toposcope.monitor.running import Running, measuring_probes, n_parameters, steps_made
 from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.sinks.webhook import check_address
+from toposcope.monitor.together import Following, Together
 from toposcope.monitor.watching import Watch
 from toposcope.study.tasks import one_line
 
@@ -119,15 +122,27 @@ class Monitor:
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
         self._jsonl, self._webhook, self._quiet, self._clock = jsonl, webhook, quiet, clock
         self._model: nn.Module | None = None
-        self._running: Running | None = None
+        self._running: Running | Following | None = None
+        self._leaving: Together | None = None
         self._handles: list[Any] = []
         self._is_broken = False
+        if webhook is not None:
+            check_address(webhook)
         if model is not None:
             self.watch(model)
 
-    def watch(self, model: "nn.Module") -> None:
-        """Take the model; before `attach`, where it was not known when the monitor was made."""
+    def watch(self, model: "nn.Module", last_step: int | None = None) -> None:
+        """Take the model; before `attach`, where it was not known when the monitor was made.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+        last_step : int, optional
+            Planned; what the monitor was made with goes before it.
+        """
         self._model = model
+        if self._last_step is None:
+            self._last_step = last_step
 
     def attach(self, optimizer: "Optimizer", step: int | None = None) -> None:
         """Measure after this optimizer's steps; the first measurement is made now.
@@ -135,6 +150,7 @@ class Monitor:
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
+            Also inside that of Accelerate or Lightning.
         step : int, optional
             Updates made so far, where training goes on; by default what the optimizer's state says, or 0.
 
@@ -149,24 +165,29 @@ class Monitor:
         if self._running is not None or self._is_broken:
             return
         with self._guard():
+            optimizer = innermost(optimizer)
             self.step = steps_made(optimizer) if step is None else step
-            place = Place(self.directory, self._name, n_parameters(model), self._tokens_per_step)
-            self._running = Running(
-                model,
-                self._probes,
-                place,
-                share=self._share,
-                step=self.step,
-                clock=self._clock,
-                sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
-                watch=Watch(self.directory, self._name, self._last_step),
-            )
-            self._running.measure_at_end(self.step)
+            together = Together(model)
+            self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
             atexit.register(_close, weakref.ref(self))
+            together.begin()
+            self._running.measure_at_end(self.step)
+
+    def _start(self, model: "nn.Module", together: Together) -> Running:
+        return Running(
+            together,
+            self._probes,
+            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step),
+            share=self._share,
+            step=self.step,
+            clock=self._clock,
+            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            watch=Watch(self.directory, self._name, self._last_step),
+        )
 
     def log(self, step: int | None = None, **values: Any) -> None:
         """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.
@@ -181,6 +202,18 @@ class Monitor:
         if self._running is not None:
             self._running.log(self.step if step is None else step, values)
 
+    def for_trainer(self) -> Any:
+        """Return a callback for the Trainer of transformers, which runs this monitor."""
+        from toposcope.monitor.adapters.trainer import trainer_callback
+
+        return trainer_callback(self)
+
+    def for_lightning(self) -> Any:
+        """Return a callback for the Trainer of Lightning, which runs this monitor."""
+        from toposcope.monitor.adapters.lightning import lightning_callback
+
+        return lightning_callback(self)
+
     def close(self) -> None:
         """Measure the last step, write everything, and end; what was not closed is closed when Python exits."""
         self._close("complete")
@@ -194,10 +227,15 @@ class Monitor:
         self._close("complete" if kind is None else "failed")
 
     def _before_step(self, optimizer: "Optimizer", *_: Any) -> None:
-        running = self._running
-        if running is not None and self._due(self.step + 1):
-            with self._guard():
+        running, leaving = self._running, self._leaving
+        if (running is None and leaving is None) or not self._due(self.step + 1):
+            return
+        with self._guard():
+            if running is not None:
                 running.before_step()
+            elif leaving is not None:
+                self._leaving = None
+                leaving.leave()
 
     def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
         self.step += 1
@@ -228,10 +266,10 @@ class Monitor:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
+            # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
+            if self._running is not None and self._running.together.must_leave:
+                self._leaving = self._running.together
             self._running, self._is_broken = None, True
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
             say(f"{one_line(error)}; training goes on without the monitor")
 
 

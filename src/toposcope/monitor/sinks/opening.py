@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.outlets import Outlets, one_line
@@ -34,17 +35,15 @@ def open_sinks(
         A web address that is sent alerts.
     quiet : bool
         Whether the terminal shows alerts only.
-
-    Raises
-    ------
-    ToposcopeError
-        If the file or the address cannot be used.
     """
     outlets = Outlets(say)
     if webhook is not None:
         outlets.add("webhook", WebhookSink(webhook, directory.resolve().name))
     if jsonl is not None:
-        outlets.add(str(jsonl), JsonlSink(Path(jsonl)))
+        try:
+            outlets.add(str(jsonl), JsonlSink(Path(jsonl)))
+        except ToposcopeError as error:
+            say(f"{error}; it is left out")
     outlets.add("terminal", TerminalSink(f"the page: toposcope show {directory}", quiet=quiet))
     return [_WithTrackers(outlets, TrackerSearch(directory))]
 

@@ -45,7 +45,7 @@ class WebhookSink:
 
     def __init__(self, address: str, run: str) -> None:
         self._address, self._run = address, run
-        self._opener = _opener(address)
+        self._opener = _opener(check_address(address))
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_WAITING)
         self._n_tries, self._next_try = 0, -math.inf
         self._step = 0
@@ -113,16 +113,28 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _opener(address: str) -> urllib.request.OpenerDirector:
-    """Return what sends requests to an address, after a look at it."""
+def check_address(address: str) -> str:
+    """Return an address that alerts may be sent to.
+
+    Raises
+    ------
+    ToposcopeError
+        Without the address, if it is neither ``https://`` nor on this machine.
+    """
     try:
         parts = urlsplit(address)
-        host, _, secure = parts.hostname or "", parts.port, parts.scheme == "https"
+        host, _ = parts.hostname or "", parts.port
     except ValueError:
         _refuse()
+    secure = parts.scheme == "https"
     if not host or parts.username is not None or not (secure or (parts.scheme == "http" and _is_this_machine(host))):
         _refuse()
-    proxies = [] if secure else [urllib.request.ProxyHandler({})]
+    return address
+
+
+def _opener(address: str) -> urllib.request.OpenerDirector:
+    """Return what sends requests; those to this machine pass by any proxy."""
+    proxies = [] if urlsplit(address).scheme == "https" else [urllib.request.ProxyHandler({})]
     return urllib.request.build_opener(_NoRedirect, *proxies)
 
 

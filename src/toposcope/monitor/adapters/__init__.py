@@ -1,0 +1,1 @@
+"""How training frameworks call a monitor, one a file."""

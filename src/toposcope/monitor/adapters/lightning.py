@@ -1,0 +1,151 @@
+"""The callback for the Trainer of Lightning, under either of its names."""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toposcope.monitor.adapters.guarding import guarded
+from toposcope.monitor.adapters.optimizers import innermost
+from toposcope.monitor.adapters.values import scalar_values
+from toposcope.monitor.sinks.terminal import say
+
+if TYPE_CHECKING:
+    from toposcope.monitor.monitor import Monitor
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def lightning_callback(monitor: "Monitor") -> Any:
+    """Return a `Callback` of Lightning that runs a monitor.
+
+    It logs the loss that ``training_step`` returns, as a mean over the batches of an update, the learning rate, and
+    whatever the module logs itself. With several optimizers it measures after the steps of the first, and counts these.
+    """
+    return type("MonitorCallback", (_Hooks, *_callback_classes()), {})(monitor)
+
+
+def _callback_classes() -> list[type]:
+    """Return the base class of each package that is imported; the two know nothing of each other."""
+    from importlib import import_module
+
+    imported = [name for name in PACKAGES if name in sys.modules]
+    if not imported:
+        try:
+            imported = [import_module(PACKAGES[0]).__name__]
+        except ModuleNotFoundError:
+            imported = [import_module(PACKAGES[1]).__name__]
+    return [sys.modules[name].Callback for name in imported]
+
+
+class _Hooks:
+    """What Lightning calls, in the order of a run."""
+
+    def __init__(self, monitor: "Monitor") -> None:
+        self._monitor = monitor
+        self._is_active = self._is_broken = self._is_between = False
+        self._optimizer: Any = None
+        self._n_optimizers = 1
+        self._resumed_step: int | None = None
+        self._losses: list[Any] = []
+        self._rate: Any = None
+        self._last_step = 0
+        self._seen: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: with several optimizers Lightning's own steps are not updates."""
+        return {"step": self._monitor.step}
+
+    @guarded
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the step of the checkpoint that the run is resumed from."""
+        self._resumed_step = int(state_dict["step"])
+
+    @guarded
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin, at the step that Lightning begins or resumes at."""
+        if trainer.fast_dev_run:
+            say("fast_dev_run: nothing is recorded, as by Lightning's own loggers")
+            return
+        if not trainer.optimizers:
+            say("the module has no optimizer, so there is nothing to monitor")
+            return
+        self._optimizer, self._n_optimizers = innermost(trainer.optimizers[0]), len(trainer.optimizers)
+        step = trainer.global_step
+        if self._n_optimizers > 1:
+            step = self._resumed_step or 0
+        planned = trainer.estimated_stepping_batches
+        self._monitor.watch(
+            pl_module, last_step=int(planned) if self._n_optimizers == 1 and planned < math.inf else None
+        )
+        self._monitor.attach(self._optimizer, step=step)
+        self._is_active, self._last_step, self._losses = True, step, []
+        self._fresh_metrics(trainer)
+
+    @guarded
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Note the learning rate of the update; a scheduler changes it before `on_train_batch_end`."""
+        if self._is_active:
+            self._rate = self._optimizer.param_groups[0]["lr"]
+
+    @guarded
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log an update, with the last of its batches."""
+        if not self._is_active:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        self._losses += [value.detach() for value in scalar_values({"loss": loss}).values() if hasattr(value, "detach")]
+        if self._n_optimizers == 1:
+            # it counts updates that mixed precision skipped
+            self._monitor.step = trainer.global_step
+        step = self._monitor.step
+        if step == self._last_step:
+            return
+        values = scalar_values(self._fresh_metrics(trainer))
+        if self._rate is not None:
+            values["learning_rate"] = self._rate
+        if self._losses:
+            # Lightning hands over each batch's loss divided by the number of batches that are accumulated
+            values["loss"] = sum(self._losses) / len(self._losses) * trainer.accumulate_grad_batches
+        self._losses, self._last_step = [], step
+        self._monitor.log(step=step, **values)
+
+    @guarded
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log what validation found."""
+        if self._is_active and not trainer.sanity_checking:
+            self._is_between = True
+            self._monitor.log(step=self._monitor.step, **scalar_values(self._fresh_metrics(trainer)))
+
+    @guarded
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Pass over means over the epoch: they are of no step."""
+        self._is_between = True
+
+    @guarded
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Pass over what was logged between the batches: it is of no update."""
+        if self._is_active and self._is_between:
+            self._is_between = False
+            self._fresh_metrics(trainer)
+
+    @guarded
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End, before Lightning moves the model away."""
+        if self._is_active:
+            self._is_active = False
+            self._monitor.close()
+
+    @guarded
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End a run that failed or was interrupted."""
+        if self._is_active:
+            self._is_active = False
+            self._monitor.__exit__(type(exception), exception, exception.__traceback__)
+
+    def _fresh_metrics(self, trainer: Any) -> dict[str, Any]:
+        """Return the metrics that are new since the last call; Lightning keeps old ones among them."""
+        metrics = dict(trainer.callback_metrics)
+        fresh = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
+        self._seen = metrics
+        return fresh

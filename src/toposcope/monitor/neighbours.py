@@ -1,0 +1,114 @@
+"""The complete runs in the folders beside a run's own: those that its forecast may borrow from."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.logs import Log, Logs, read_logs
+from toposcope.logs.formats import study
+
+MAX_NEIGHBOURS = 32
+"""Runs that are borrowed from: the latest."""
+MAX_ROWS = 1500
+"""Of a log; a longer one is averaged in blocks of rows."""
+
+
+class Neighbours:
+    """Logs of complete runs in the folders beside a run's own, each read once and again when it has changed.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the run itself.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = monotonic) -> None:
+        self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
+        self._clock = clock
+        self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
+
+    def logs(self, max_seconds: float) -> Logs:
+        """Return the logs read so far; after `max_seconds` the rest is left for the next time."""
+        deadline = self._clock() + max_seconds
+        found: list[Log] = []
+        for folder in self._folders():
+            version = _version(folder)
+            if folder not in self._known or self._known[folder][0] != version:
+                if self._clock() >= deadline:
+                    continue
+                self._known[folder] = version, _complete_logs(folder)
+            found += self._known[folder][1]
+        return Logs(tuple(found), ())
+
+    def _folders(self) -> list[Path]:
+        """Return the neighbouring folders, the latest first."""
+        try:
+            paths = [p for p in self._directory.parent.iterdir() if not p.name.startswith(".") and p.is_dir()]
+            dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
+        except OSError:
+            return []  # without neighbours a forecast is as good as it can be
+        return [path for _, path in dated[:MAX_NEIGHBOURS]]
+
+
+def _version(folder: Path) -> object:
+    """Return what changes when a log in a folder does."""
+    return tuple(sorted(_states(folder)))
+
+
+def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # reading a store touches the files beside it
+                if entry.is_file() and not entry.name.endswith(("-shm", "-wal")):
+                    status = entry.stat()
+                    yield entry.name, status.st_size, status.st_mtime_ns
+    except OSError:
+        return
+
+
+def _complete_logs(folder: Path) -> tuple[Log, ...]:
+    """Return the logs in a folder; of a study, those of complete runs. A folder without any is no fault."""
+    try:
+        complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
+        if complete == set():
+            return ()
+        logs = read_logs(folder).logs
+    except (ToposcopeError, OSError, sqlite3.Error):
+        return ()
+    if complete is not None:
+        # the log of a single run bears the name of its folder
+        logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
+    return tuple(replace(thinned(log), name=f"{folder.name}/{log.name}") for log in logs)
+
+
+def _complete_runs(database: Path) -> set[str]:
+    with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as store:
+        return {run for (run,) in store.execute("SELECT run FROM runs WHERE status = 'complete'")}
+
+
+def thinned(log: Log, max_rows: int = MAX_ROWS) -> Log:
+    """Return a log of at most `max_rows` rows: means of the loss over blocks of neighbouring rows."""
+    n_block = -(-len(log.steps) // max_rows)
+    if n_block == 1:
+        return log
+    # the last block is whole, so that the end of the log stays its end
+    starts = np.arange(len(log.steps) % n_block, len(log.steps), n_block)
+    ends = starts + n_block - 1
+    return replace(
+        log,
+        steps=log.steps[ends],
+        loss=np.add.reduceat(log.loss[starts[0] :], starts - starts[0]) / n_block,
+        learning_rate=log.learning_rate[ends],
+        norms={name: values[ends] for name, values in log.norms.items()},
+        table=None,
+    )

@@ -1,0 +1,148 @@
+"""The forecast of a run in training, made again as its log grows, from the log and its neighbours."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import polars as pl
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.decision.advice import decide
+from toposcope.forecasting.decision.reasons import reasons
+from toposcope.forecasting.forecast_report import forecast
+from toposcope.forecasting.scaling.points import points_of
+from toposcope.forecasting.siblings import CompleteRuns, siblings_among, without_itself
+from toposcope.logs import Log, LogTable
+from toposcope.logs.cleaning import clean_log
+from toposcope.logs.raw import RawLog
+from toposcope.monitor.events import Forecasted
+from toposcope.monitor.neighbours import Neighbours, thinned
+
+MIN_ROWS = 50
+"""With a loss, before there is a forecast."""
+MIN_SHARE_SEEN = 0.02
+"""Of the planned steps, where they are known."""
+GROWTH = 1.1
+"""Growth of the log from one forecast to the next."""
+MAX_SHARE = 0.02
+"""Share of the time since the last forecast that the next may take, by what the last one took."""
+MAX_READING_SECONDS = 2.0
+"""Spent on reading the logs of neighbours, before each forecast."""
+MAX_ROWS = 1000
+"""Of the log that is forecast from; a longer one is averaged in blocks of rows."""
+MIN_POINTS, RESAMPLES = 6, 40
+"""Complete runs for advice on whether to go on; resamples of their scaling law."""
+
+
+class RunningForecast:
+    """Forecasts of one run in training; called from one thread.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the run; its neighbours are the folders beside it.
+    name : str
+        Of the run.
+    last_step : int, optional
+        Of the planned training; without it a forecast needs a schedule whose end can be recognised, or neighbours.
+    parameters, tokens_per_step : float, optional
+        Of the model and its training, for advice on whether to go on.
+    clock : callable
+        Returns seconds.
+
+    Attributes
+    ----------
+    seconds : float
+        That the last forecast took.
+    refusal : str
+        Why the last attempt made no forecast; empty if it did.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        last_step: int | None = None,
+        parameters: float = np.nan,
+        tokens_per_step: float = np.nan,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._directory, self._name, self._last_step = directory, name, last_step
+        self._parameters, self._tokens_per_step = parameters, tokens_per_step
+        self._clock = clock
+        self._neighbours = Neighbours(directory, clock)
+        self._next_step = 0.0
+        self._next_time = -np.inf
+        self.seconds = 0.0
+        self.refusal = ""
+
+    def due(self, step: int, n_rows: int) -> bool:
+        """Return whether the log has grown enough for another forecast, and the last one took little of the time."""
+        seen = self._last_step is None or step >= MIN_SHARE_SEEN * self._last_step
+        return n_rows >= MIN_ROWS and seen and step >= self._next_step and self._clock() >= self._next_time
+
+    def make(self, table: LogTable) -> Forecasted | None:
+        """Return the forecast from what was logged so far; None where there is nothing to go by, or the run is over."""
+        begin = self._clock()
+        self.refusal = ""
+        try:
+            return self._made(table)
+        except ToposcopeError as error:
+            self.refusal = str(error)
+            return None
+        finally:
+            now = self._clock()
+            self.seconds = now - begin
+            self._next_time = now + self.seconds / MAX_SHARE
+            if len(table.steps):
+                self._next_step = GROWTH * float(table.steps[-1])
+
+    def _made(self, table: LogTable) -> Forecasted | None:
+        log = thinned(self._log(table), MAX_ROWS)
+        if log.unit != "nats":
+            self.refusal = f"the loss is in {log.unit}"
+            return None
+        siblings = self._siblings(log)
+        report = forecast(log, siblings=siblings, last_step=self._last_step)
+        if report.default is None:
+            self.refusal = "the run is complete"
+            return None
+        low, high = report.interval
+        last_step = report.schedule.last_step
+        advice = self._advice(log, last_step, [run.log for run in report.siblings])
+        return Forecasted(int(table.steps[-1]), last_step, report.loss, low, high, advice)
+
+    def _log(self, table: LogTable) -> Log:
+        columns = {"step": table.steps, **{name: v for name, v in table.values.items() if not np.isnan(v).all()}}
+        facts: dict[str, object] = {}
+        if self._last_step is not None:
+            facts["max_steps"] = self._last_step
+        if self._parameters > 0:
+            facts["n_parameters"] = self._parameters
+        if self._tokens_per_step > 0:
+            facts["tokens_per_step"] = self._tokens_per_step
+        return clean_log(RawLog(self._directory, self._name, pl.DataFrame(columns, nan_to_null=True), facts), {})
+
+    def _siblings(self, log: Log) -> CompleteRuns | None:
+        logs = self._neighbours.logs(MAX_READING_SECONDS)
+        if not logs.logs:
+            return None
+        try:
+            siblings = without_itself(log, siblings_among(log, logs))
+        except ToposcopeError:
+            return None  # none in the unit of this run
+        return siblings if siblings.runs else None
+
+    def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:
+        """Return whether to go on, in a sentence; empty where neighbours do not determine a scaling law."""
+        tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
+        if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= MIN_POINTS):
+            return ""
+        try:
+            points = points_of(siblings)
+            advice = decide(points, extra=6 * log.parameters * tokens_left, log=log, resamples=RESAMPLES)
+        except ToposcopeError:
+            return ""
+        return reasons(advice.decision)[0] if advice.decision is not None else ""
