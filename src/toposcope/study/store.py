@@ -221,6 +221,11 @@ class Store:
                 for name in sorted(logged.keys() - set(COLUMNS)):
                     _append_target(c, run, (step, name, target_of(name).unit, logged[name]))
 
+    def log_rows(self, run: str) -> dict[int, dict[str, float]]:
+        """Return the training log of a run by step, without further targets; what was not logged is absent."""
+        rows = self._rows(f"SELECT step, {', '.join(COLUMNS)} FROM log WHERE run = ? ORDER BY step", run)
+        return {step: {n: v for n, v in zip(COLUMNS, row, strict=True) if v is not None} for step, *row in rows}
+
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
         with self._transaction() as c:
