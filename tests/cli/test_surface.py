@@ -37,6 +37,7 @@ COMMANDS = {
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope show": ["--help", "--host", "--port", "-h", "DIRECTORY"],
     "toposcope forecast": [
         *("--column", "--help", "--json", "--out", "--run", "--schedule", "--siblings", "--steps", "--unit", "--watch"),
         *("-h", "LOG"),

@@ -18,7 +18,7 @@ from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
-from toposcope.monitor.watching import Watch
+from toposcope.monitor.together import Following, Together
 from toposcope.study.tasks import one_line
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Monitor:
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
         self._jsonl, self._webhook, self._quiet, self._clock = jsonl, webhook, quiet, clock
         self._model: nn.Module | None = None
-        self._running: Running | None = None
+        self._running: Running | Following | None = None
+        self._leaving: Together | None = None
         self._handles: list[Any] = []
         self._is_broken = False
         if webhook is not None:
@@ -165,23 +166,27 @@ class Monitor:
         with self._guard():
             optimizer = innermost(optimizer)
             self.step = steps_made(optimizer) if step is None else step
-            place = Place(self.directory, self._name, n_parameters(model), self._tokens_per_step)
-            self._running = Running(
-                model,
-                self._probes,
-                place,
-                share=self._share,
-                step=self.step,
-                clock=self._clock,
-                sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
-                watch=Watch(self.directory, self._name, self._last_step),
-            )
-            self._running.measure_at_end(self.step)
+            together = Together(model)
+            self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
             atexit.register(_close, weakref.ref(self))
+            together.begin()
+            self._running.measure_at_end(self.step)
+
+    def _start(self, model: "nn.Module", together: Together) -> Running:
+        return Running(
+            together,
+            self._probes,
+            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step),
+            share=self._share,
+            step=self.step,
+            clock=self._clock,
+            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            last_step=self._last_step,
+        )
 
     def log(self, step: int | None = None, **values: Any) -> None:
         """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.
@@ -221,10 +226,17 @@ class Monitor:
         self._close("complete" if kind is None else "failed")
 
     def _before_step(self, optimizer: "Optimizer", *_: Any) -> None:
-        running = self._running
-        if running is not None and self._due(self.step + 1):
-            with self._guard():
+        running, leaving = self._running, self._leaving
+        if running is None and leaving is None:
+            return
+        with self._guard():
+            if not self._due(self.step + 1):
+                return
+            if running is not None:
                 running.before_step()
+            elif leaving is not None:
+                self._leaving = None
+                leaving.leave()
 
     def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
         self.step += 1
@@ -255,10 +267,10 @@ class Monitor:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
+            # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
+            if self._running is not None and self._running.together.must_leave:
+                self._leaving = self._running.together
             self._running, self._is_broken = None, True
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
             say(f"{one_line(error)}; training goes on without the monitor")
 
 

@@ -177,6 +177,10 @@ class Quantities:
             self._replicated = None
         return agreed
 
+    def part(self) -> None:
+        """Compare this rank with its replicas no longer."""
+        self._replicated = None
+
     def _is_comparing(self) -> bool:
         """Return whether this rank and its replicas are still compared; the same on all of them."""
         # With uneven inputs, a rank that has no more makes no step.

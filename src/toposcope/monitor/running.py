@@ -1,8 +1,10 @@
 """The monitor's side on the training thread: what is due, what is affordable, and the copying of tensors."""
 
+import math
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,15 +12,16 @@ import torch
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import warm_up
 from toposcope.monitor.budget import Budget, Clock, Meter
-from toposcope.monitor.events import Event
-from toposcope.monitor.gathering import gather
-from toposcope.monitor.parameters import layout, watched
+from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
-from toposcope.monitor.quantities import Pending, Quantities
+from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place
+from toposcope.monitor.running_forecast import RunningForecast
 from toposcope.monitor.session import Finish, Job, Session, Snapshot, StepEnd, StepStart
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.together import Together
+from toposcope.monitor.watching import FORECAST, Watch
 from toposcope.monitor.worker import Worker
 from toposcope.probes import make_probes
 from toposcope.probes.training import TrainingProbe
@@ -38,11 +41,12 @@ class Running:
     """A monitored run.
 
     In data-parallel training the first rank measures. Where tensors are sharded, all ranks take part in the sums and in
-    gathering one tensor after another, as the first rank decides.
+    gathering one tensor after another, as the first rank decides (see `Together`).
 
     Parameters
     ----------
-    model : torch.nn.Module
+    together : Together
+        Of the leader.
     probes : sequence of dict
     place : Place
     share : float
@@ -51,13 +55,13 @@ class Running:
         Updates made so far.
     clock : callable
     sinks : list of Sink
-    watch : callable
-        Takes an event, returns what follows from it.
+    last_step : int, optional
+        Planned.
     """
 
     def __init__(
         self,
-        model: "nn.Module",
+        together: Together,
         probes: Sequence[dict[str, Any]],
         place: Place,
         *,
@@ -65,24 +69,30 @@ class Running:
         step: int,
         clock: Clock,
         sinks: list[Sink],
-        watch: Callable[[Event], Sequence[Event]],
+        last_step: int | None,
     ) -> None:
-        self._parameters = watched(model)
-        self._layers = {layer.name: layer for layer in layout(model)}
-        devices = {parameter.device.type for parameter in self._parameters.values()}
+        self.together, self._layers = together, together.layers
+        devices = {parameter.device.type for parameter in together.parameters.values()}
         self.meter = Meter(clock, beside_counts=devices == {"cpu"})
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
-        self._budget = Budget(share, [TRAINING, *self._names], self.meter, clock)
+        self._budget = Budget(share, [TRAINING, *self._names, FORECAST], self.meter, clock)
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
+        forecast = RunningForecast(
+            place.directory,
+            place.run,
+            last_step=last_step,
+            parameters=place.n_parameters,
+            tokens_per_step=place.tokens_per_step or math.nan,
+        )
+        watch = Watch(forecast, self._budget, last_step)
         self._session = Session(place, made, list(self._layers.values()), step, self._budget, sinks, watch, say)
         sizes = [layer.n_bytes for layer in self._layers.values()]
-        total = sum(parameter.numel() * parameter.element_size() for parameter in self._parameters.values())
+        total = sum(parameter.numel() * parameter.element_size() for parameter in together.parameters.values())
         self._worker: Worker[Job] = Worker(
             self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
         )
-        self._quantities = Quantities(self._parameters, list(self._layers.values()))
-        self._dtype = str(next(iter(self._parameters.values())).dtype).removeprefix("torch.")
+        self._dtype = str(next(iter(together.parameters.values())).dtype).removeprefix("torch.")
         self._probes = probes
         self._compiling: subprocess.Popen[bytes] | None = None
         self._is_measured, self._started = False, 0.0
@@ -118,9 +128,9 @@ class Running:
         """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
         with self.meter.during("blocked"):
             self._started = self.meter.blocked
-            self._is_measured = self._budget.affords(TRAINING, [""])
+            self._is_measured = self.together.decide(self._worker.is_running and self._budget.affords(TRAINING, [""]))
             if self._is_measured:
-                self._quantities.before()
+                self.together.before()
 
     def measure_at_end(self, step: int) -> None:
         """Measure before the first step, or after the last; wait until it is done."""
@@ -129,15 +139,11 @@ class Running:
         self._budget.begin()
 
     def _measure_at_end(self, step: int) -> None:
-        plan = (
-            self._planner.at_ends()
-            if self._is_ready()
-            else Plan(skipped=[f"{n}: it is being compiled" for n in self._names])
-        )
+        self.together.after(gradients=False)  # the first time takes longer than any other
         started = self.meter.blocked
-        training = self._quantities.after(gradients=False)
+        training = self.together.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)
-        self._measure(step, plan, training, 2 * START_SECONDS)
+        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS)
         # Training waits: the measurement is of weights that no step has changed.
         deadline = time.monotonic() + CLOSE_SECONDS
         while self._worker.unfinished and self._worker.is_running and time.monotonic() < deadline:
@@ -149,36 +155,46 @@ class Running:
             self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, ['']):.2g} s")
             return
         self._is_measured = False
-        training = self._quantities.after()
+        training = self.together.after()
         self._budget.charge(TRAINING, "", self.meter.blocked - self._started)
-        if not self._is_ready():
-            plan = Plan(skipped=[f"{name}: it is being compiled" for name in self._names])
-        elif self._worker.unfinished:
-            plan = Plan(skipped=[f"{name}: the last measurement is under way" for name in self._names])
-        else:
-            plan = self._planner.at(interval * self._budget.step_seconds)
-        self._measure(step, plan, training, self._budget.credit)
+        self._measure(step, partial(self._plan, interval), training, self._budget.credit)
+
+    def _plan(self, interval: int) -> Plan:
+        if self._worker.unfinished:
+            return Plan(skipped=[f"{name}: the last measurement is under way" for name in self._names])
+        return self._planner.at(interval * self._budget.step_seconds)
 
     def finish(self, step: int, status: str) -> None:
         """Measure the last step and write everything."""
-        self.measure_at_end(step)
+        if self.together.ends(status):
+            self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
         if self._compiling is not None:
             self._compiling.terminate()
 
-    def _measure(self, step: int, plan: Plan, training: Pending, seconds: float) -> None:
+    def _measure(self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float) -> None:
         """Hand over a copy of one layer after another, until so many seconds are spent."""
-        self._worker.put(StepStart(step))
+        plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
-        for name, probes in plan.wanted.items():
-            if self.meter.cost > limit:
+        self._worker.put(StepStart(step))
+        for name, copy in self.together.copies(plan.wanted, lambda: self.meter.cost <= limit):
+            probes, layer = plan.wanted[name], self._layers[name]
+            if copy is None:
                 skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
-                continue
-            layer, copy = self._layers[name], gather(self._parameters[name])
-            if copy is not None and not self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes):
-                return
+            else:
+                self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes)
         self._worker.put(StepEnd(training, skipped))
+
+    def _planned(self, planned: Callable[[], Plan]) -> Plan:
+        try:
+            if self._is_ready():
+                return planned()
+        except Exception:
+            for _ in self.together.copies(None, lambda: False):  # lets the other ranks know
+                pass
+            raise
+        return Plan(skipped=[f"{name}: it is being compiled" for name in self._names])
 
     def _failed(self, error: BaseException) -> None:
         say(f"{type(error).__name__}: {error}; training goes on without the monitor")

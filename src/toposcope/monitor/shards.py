@@ -42,6 +42,8 @@ class Sharding:
     """
 
     def __init__(self, parameters: "Iterable[Tensor]") -> None:
+        import torch.distributed as dist
+
         meshes: list[DeviceMesh] = []
         for parameter in parameters:
             if is_sharded(parameter) and parameter.device_mesh not in meshes:
@@ -55,18 +57,13 @@ class Sharding:
                 "part of the model"
             )
         self._first = ranks[0] if ranks else 0
+        self.is_first = self.mesh is None or dist.get_rank() == self._first
+        """Whether this rank is the first of those that hold the model."""
 
     @property
     def is_sharded(self) -> bool:
         """Whether any parameter is a DTensor."""
         return self.mesh is not None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank is the first of those that hold the model."""
-        import torch.distributed as dist
-
-        return self.mesh is None or dist.get_rank() == self._first
 
     def counts(self, tensor: "Tensor") -> bool:
         """Return whether this rank's part is to be counted: of parts that are replicated, one is."""

@@ -92,6 +92,8 @@ class Page(Generic[MaterialType]):
         kinds: Sequence[Kind] = (),
         workers: int = 1,
         first: Callable[[MaterialType], Chart | None] = _no_chart,
+        *,
+        vega: bool = True,
     ) -> Composed:
         """Compute, draw and render everything.
 
@@ -103,6 +105,8 @@ class Page(Generic[MaterialType]):
             Processes that render; with 1, this one does.
         first : callable
             Draws the chart at the top of the page, which belongs to no section.
+        vega : bool
+            Whether the page needs Vega itself.
         """
         pictures: dict[str, list[Picture]] = {"": [], **{part.anchor: [] for part in self._sections}}
 
@@ -114,7 +118,7 @@ class Page(Generic[MaterialType]):
                 pictures[""].append(Picture(top))
                 yield top
 
-        rendered = render_all(charts(), kinds, workers)
+        rendered = render_all(charts(), kinds, workers, vega=vega)
         composed = [
             section(
                 part.anchor,

@@ -123,13 +123,13 @@ async function draw(place) {
     view?.finalize();
     width -= excess;
     ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config, background: "transparent" }, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
-    excess = place.querySelector("svg.marks").getBoundingClientRect().width - room || 0;
+    excess = place.querySelector(".marks").getBoundingClientRect().width - room || 0;
   }
   const chart = { name, view, place, sets, cursor };
   drawn.set(name, chart);
   if (hover) view.addSignalListener("hover", (_, value) => value.step && moveTo(value.step[0]));
   place.querySelector("summary").ariaLabel = "Save";
-  place.querySelector("svg.marks").ariaHidden = true;
+  place.querySelector(".marks").ariaHidden = true;
   place.onkeydown = press;
   place.nextElementSibling.ontoggle = openData;
   if (name === "layer-map") view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer, step: item.datum.step }));

@@ -1,15 +1,19 @@
 """The page: a document and its charts as one self-contained HTML file that opens offline."""
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
 
-from toposcope.charts.chart import Chart
 from toposcope.charts.theme import RUNS, RUNS_DARK, config
 from toposcope.report.columns import to_columns, to_json
-from toposcope.report.document import Document, Explorer
+
+if TYPE_CHECKING:  # the server of the live page fills the template without what draws charts
+    from toposcope.charts.chart import Chart
+    from toposcope.report.document import Document, Explorer
 
 AXES = {
     "log": {
@@ -37,9 +41,11 @@ EMBED = {
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
 }
 """Options of Vega-Embed."""
+_START = "// ---- Start\n"
+"""Before this line of the page's script, that of the served page is put in."""
 
 
-def to_page(document: Document, vega: str) -> str:
+def to_page(document: "Document", vega: str) -> str:
     """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded.
 
     Parameters
@@ -48,23 +54,118 @@ def to_page(document: Document, vega: str) -> str:
     vega : str
         Vega as a script, from `toposcope.charts.vega.bundle`.
     """
-    environment = jinja2.Environment(
+    charts = document.charts()
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            document=document,
+            numbers=_numbers(charts),
+            data=Markup(to_json(page_data(charts, document.explorer))),
+            explored=_explored(document.explorer.data if document.explorer else {}),
+            colours={"light": RUNS, "dark": RUNS_DARK},
+            style=_own("page.css"),
+            script=_own("page.js"),
+            vega=Markup(vega),
+            live=False,
+        )
+    )
+
+
+def to_live_page(
+    title: str, charts: Mapping[str, Any], vega: str, live: Mapping[str, Any], analysis: Mapping[str, Any] | None
+) -> str:
+    """Return the same page as a server sends it: its rows come later.
+
+    Parameters
+    ----------
+    title : str
+    charts : mapping
+        The explorer's charts, as `page_chart` returns them.
+    vega : str
+    live : mapping
+        What the page's second script begins with; ``runs``, ``features`` and ``layers`` are what can be chosen.
+    analysis : mapping, optional
+        From `toposcope.report.live.making.analysis`.
+    """
+    made = analysis or {"html": "", "charts": {}, "datasets": {}, "sections": [], "explorer": {}}
+    analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
+    of_run = {run["name"]: run for run in analysed["runs"]}
+    of_feature = {each["key"]: each for each in analysed["features"]}
+    no_run: dict[str, Any] = {"steps": [], "clocks": [], "tokens": None}
+    no_feature: dict[str, Any] = {"values": {"network": {}}, "notes": {}}
+    explorer = {
+        **analysed,
+        "runs": [
+            {**no_run, **of_run.get(run, {}), "name": run, "colour": place} for place, run in enumerate(live["runs"])
+        ],
+        "features": [{**each, **no_feature, **of_feature.get(each["key"], {})} for each in live["features"]],
+        "layers": {run: {**of, "values": dict.fromkeys(of["keys"], "")} for run, of in live["layers"].items()},
+    }
+    data = {
+        **_settings(),
+        "charts": {**charts, **made["charts"]},
+        "datasets": made["datasets"],
+        "explorer": explorer,
+        "live": live,
+    }
+    before, start = _own("page.js").split(_START)
+    sections = [{"anchor": anchor, "title": name} for anchor, name in made["sections"]]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            document={
+                "title": title,
+                "sections": sections,
+                "explorer": {"data": explorer},
+                "opening": None,
+                "lead": [],
+            },
+            numbers={},
+            data=Markup(to_json(data)),
+            explored=set(),
+            colours={"light": RUNS, "dark": RUNS_DARK},
+            style=_own("page.css"),
+            script=Markup("".join([before, _own("live/live.js"), _START, start])),
+            vega=Markup(vega),
+            live={"html": Markup(made["html"])},
+        )
+    )
+
+
+def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts of a served page that are written anew while it is open, by their places on it."""
+    module = _environment().get_template("live.html.j2").module
+    return {name: str(getattr(module, name)(words)) for name in ("now", "runs")}
+
+
+def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
+    """Return the verdict and the sections of a report as a piece of a page."""
+    return (
+        _environment()
+        .get_template("fragment.html.j2")
+        .render(
+            document=document,
+            numbers=_numbers(document.charts()),
+            explored=_explored(explorer),
+            targets=explorer["targets"],
+        )
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("toposcope.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    charts = document.charts()
-    return environment.get_template("page.html.j2").render(
-        document=document,
-        numbers={chart.name: i for i, chart in enumerate(charts, 1)},
-        data=Markup(to_json(page_data(charts, document.explorer))),
-        explored=_explored(document.explorer),
-        colours={"light": RUNS, "dark": RUNS_DARK},
-        style=_own("page.css"),
-        script=_own("page.js"),
-        vega=Markup(vega),
-    )
 
 
-def page_data(charts: list[Chart], explorer: Explorer | None = None) -> dict[str, Any]:
+def _numbers(charts: "list[Chart]") -> dict[str, int]:
+    return {chart.name: i for i, chart in enumerate(charts, 1)}
+
+
+def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict[str, Any]:
     """Return what the page's script reads: specifications of the charts, their data in columns, and the theme."""
     specs: dict[str, Any] = {}
     datasets: dict[str, Any] = {}
@@ -73,22 +174,24 @@ def page_data(charts: list[Chart], explorer: Explorer | None = None) -> dict[str
         rows = spec.pop("datasets", {})
         datasets |= {name: to_columns(each) for name, each in rows.items()}
         del spec["config"]
-        specs[chart.name] = _page_chart(spec, _main_first(spec, list(rows)))
+        specs[chart.name] = page_chart(spec, _main_first(spec, list(rows)))
     if explorer is not None:
-        specs |= {name: _page_chart(spec, []) for name, spec in explorer.charts.items()}
+        specs |= {name: page_chart(spec, []) for name, spec in explorer.charts.items()}
     return {
+        **_settings(),
         "charts": specs,
         "datasets": datasets,
-        "config": {"light": config(), "dark": config(dark=True)},
-        "axes": AXES,
-        "embed": EMBED,
         "explorer": explorer and explorer.data,
     }
 
 
-def _explored(explorer: Explorer | None) -> set[tuple[str, str]]:
+def _settings() -> dict[str, Any]:
+    return {"config": {"light": config(), "dark": config(dark=True)}, "axes": AXES, "embed": EMBED}
+
+
+def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the features and groups that the explorer has: rows of tables lead to them."""
-    features = explorer.data["features"] if explorer else ()
+    features = explorer.get("features", ())
     return {(feature["key"], group) for feature in features for group in feature["values"]}
 
 
@@ -98,7 +201,7 @@ def _main_first(spec: dict[str, Any], datasets: list[str]) -> list[str]:
     return sorted(datasets, key=lambda name: -text.count(name))
 
 
-def _page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
+def page_chart(spec: dict[str, Any], datasets: list[str]) -> dict[str, Any]:
     """Return a specification, the names of its data, and which of the page's signals it has."""
     signals = {param["name"] for param in spec.get("params", ())}
     return {"spec": spec, "datasets": datasets, "cursor": "at" in signals, "hover": "hover" in signals}

@@ -28,7 +28,7 @@ class Rendered:
     vega: str = ""
 
 
-def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1) -> Rendered:
+def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1, *, vega: bool = True) -> Rendered:
     """Render charts, and bundle Vega.
 
     Parameters
@@ -38,6 +38,8 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1)
     kinds : sequence of "svg", "png", "pdf"
     workers : int
         With 1, this process does it.
+    vega : bool
+        Whether to bundle Vega.
 
     Raises
     ------
@@ -47,7 +49,8 @@ def render_all(charts: Iterable[Chart], kinds: Sequence[Kind], workers: int = 1)
     rendered, names = Rendered(), list[str]()
 
     def tasks() -> Iterator[Task]:
-        yield "", None, {}  # first: it takes as long as a dozen charts, and needs none of the tables
+        if vega:
+            yield "", None, {}  # first: it takes as long as a dozen charts, and needs none of the tables
         for chart in charts:
             names.append(chart.name)
             yield from ((chart.name, kind, chart.spec()) for kind in kinds)

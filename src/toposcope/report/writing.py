@@ -87,7 +87,8 @@ def _explorer(material: Material) -> Explorer | None:
         return None
     steps = np.unique(np.concatenate([t.steps for t in material.trajectories]))
     runs = [t.run for t in material.trajectories]
-    return Explorer(data, explorer_charts(runs, log_steps=is_log_spaced(steps)))
+    n_layers = max(len(t.layers) for t in material.trajectories)
+    return Explorer(data, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
 
 
 def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequence[Kind] = ("svg",)) -> list[str]:

@@ -103,6 +103,25 @@ def add(
     )
 
 
+def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], int]:
+    """Return what was logged of a run after a step, and the checksum of everything before.
+
+    While that checksum stays, a reader that has the rows before need not read them again.
+
+    Returns
+    -------
+    rows, targets : list of tuple
+        As the tables ``log`` and ``log_targets`` hold them, without the run, in the order of steps.
+    before : int
+    """
+    (rows, targets) = (
+        [tuple(row) for _, _, _, _, *row in c.execute(f"{query} WHERE run = ? AND step > ? ORDER BY step", (run, step))]
+        for query in _QUERIES["log"]
+    )
+    whole = stored(c, "log", run=run).get(Group("log", run), 0)
+    return rows, targets, whole - sum(map(_checksum, rows)) - sum(map(_checksum, targets))
+
+
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
     """Yield the groups whose rows are not those that were written."""
     for kind in KINDS:

@@ -8,10 +8,12 @@ from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
 
 ROWS = alt.NamedData("rows")
 HEIGHT = 190
+MAX_MAP_HEIGHT = 640
+"""Of the layer map, in pixels, unless it has hundreds of layers."""
 _ZOOM = "wheel![event.shiftKey]"
 
 
-def explorer_charts(runs: list[str], *, log_steps: bool) -> dict[str, dict[str, Any]]:
+def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> dict[str, dict[str, Any]]:
     """Return the explorer's charts by name.
 
     Parameters
@@ -20,20 +22,22 @@ def explorer_charts(runs: list[str], *, log_steps: bool) -> dict[str, dict[str, 
         In the study's order.
     log_steps : bool
         Whether checkpoints are evenly spaced in the logarithm of the step.
+    n_layers : int
+        The most of any run; the rows of the map are lower, the more there are.
 
     Returns
     -------
     dict
-        Specifications by name. They read rows named ``rows``: over training ``run``, ``step``, ``value``; of scatters
-        ``run``, ``step``, ``a``, ``b``; of the map ``layer``, ``step``, ``value``; of diagrams ``birth``, ``death``,
-        ``name``, ``when``.
+        Specifications by name. They read rows named ``rows``: over training ``run``, ``step``, ``value``, and on the
+        live page ``low``, ``high`` and ``forecast``; of scatters ``run``, ``step``, ``a``, ``b``; of the map ``layer``,
+        ``step``, ``value``; of diagrams ``birth``, ``death``, ``name``, ``when``.
     """
     figures = {
         "explore-loss": _lines(runs, log_steps),
         "explore-feature": _lines(runs, log_steps),
         "explore-raw": _scatter(runs, "feature", "loss"),
         "explore-given": _scatter(runs, "rank of the feature, clocks taken out", "rank of the loss, clocks taken out"),
-        "layer-map": _layer_map(),
+        "layer-map": _layer_map(n_layers),
         "layer-lines": _lines(runs, log_steps),
         "layer-diagram": _diagram(),
         "layer-bars": _bars(),
@@ -54,11 +58,21 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
     here = base.transform_filter(AT_CURSOR)
+    # Rows may stand for several steps, or for where a run will end: only those of the live page do.
+    forecast = base.transform_filter("isValid(datum.forecast)")
     return alt.layer(
+        base.transform_filter("isValid(datum.low) && !isValid(datum.forecast)")
+        .mark_area(opacity=0.25, clip=True)
+        .encode(y=alt.Y("low:Q", title=None), y2="high:Q"),
         base.mark_line(clip=True).add_params(zoom),
         base.mark_point(opacity=0, size=60).add_params(hover),
         here.mark_rule(strokeDash=[4, 3]).encode(y=alt.value(0), y2=alt.value("height"), color=alt.value("gray")),
         here.mark_point(size=60, filled=True, opacity=1),
+        forecast.mark_rule(strokeWidth=3, clip=True).encode(y=alt.Y("low:Q", title=None), y2="high:Q"),
+        forecast.mark_point(size=70, filled=True, opacity=1, clip=True).encode(
+            y=alt.Y("forecast:Q", title=None),
+            tooltip=["run:N", alt.Tooltip("step:Q", title="last step"), "forecast:Q", "low:Q", "high:Q"],
+        ),
     ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
 
 
@@ -77,11 +91,11 @@ def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
     ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
 
 
-def _layer_map() -> Any:
+def _layer_map(n_layers: int) -> Any:
     """Draw a quantity of every layer at every checkpoint; a click opens the layer at that step."""
     base = alt.Chart(ROWS).encode(
         x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
-        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelLimit=150)),
+        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, labelOverlap="greedy")),
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),
@@ -92,7 +106,11 @@ def _layer_map() -> Any:
         filled=False, stroke="#D55E00", strokeWidth=3
     )
     params = (alt.param(name="at", value=-1), alt.param(name="layer", value=""))
-    return alt.layer(cells, undefined, chosen).add_params(*params).properties(height={"step": 20})
+    return (
+        alt.layer(cells, undefined, chosen)
+        .add_params(*params)
+        .properties(height={"step": max(3, min(20, MAX_MAP_HEIGHT // max(1, n_layers)))})
+    )
 
 
 def _diagram() -> Any:

@@ -1,0 +1,146 @@
+"""What the served page needs that heavy libraries make: specifications of charts, Vega, names of features.
+
+A process that then exits makes them, once for each version; they are kept in the cache folder.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_bytes
+from toposcope.version import __version__
+
+MADE_BY = ("altair", "vl-convert-python")
+SOURCES = (
+    ("toposcope.report", "headline.py"),
+    ("toposcope.report.charts", "explorer.py"),
+    ("toposcope.report.live", "making.py"),
+    ("toposcope.charts", "training.py"),
+    ("toposcope.charts", "vega.py"),
+)
+"""What decides how they come out; a change of these makes them anew."""
+MAX_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Assets:
+    """What is the same for every served page.
+
+    Attributes
+    ----------
+    charts : mapping
+        By name, as `toposcope.report.page.page_data` has them, for no runs.
+    vega : str
+        Vega as a script.
+    names : mapping of str to str
+        Main features, in their order, and what the report calls them.
+    defaults : mapping
+        The options of each probe, in their order, with their default values.
+    layer_quantities : list of str
+        What is shown of layers, the main ones first.
+    map_height : int
+        Of the layer map, in pixels.
+    """
+
+    charts: Mapping[str, Any]
+    vega: str
+    names: Mapping[str, str]
+    defaults: Mapping[str, Mapping[str, Any]]
+    layer_quantities: list[str]
+    map_height: int
+
+    def label(self, probe: str, options: str) -> str:
+        """Return the label of a probe: its name, and the options that differ from their defaults."""
+        try:
+            given = json.loads(options or "{}")
+        except ValueError:
+            return probe
+        defaults = self.defaults.get(probe, {})
+        ordered = [name for name in defaults if name in given] + [name for name in given if name not in defaults]
+        changed = [name for name in ordered if name not in defaults or given[name] != defaults[name]]
+        texts = (f"{name}={json.dumps(given[name], separators=(',', ':')).strip(chr(34))}" for name in changed)
+        text = ",".join(texts)
+        return f"{probe}:{text}" if text else probe
+
+    def charts_of(self, runs: list[str], n_layers: int) -> dict[str, Any]:
+        """Return the charts for some runs, whose colour is their place, and so many layers."""
+        charts = {name: {**chart, "spec": _with_runs(chart["spec"], runs)} for name, chart in self.charts.items()}
+        charts["layer-map"]["spec"]["height"] = {"step": max(3, min(20, self.map_height // max(1, n_layers)))}
+        return charts
+
+
+def _with_runs(part: Any, runs: list[str]) -> Any:
+    if isinstance(part, list):
+        return [_with_runs(each, runs) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("field") == "run" and "scale" in part:
+        return {**part, "scale": {**part["scale"], "domain": runs}}
+    return {key: _with_runs(value, runs) for key, value in part.items()}
+
+
+def load_assets() -> Assets:
+    """Return the assets from the cache folder, or have them made.
+
+    Raises
+    ------
+    ToposcopeError
+        If they cannot be made.
+    """
+    folder = Path(os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope").expanduser()
+    file = folder / f"page-{_key()}.json"
+    try:
+        return Assets(**json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        content = run_maker("assets")
+    assets = Assets(**json.loads(content))
+    try:
+        write_bytes(file, content)
+    except ToposcopeError:  # a cache that cannot be written only costs seconds at the next start
+        return assets
+    return assets
+
+
+def maker_command(*arguments: str) -> list[str]:
+    """Return the command of a process that makes something with the heavy libraries, and writes it as JSON."""
+    return [sys.executable, "-m", "toposcope.report.live.making", *arguments]
+
+
+def run_maker(*arguments: str) -> bytes:
+    """Return what such a process makes.
+
+    Raises
+    ------
+    ToposcopeError
+        With its last line, if it fails.
+    """
+    try:
+        done = subprocess.run(maker_command(*arguments), capture_output=True, timeout=MAX_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ToposcopeError(f"the page's charts were not made within {MAX_SECONDS} s; try again") from error
+    if done.returncode:
+        raise ToposcopeError(last_line(done.stderr))
+    return done.stdout
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line that a process wrote to standard error."""
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("Error: ") if lines else "the process ended without a message"
+
+
+def _key() -> str:
+    digest = hashlib.sha256(__version__.encode())
+    for name in MADE_BY:
+        digest.update(metadata.version(name).encode())
+    for package, name in SOURCES:
+        digest.update(resources.files(package).joinpath(name).read_bytes())
+    return digest.hexdigest()[:20]

@@ -1,0 +1,293 @@
+"""What a study's database holds, read as it grows: few rows at a time, never the whole file."""
+
+import json
+import sqlite3
+import threading
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toposcope.report.live.thinning import Row, single, thinned
+from toposcope.study.checksums import log_after
+
+TAIL = 8
+"""Rows at the end of a log that are read again: a value may be added to a row that is there."""
+FINITE = 1e300
+"""Beyond it a value is not drawn."""
+LOG_COLUMNS = ("loss", "validation_loss", "learning_rate", "grad_norm", "weight_norm")
+N_EXAMPLES = 8
+"""Steps of a run that are looked at for what is measured; of every later step all is seen."""
+MAX_ALERTS = 50
+
+_STEPS = (
+    "WITH RECURSIVE s(step) AS (SELECT MIN(step) FROM measurements WHERE run = :run AND step > :after UNION ALL "
+    "SELECT (SELECT MIN(step) FROM measurements WHERE run = :run AND step > s.step) FROM s WHERE s.step IS NOT NULL) "
+)
+"""The measured steps of a run, each found by one look at the index."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something measured or logged: in a log, ``probe`` is ``log`` and ``statistic`` the column."""
+
+    probe: str
+    options: str
+    statistic: str
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as the database has it."""
+
+    run: str
+    kind: str
+    status: str
+    last_step: int | None
+    n_parameters: int | None
+
+
+class Database:
+    """A study's database, opened read-only and kept open; safe to use from several threads.
+
+    Parameters
+    ----------
+    path : Path
+        Of ``study.db``; it may appear later, be replaced, or go.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._version = -1
+
+    def has_changed(self) -> bool:
+        """Return whether anything was written since the last call; a look at the file's header, no more."""
+        with self._lock:
+            try:
+                status = self.path.stat()
+                if self._connection is None or self._identity != (status.st_dev, status.st_ino):
+                    self._open((status.st_dev, status.st_ino))
+                (version,) = self._need().execute("PRAGMA data_version").fetchone()
+            except (OSError, sqlite3.Error):
+                was_open = self._connection is not None
+                self.close()
+                return was_open
+            changed = version != self._version
+            self._version = version
+            return bool(changed)
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all that is read within it was written together.
+
+        Raises
+        ------
+        sqlite3.Error
+            If the file is no database, or gone.
+        """
+        with self._lock:
+            if self._connection is None:
+                self.has_changed()
+            connection = self._need()
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    def written(self) -> float:
+        """Return when something was written last, in seconds since 1970; 0 if unknown."""
+        times = [
+            path.stat().st_mtime for path in (self.path, self.path.with_name(f"{self.path.name}-wal")) if path.exists()
+        ]
+        return max(times, default=0.0)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection, self._version = None, -1
+
+    def _open(self, identity: tuple[int, int]) -> None:
+        self.close()
+        address = f"{self.path.resolve().as_uri()}?mode=ro"
+        self._connection = sqlite3.connect(
+            address, uri=True, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        self._connection.execute("PRAGMA cache_size = -8000")
+        self._identity = identity
+
+    def _need(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise sqlite3.OperationalError(f"{self.path}: no study here yet")
+        return self._connection
+
+
+def has_table(c: sqlite3.Connection, name: str) -> bool:
+    """Return whether the database has a table; an older version has fewer."""
+    return bool(c.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
+
+
+def runs(c: sqlite3.Connection) -> list[RunRow]:
+    """Return the runs in their order."""
+    query = "SELECT run, kind, status, last_step, n_parameters FROM runs ORDER BY position, run"
+    return [RunRow(*row) for row in c.execute(query)]
+
+
+def meta(c: sqlite3.Connection, key: str) -> dict[str, Any]:
+    """Return a fact that is stored as a JSON object; empty if there is none or it is something else."""
+    row = c.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    try:
+        value = json.loads(row[0]) if row else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def log_position(c: sqlite3.Connection, run: str) -> tuple[int, int]:
+    """Return a step near the end of a run's log, and the checksum of the log until there."""
+    rows = c.execute("SELECT step FROM log WHERE run = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (run, TAIL)).fetchone()
+    step = rows[0] if rows else -1
+    return step, (log_after(c, run, step)[2] if has_table(c, "checksums") else 0)
+
+
+def log_is_continued(c: sqlite3.Connection, run: str, position: Sequence[int]) -> bool:
+    """Return whether what was logged until a position is what it was when the position was taken."""
+    step, before = position
+    return has_table(c, "checksums") and log_after(c, run, step)[2] == before
+
+
+def logged_columns(c: sqlite3.Connection, run: str) -> list[str]:
+    """Return the columns of a run's log that have a value, and its further targets."""
+    known = {name for (name,) in c.execute("SELECT name FROM pragma_table_info('log')")}
+    columns = [
+        name
+        for name in LOG_COLUMNS
+        if name in known
+        and c.execute(f"SELECT 1 FROM log WHERE run = ? AND {name} IS NOT NULL LIMIT 1", (run,)).fetchone()
+    ]
+    if not has_table(c, "log_targets"):
+        return columns
+    # The first and the last hundred rows: a target is logged again and again.
+    ends = " UNION ".join(
+        f"SELECT target FROM (SELECT target FROM log_targets WHERE run = :run ORDER BY step {order} LIMIT 100)"
+        for order in ("ASC", "DESC")
+    )
+    return columns + sorted(name for (name,) in c.execute(ends, {"run": run}))
+
+
+def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int, at_most: int) -> list[Row]:
+    """Return a column of a run's log after a step, thinned by the database itself.
+
+    Parameters
+    ----------
+    c : sqlite3.Connection
+    run, column : str
+        A column of the table ``log``, or one of the further targets.
+    after, until : int
+        ``after < step <= until``.
+    at_most : int
+        Rows; of more, neighbours are merged.
+    """
+    table, value, also = "log", column, ""
+    if column not in LOG_COLUMNS:
+        table, value, also = "log_targets", "value", "AND target = :target "
+    names = {"run": run, "target": column, "after": after, "until": until}
+    where = f"FROM {table} WHERE run = :run AND step > :after AND step <= :until {also}"
+    where += f"AND {value} BETWEEN -{FINITE} AND {FINITE}"
+    n, first, last = c.execute(f"SELECT COUNT(*), MIN(step), MAX(step) {where}", names).fetchone()
+    if n <= at_most:
+        return single(c.execute(f"SELECT step, {value} {where} ORDER BY step", names))
+    names |= {"first": first, "width": -(-(last - first + 1) // at_most)}
+    merged = f"MAX(step), AVG({value}), MIN({value}), MAX({value}), COUNT(*)"
+    query = f"SELECT {merged} {where} GROUP BY (step - :first) / :width"
+    return [Row(*row) for row in c.execute(query, names)]
+
+
+def measured_steps(c: sqlite3.Connection, run: str, after: int = -1) -> list[int]:
+    """Return the steps at which something was measured."""
+    return [s for (s,) in c.execute(_STEPS + "SELECT step FROM s WHERE step IS NOT NULL", {"run": run, "after": after})]
+
+
+def measured(
+    c: sqlite3.Connection, run: str, layer: str, quantity: Quantity, after: int, at_most: int, until: int = 1 << 62
+) -> list[Row]:
+    """Return a measured quantity of one layer, or of the network, over training."""
+    query = (
+        "SELECT s.step, f.value FROM s CROSS JOIN measurements m ON m.run = :run AND m.step = s.step "
+        "AND m.layer = :layer AND m.probe = :probe AND m.options = :options "
+        "CROSS JOIN features f ON f.measurement = m.id AND f.statistic = :statistic WHERE s.step <= :until"
+    )
+    names = {"run": run, "layer": layer, "after": after, "until": until, **vars(quantity)}
+    return thinned(single(c.execute(_STEPS + query, names)), at_most)
+
+
+def of_layers(c: sqlite3.Connection, run: str, step: int, quantity: Quantity) -> dict[str, float]:
+    """Return a quantity of every layer at one step."""
+    rows = c.execute(
+        "SELECT m.layer, f.value FROM measurements m CROSS JOIN features f ON f.measurement = m.id "
+        "AND f.statistic = ? WHERE m.run = ? AND m.step = ? AND m.probe = ? AND m.options = ?",
+        (quantity.statistic, run, step, quantity.probe, quantity.options),
+    )
+    return {layer: value for layer, value in rows if layer not in ("network", "pooled")}
+
+
+def layer_names(c: sqlite3.Connection, run: str) -> list[str]:
+    """Return the analysed layers of a run, in the order of its last checkpoint."""
+    last = c.execute("SELECT MAX(step) FROM layers WHERE run = ?", (run,)).fetchone()[0]
+    rows = c.execute("SELECT layer FROM layers WHERE run = ? AND step = ? ORDER BY position", (run, last))
+    return [layer for (layer,) in rows]
+
+
+def quantities(c: sqlite3.Connection, run: str, steps: Sequence[int]) -> set[tuple[Quantity, bool]]:
+    """Return what was measured at some steps, and whether it is of the network; else it is of layers."""
+    found = set()
+    for step in steps:
+        rows = c.execute(
+            "SELECT DISTINCT m.probe, m.options, f.statistic, m.layer IN ('network', 'pooled') FROM measurements m "
+            "JOIN features f ON f.measurement = m.id WHERE m.run = ? AND m.step = ?",
+            (run, step),
+        )
+        found |= {(Quantity(*row[:3]), bool(row[3])) for row in rows if "@" not in row[2]}
+    return found
+
+
+def examples(steps: Sequence[int]) -> list[int]:
+    """Return a few steps, with the first and the last."""
+    if len(steps) <= N_EXAMPLES:
+        return list(steps)
+    return [steps[i * (len(steps) - 1) // (N_EXAMPLES - 1)] for i in range(N_EXAMPLES)]
+
+
+class LayerTable:
+    """A quantity of every layer at every measured step, extended as steps are added.
+
+    Parameters
+    ----------
+    layers : sequence of str
+    """
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        self.layers = list(layers)
+        self.steps = array("q")
+        self.values = array("f")
+
+    def extend(self, c: sqlite3.Connection, run: str, quantity: Quantity, steps: Sequence[int]) -> None:
+        """Add steps after those that are there."""
+        for step in steps:
+            found = of_layers(c, run, step, quantity)
+            if found:
+                self.steps.append(step)
+                self.values.extend(found.get(layer, float("nan")) for layer in self.layers)
+
+    def cut(self, step: int) -> None:
+        """Forget a step and those after it."""
+        kept = sum(1 for each in self.steps if each < step)
+        del self.steps[kept:]
+        del self.values[kept * len(self.layers) :]

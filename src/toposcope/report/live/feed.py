@@ -1,0 +1,418 @@
+"""What a page is sent: the rows of its charts after what it has, and the status of the runs."""
+
+import math
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toposcope.report.live import database as db
+from toposcope.report.live.assets import Assets
+from toposcope.report.live.status import Status, status_of
+from toposcope.report.live.thinning import Row, columns, rows_a_run, thinned
+
+LOG = "log"
+LOG_NAMES = {
+    "loss": "Training loss",
+    "validation_loss": "Validation loss",
+    "learning_rate": "Learning rate",
+    "grad_norm": "Gradient norm",
+    "weight_norm": "Weight norm",
+}
+LOSS = "log loss"
+KINDS = ("topology", "spectrum", "norm", "loss", "control")
+MAX_STUDIES = 64
+"""Of a folder; further ones are named and left out."""
+MAX_MAP_STEPS = 48
+"""Columns of the layer map; of more steps, neighbours share one."""
+MAX_CELLS = 400_000
+"""Values of single layers that are kept in memory for one map; of more, evenly spaced steps are read."""
+MAX_TABLES = 4
+
+Position = dict[str, Any]
+"""How far a page is, by study; JSON, so that a page can bring it back to a restarted server."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page shows beside the loss of all runs.
+
+    Attributes
+    ----------
+    study : str
+        One study of a folder; all of them if empty.
+    feature : str
+        Key of the quantity that is drawn for all runs.
+    run, quantity, layer : str
+        Of the layer map, and of the line of one layer.
+    """
+
+    study: str = ""
+    feature: str = ""
+    run: str = ""
+    quantity: str = ""
+    layer: str = ""
+
+
+class StudyFeed:
+    """One study: its database, and what is known of its content."""
+
+    def __init__(self, directory: Path, assets: Assets) -> None:
+        self.directory = directory
+        self.name = directory.resolve().name
+        self.database = db.Database(directory / "study.db")
+        self._assets = assets
+        self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
+        self._tables: dict[tuple[str, str], tuple[int, db.LayerTable]] = {}
+        self._seen: dict[str, int] = {}
+        self._quantities: dict[str, db.Quantity] = {}
+        self._by_run: dict[str, list[str]] = {}
+
+    def catalogue(self, c: sqlite3.Connection, runs: Sequence[db.RunRow]) -> dict[str, Any]:
+        """Return what can be shown: features of the network and of the log, and by run the quantities of layers."""
+        features: dict[str, dict[str, str]] = {}
+        layers: dict[str, dict[str, Any]] = {}
+        for row in runs:
+            self._look_at(c, row.run)
+            for key in self._by_run.get(f"network {row.run}", ()):
+                features.setdefault(key, self._feature(c, key))
+            names = db.layer_names(c, row.run)
+            keys = sorted(self._by_run.get(f"layers {row.run}", ()), key=self._order)
+            if names and keys:
+                layers[row.run] = {"names": names, "keys": keys}
+            for column in db.logged_columns(c, row.run):
+                key = f"{LOG} {column}"
+                self._quantities[key] = db.Quantity(LOG, "", column)
+                features.setdefault(key, {"key": key, "name": LOG_NAMES.get(column, column), "kind": LOG})
+        return {"features": features, "layers": layers}
+
+    def _look_at(self, c: sqlite3.Connection, run: str) -> None:
+        """Learn what is measured of a run: at a few steps, and at every step that is new."""
+        steps = db.measured_steps(c, run, self._seen.get(run, -1))
+        if not steps:
+            return
+        for quantity, of_network in db.quantities(c, run, db.examples(steps)):
+            key = self._key(quantity)
+            self._quantities[key] = quantity
+            known = self._by_run.setdefault(f"{'network' if of_network else 'layers'} {run}", [])
+            if key not in known:
+                known.append(key)
+        # The last step may still be measured by further probes.
+        self._seen[run] = steps[-2] if len(steps) > 1 else -1
+
+    def _key(self, quantity: db.Quantity) -> str:
+        return f"{self._assets.label(quantity.probe, quantity.options)} {quantity.statistic}"
+
+    def _feature(self, c: sqlite3.Connection, key: str) -> dict[str, str]:
+        quantity = self._quantities[key]
+        kind = None
+        if db.has_table(c, "kinds"):
+            pair = (quantity.probe, quantity.statistic)
+            kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
+        return {"key": key, "name": self._assets.names.get(key, key), "kind": kind[0] if kind else "control"}
+
+    def _order(self, key: str) -> tuple[int, str]:
+        place = {name: i for i, name in enumerate(self._assets.layer_quantities)}
+        return place.get(key, len(place)), key
+
+    # ---- Lines
+
+    def lines(
+        self, c: sqlite3.Connection, run: str, shown: str, view: View, known: Position, at_most: int
+    ) -> tuple[list[dict[str, Any]], Position]:
+        """Return the rows of a run after what a page knows, chart by chart, and what it then knows.
+
+        Parameters
+        ----------
+        c : sqlite3.Connection
+        run, shown : str
+            Its name in the database, and on the page.
+        view : View
+        known : mapping
+            Empty for a page that has nothing of the run.
+        at_most : int
+            Rows of a line.
+        """
+        position = db.log_position(c, run)
+        measured = [
+            int(c.execute("SELECT COALESCE(MAX(id), 0) FROM measurements").fetchone()[0]),
+            int(c.execute("SELECT COUNT(*) FROM checkpoints WHERE run = ?", (run,)).fetchone()[0]),
+        ]
+        log = known.get("log")
+        is_continued = log is not None and db.log_is_continued(c, run, log)
+        lines = [
+            self._logged(c, run, column, log if is_continued else None, position, at_most) | {"chart": chart}
+            for chart, column in self._logs_of(view)
+        ]
+        if not is_continued or known["measured"] != measured:
+            first = self._first_new(c, run, known["measured"][0]) if is_continued else 0
+            if first is not None:
+                lines += self._measured(c, run, shown, view, first, at_most)
+        return [line | {"run": shown} for line in lines], {"log": position, "measured": measured}
+
+    def _logs_of(self, view: View) -> Iterator[tuple[str, str]]:
+        yield "explore-loss", "loss"
+        quantity = self._quantities.get(view.feature)
+        if quantity is not None and quantity.probe == LOG:
+            yield "explore-feature", quantity.statistic
+
+    def _logged(
+        self,
+        c: sqlite3.Connection,
+        run: str,
+        column: str,
+        known: Sequence[int] | None,
+        now: tuple[int, int],
+        at_most: int,
+    ) -> dict[str, Any]:
+        after = known[0] if known else -1
+        rows = db.logged(c, run, column, after, now[0], at_most) if known else self._whole(c, run, column, now, at_most)
+        return {"after": after, "rows": columns(rows + db.logged(c, run, column, now[0], 1 << 62, at_most))}
+
+    def _whole(self, c: sqlite3.Connection, run: str, column: str, now: tuple[int, int], at_most: int) -> list[Row]:
+        """Return a log until now: what was read of it before, and what is new."""
+        position, rows = self._coarse.get((run, column), (None, []))
+        if position is not None and position[0] <= now[0] and db.log_is_continued(c, run, position):
+            rows = rows + db.logged(c, run, column, position[0], now[0], at_most)
+        else:
+            rows = db.logged(c, run, column, -1, now[0], at_most)
+        if len(rows) > 2 * at_most:
+            rows = thinned(rows, at_most)
+        self._coarse[run, column] = now, rows
+        return rows
+
+    def _first_new(self, c: sqlite3.Connection, run: str, newest: int) -> int | None:
+        """Return the first step that was measured since a measurement; None if none was."""
+        row = c.execute("SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?", (newest, run)).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def _measured(
+        self, c: sqlite3.Connection, run: str, shown: str, view: View, first: int, at_most: int
+    ) -> Iterator[dict[str, Any]]:
+        wanted = [("explore-feature", "network", view.feature)]
+        if shown == view.run:
+            wanted.append(("layer-lines", view.layer, view.quantity))
+        # A line with as many steps as it may have rows is thinned anew, so it is sent whole.
+        after = first - 1 if len(db.measured_steps(c, run)) <= at_most else -1
+        for chart, layer, key in wanted:
+            quantity = self._quantities.get(key)
+            if quantity is not None and quantity.probe != LOG:
+                rows = self._of(c, run, layer, quantity, after, at_most)
+                yield {"chart": chart, "after": after, "rows": columns(rows)}
+        if shown == view.run and view.quantity in self._quantities:
+            yield {"chart": "layer-map", "after": -1, **self._map(c, run, view.quantity, first)}
+
+    def _of(
+        self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
+    ) -> list[Row]:
+        rows = db.measured(c, run, layer, quantity, after, at_most)
+        if not rows and layer == "network":  # a cloud of all layers has a name of its own
+            rows = db.measured(c, run, "pooled", quantity, after, at_most)
+        return rows
+
+    def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
+        layers, steps = db.layer_names(c, run), db.measured_steps(c, run)
+        every = max(1, -(-len(steps) * len(layers) // MAX_CELLS))
+        old_every, table = self._tables.pop((run, key), (0, db.LayerTable(())))
+        if old_every != every or table.layers != layers:
+            table = db.LayerTable(layers)
+        table.cut(first)
+        last = table.steps[-1] if table.steps else -1
+        table.extend(c, run, self._quantities[key], [step for step in steps[::every] if step > last])
+        self._tables[run, key] = every, table
+        while len(self._tables) > MAX_TABLES:
+            self._tables.pop(next(iter(self._tables)))
+        rows, width = layer_map(table, MAX_MAP_STEPS)
+        note = (
+            f"Each column is {width * every} measured steps: of a layer, the value least like its others."
+            if width > 1
+            else ""
+        )
+        return {"rows": rows, "note": note}
+
+    def detail(
+        self, c: sqlite3.Connection, run: str, chart: str, view: View, between: tuple[int, int], at_most: int
+    ) -> dict[str, Any] | None:
+        """Return the rows of a line between two steps, with both; None if the chart has no such line of this run."""
+        first, last = between
+        key = {"explore-loss": LOSS, "explore-feature": view.feature, "layer-lines": view.quantity}.get(chart, "")
+        quantity = self._quantities.get(key) or (db.Quantity(LOG, "", "loss") if key == LOSS else None)
+        if quantity is None:
+            return None
+        if quantity.probe == LOG:
+            rows = db.logged(c, run, quantity.statistic, first - 1, last, at_most)
+        else:
+            layer = view.layer if chart == "layer-lines" else "network"
+            rows = db.measured(c, run, layer, quantity, first - 1, at_most, last)
+        return {"chart": chart, "rows": columns(rows)}
+
+
+def layer_map(table: db.LayerTable, at_most: int) -> tuple[dict[str, list[Any]], int]:
+    """Return the cells of a map, and how many steps share a column.
+
+    Of the values of a layer within one column, that which differs most from the layer's mean is shown, so that a spike
+    at one step is not lost.
+    """
+    n, n_layers = len(table.steps), len(table.layers)
+    width = max(1, -(-n // at_most))
+    cells: dict[str, list[Any]] = {"layer": [], "step": [], "value": []}
+    ends = [min(start + width, n) for start in range(0, n, width)]
+    for place, layer in enumerate(table.layers):
+        values = table.values[place::n_layers]
+        known = [v for v in values if math.isfinite(v)]
+        mean = sum(known) / len(known) if known else 0.0
+        for start, end in zip(range(0, n, width), ends, strict=True):
+            inside = [v for v in values[start:end] if math.isfinite(v)]
+            value = max(inside, key=lambda v: abs(v - mean)) if inside else None
+            cells["layer"].append(layer)
+            cells["step"].append(table.steps[end - 1])
+            cells["value"].append(None if value is None else float(f"{value:.5g}"))
+    return cells, width
+
+
+class Feed:
+    """The studies of a folder, or one study.
+
+    Parameters
+    ----------
+    directory : Path
+        Of a study, or of a folder of studies; they may be begun later.
+    assets : Assets
+    """
+
+    def __init__(self, directory: Path, assets: Assets) -> None:
+        self.directory = directory
+        self._assets = assets
+        self._lock = threading.Lock()
+        self.studies: dict[str, StudyFeed] = {}
+        self.left_out = 0
+        self.look_around()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the directory is that of one study."""
+        return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
+
+    def look_around(self) -> bool:
+        """Find studies that were begun, and forget those that are gone; return whether there was one."""
+        if (self.directory / "study.db").is_file():
+            found = [self.directory]
+        else:
+            try:
+                found = sorted(path.parent for path in self.directory.glob("*/study.db"))
+            except OSError:
+                found = []
+        self.left_out = max(0, len(found) - MAX_STUDIES)
+        wanted = {path.resolve().name: path for path in found[:MAX_STUDIES]}
+        with self._lock:
+            if wanted.keys() == self.studies.keys():
+                return False
+            for name in self.studies.keys() - wanted.keys():
+                self.studies.pop(name).database.close()
+            self.studies = {
+                name: self.studies.get(name) or StudyFeed(path, self._assets) for name, path in wanted.items()
+            }
+            return True
+
+    def has_changed(self) -> bool:
+        """Return whether anything was written since the last call."""
+        changed = [study.database.has_changed() for study in list(self.studies.values())]  # each has to be asked
+        return any(changed)
+
+    def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
+        """Return what a page that shows a view has to be sent, given what it knows, and what it then knows.
+
+        Returns
+        -------
+        dict
+            ``runs``, ``features``, ``layers``: what can be chosen. ``lines``: rows of charts. ``statuses``: of
+            the runs. ``faults``: studies that cannot be read now.
+        """
+        lines: list[dict[str, Any]] = []
+        now: Position = {}
+        statuses: list[Status] = []
+        catalogue: dict[str, Any] = {"features": {}, "layers": {}}
+        faults: dict[str, str] = {}
+        with self._lock:
+            chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
+            for study in chosen:
+                try:
+                    with study.database.reading() as c:
+                        rows = db.runs(c)
+                        names = self._shown(study, [row.run for row in rows])
+                        found = study.catalogue(c, rows)
+                        catalogue["features"] |= found["features"]
+                        catalogue["layers"] |= {names[run]: of for run, of in found["layers"].items()}
+                        at_most = rows_a_run(len(rows) * len(chosen))
+                        before = known.get(study.name, {})
+                        now[study.name] = {}
+                        for row in rows:
+                            new, now[study.name][row.run] = study.lines(
+                                c, row.run, names[row.run], view, before.get(row.run, {}), at_most
+                            )
+                            lines += new
+                        statuses += [status_of(c, row, names[row.run], study.database.written()) for row in rows]
+                except sqlite3.Error as error:
+                    faults[study.name] = f"{study.database.path}: cannot be read now: {error}"
+        self.faults = faults
+        return {
+            "runs": [status.name for status in statuses],
+            **self._ordered(catalogue),
+            "lines": lines,
+            "statuses": statuses,
+            "faults": faults,
+        }, now
+
+    def detail(self, view: View, chart: str, between: tuple[int, int]) -> list[dict[str, Any]]:
+        """Return the rows of a chart between two steps, of every run."""
+        details = []
+        with self._lock:
+            for study in self.studies.values():
+                if view.study not in ("", study.name):
+                    continue
+                with study.database.reading() as c:
+                    rows = db.runs(c)
+                    names = self._shown(study, [row.run for row in rows])
+                    study.catalogue(c, rows)
+                    for row in rows:
+                        shown = names[row.run]
+                        if chart != "layer-lines" or shown == view.run:
+                            of_run = study.detail(c, row.run, chart, view, between, rows_a_run(len(rows)))
+                            details += [of_run | {"run": shown}] if of_run else []
+        return details
+
+    def growth(self, name: str) -> tuple[int, int, int]:
+        """Return how far a study is: measured steps of its longest run, of all runs, and the last step.
+
+        Raises
+        ------
+        sqlite3.Error
+            If it cannot be read now.
+        """
+        with self.studies[name].database.reading() as c:
+            rows = c.execute("SELECT COUNT(*), MAX(step) FROM checkpoints GROUP BY run").fetchall()
+        return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
+
+    def close(self) -> None:
+        """Close the files."""
+        for study in self.studies.values():
+            study.database.close()
+
+    def _shown(self, study: StudyFeed, runs: Sequence[str]) -> dict[str, str]:
+        """Return the names of a study's runs on the page; in a folder they begin with the study's."""
+        if self.is_single:
+            return {run: run for run in runs}
+        return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
+
+    def _ordered(self, catalogue: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the main features first, then those that are measured, then the log."""
+        main = {name: i for i, name in enumerate(self._assets.names)}
+
+        def order(each: Mapping[str, str]) -> tuple[bool, int, int, str]:
+            kind = KINDS.index(each["kind"]) if each["kind"] in KINDS else len(KINDS)
+            return each["kind"] == LOG, main.get(each["key"], len(main)), kind, each["key"]
+
+        features = catalogue["features"] or {LOSS: {"key": LOSS, "name": LOG_NAMES["loss"], "kind": LOG}}
+        return {"features": sorted(features.values(), key=order), "layers": catalogue["layers"]}

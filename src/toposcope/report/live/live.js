@@ -1,0 +1,99 @@
+// ---- The served page: rows arrive while it is open
+
+const live = page.live, got = { "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }, near = {}, looks = {}, pending = new Set(), fresh = new Set();
+const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
+const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
+let source, shownView, waits, heard, written, forecasts, touched = Date.now();
+
+// Rows of a line; where the chart is zoomed in, those of a closer look.
+for (const name of keys(got)) sources[name] = () => {
+  const lines = entries(got[name]).flatMap(([run, rows]) => {
+    const closer = near[name]?.[run];
+    return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
+  });
+  return name === "explore-loss" ? [...lines, ...forecasts] : lines;
+};
+function take(message) {
+  if (message.shape !== live.shape) return location.reload(); // another run, layer or quantity
+  for (const line of message.lines) {
+    const { chart, run, after } = line, before = (got[chart][run] ?? []).filter((row) => row.step <= after);
+    if (!keys(got[chart]).length) fresh.add(chart);
+    got[chart][run] = [...before, ...ofRun(line)];
+    pending.add(chart);
+    if (got[chart][run].length > live.most && message !== live) connect(); // to have them thinned
+  }
+  forecasts = message.forecasts;
+  written = Date.now() - 1000 * message.age;
+  for (const [id, html] of entries(message.html)) {
+    if (byId(id).dataset.html !== html) byId(id).replaceChildren(document.createRange().createContextualFragment(html));
+    byId(id).dataset.html = html;
+  }
+  const renewed = message.version !== live.version;
+  byId("renew").hidden = !renewed;
+  if (renewed && Date.now() - touched > 30000 && !all("details[open]").length) location.reload();
+  waits ??= setTimeout(async () => {
+    waits = undefined;
+    const [changed, first] = [[...pending], [...fresh].filter((name) => drawn.has(name))]; // the first rows decide how much room an axis takes
+    pending.clear();
+    fresh.clear();
+    refresh(["explore-loss", ...changed]);
+    for (const name of first) await draw(drawn.get(name).place);
+  }, 150);
+  tick();
+}
+function tick() {
+  const age = Math.max(0, Math.round((Date.now() - written) / 1000)), on = source?.readyState === 1, place = byId("age");
+  const [n, unit] = age < 90 ? [age, "s"] : age < 5400 ? [age / 60, "min"] : age < 172800 ? [age / 3600, "h"] : [age / 86400, "days"];
+  place.className = on ? "good" : "warn";
+  place.replaceChildren(make("b", { textContent: on ? "●" : "○" }), on ? ` last written ${Math.round(n)} ${unit} ago` : " not connected; trying again");
+}
+
+// A connection is of one view. The browser connects again by itself, and says how far it was.
+function connect() {
+  source?.close();
+  [heard, shownView] = [Date.now(), query()];
+  source = new EventSource(`events?${shownView}`);
+  source.onmessage = ({ data }) => {
+    heard = Date.now();
+    take(JSON.parse(data));
+  };
+  source.addEventListener("alive", () => (heard = Date.now()));
+  source.onopen = source.onerror = tick;
+}
+function watch() {
+  if (document.hidden) source.close(); // a browser has few connections for all its tabs
+  else if (source.readyState === 2 || Date.now() - heard > 40000) connect();
+  tick();
+}
+setInterval(watch, 1000);
+document.addEventListener("visibilitychange", watch);
+for (const name of ["pointermove", "keydown", "wheel"]) addEventListener(name, () => (touched = Date.now()));
+byId("renew").onclick = () => location.reload();
+
+async function look(name, between) {
+  delete near[name];
+  if (between?.length) {
+    const [from, to] = [Math.floor(between[0]), Math.ceil(between[1])], answer = await fetch(`detail?${query({ chart: name, from, to })}`);
+    if (answer.ok) near[name] = { from, to, ...fromEntries((await answer.json()).map((line) => [line.run, ofRun(line)])) };
+  }
+  refresh([name]);
+}
+const [plainDraw, plainChoose] = [draw, choose];
+draw = async (place) => {
+  const name = place.dataset.chart, isLine = name in got && name !== "layer-map";
+  delete near[name];
+  page.embed.renderer = sources[name]?.().length > 2000 ? "canvas" : "svg";
+  await plainDraw(place);
+  if (isLine) drawn.get(name).view.addSignalListener("zoom_step", (_, between) => {
+    clearTimeout(looks[name]);
+    looks[name] = setTimeout(look, 150, name, between);
+  });
+};
+choose = (changes) => {
+  plainChoose(changes);
+  if (shownView === query()) return;
+  for (const name of keys(got)) if (name !== "explore-loss") got[name] = {};
+  connect();
+};
+take(live);
+

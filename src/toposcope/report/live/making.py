@@ -1,0 +1,86 @@
+"""Made outside the server, by ``python -m toposcope.report.live.making``: charts, and the analyses of a study."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toposcope.errors import ToposcopeError
+from toposcope.report.columns import to_json
+
+
+def assets() -> dict[str, Any]:
+    """Return the content of `toposcope.report.live.assets.Assets`."""
+    from toposcope.charts.vega import bundle
+
+    return {**assets_without_vega(), "vega": bundle().decode()}
+
+
+def assets_without_vega() -> dict[str, Any]:
+    """Return the same without Vega, which takes the longest."""
+    from toposcope.probes import probe_types
+    from toposcope.report.charts.explorer import MAX_MAP_HEIGHT, explorer_charts
+    from toposcope.report.explorer import LAYER_QUANTITIES
+    from toposcope.report.headline import HEADLINES
+    from toposcope.report.page import page_chart
+
+    return {
+        "charts": {name: page_chart(spec, []) for name, spec in explorer_charts([], log_steps=False).items()},
+        "names": {headline.key: headline.name for headline in HEADLINES},
+        "defaults": {name: _defaults(cls) for name, cls in probe_types().items()},
+        "layer_quantities": list(LAYER_QUANTITIES),
+        "map_height": MAX_MAP_HEIGHT,
+    }
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    try:
+        values = msgspec.to_builtins(cls())
+    except TypeError:  # an option without a default: all are written in its label
+        return {}
+    return {name: value for name, value in values.items() if name != "name"}
+
+
+def analysis(directory: Path) -> dict[str, Any]:
+    """Return the analysed sections of a study's report as HTML, their charts, and what the explorer adds."""
+    from toposcope.report.charts.headlines import headline_chart
+    from toposcope.report.document import Document, Opening
+    from toposcope.report.explorer import explorer_data
+    from toposcope.report.first_screen import first_screen
+    from toposcope.report.headline_table import headline_table
+    from toposcope.report.page import page_data, to_fragment
+    from toposcope.report.writing import study_page
+    from toposcope.study import Study
+
+    page = study_page(Study.load(directory))
+    composed = page.compose(first=headline_chart, vega=False)
+    opening = Opening(first_screen(page.material), headline_table(page.material), composed.first)
+    document = Document(page.material.declaration.name, [("", composed.summary)], composed.sections, opening)
+    data = page_data(document.charts())
+    explorer = explorer_data(page.material)
+    html = to_fragment(document, explorer)
+    return {
+        "html": html,
+        "charts": data["charts"],
+        "datasets": data["datasets"],
+        "explorer": {key: explorer[key] for key in ("runs", "features", "diagrams", "notes")},
+        "sections": [[section.anchor, section.title] for section in composed.sections],
+    }
+
+
+def main() -> None:
+    """Write what is asked for as JSON; on failure one line on standard error."""
+    what, *places = sys.argv[1:]
+    if what == "analysis" and hasattr(os, "nice"):
+        os.nice(10)  # training goes before it
+    try:
+        made = assets() if what == "assets" else analysis(Path(places[0]))
+    except ToposcopeError as error:
+        sys.exit(f"Error: {error}")
+    sys.stdout.write(to_json(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Who may read: the names a server answers to, the pages that may ask it, and its token if others reach it."""
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+TOKEN_BYTES = 24
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-security-policy": "frame-ancestors 'none'",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server at an address or name."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+class Guard:
+    """Lets through what may read, and refuses the rest before anything is looked at.
+
+    Another site's page can make a browser ask a server on its user's machine. It does so under another name (DNS
+    rebinding), which ``Host`` shows, or from another origin, which ``Origin`` or ``Sec-Fetch-Site`` shows.
+
+    Parameters
+    ----------
+    app
+        What answers.
+    host : str
+        That the server listens at.
+    port : int
+    token : str
+        Needed to read, from the address once and then from a cookie; without one, nobody is asked for it.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str = "") -> None:
+        self._app, self._token, self._cookie = app, token.encode(), f"toposcope-{port}"
+        self._is_local = is_loopback(host)
+        self._names = {*LOCAL_NAMES} if self._is_local else {*LOCAL_NAMES, host, socket.gethostname(), socket.getfqdn()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *known]}
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refused = self._refusal(scope["method"], headers)
+        if refused is not None:
+            await refused(scope, receive, send_guarded)
+            return
+        if self._token and not self._knows(headers.get("cookie", "")):
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            if not self._is_token(given):
+                text = "This page needs the token that toposcope show printed: open the whole address it printed.\n"
+                await PlainTextResponse(text, 403)(scope, receive, send_guarded)
+                return
+            # The token leaves the address, so that it is neither seen nor passed on with it.
+            redirect = RedirectResponse("./", 303)
+            redirect.set_cookie(self._cookie, given, httponly=True, samesite="lax")
+            await redirect(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+    def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
+        if method not in ("GET", "HEAD"):
+            return PlainTextResponse("Only reading is possible here.\n", 405)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_own(_name(hosts[0])):
+            return PlainTextResponse("This server does not answer to that name.\n", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != hosts[0]:
+            return PlainTextResponse("Another site's page may not read this.\n", 403)
+        site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
+        if site not in ("none", "same-origin") and mode != "navigate":
+            return PlainTextResponse("Another site's page may not read this.\n", 403)
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether a name is this server's; an address cannot be made to point elsewhere."""
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._is_local
+
+    def _knows(self, cookies: str) -> bool:
+        try:
+            cookie = SimpleCookie(cookies).get(self._cookie)
+        except CookieError:
+            return False
+        return cookie is not None and self._is_token(cookie.value)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="replace"), self._token)
+
+
+def _name(host: str) -> str:
+    """Return the name in a ``Host`` header; empty if it is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

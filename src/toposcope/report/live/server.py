@@ -1,0 +1,255 @@
+"""The server of the live page: its routes, and the streams of what is new."""
+
+import asyncio
+import hashlib
+import json
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import uvicorn
+from markupsafe import escape
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from toposcope.errors import ToposcopeError
+from toposcope.report.columns import to_json
+from toposcope.report.live.analyses import Analyses
+from toposcope.report.live.assets import Assets, load_assets
+from toposcope.report.live.feed import Feed, Position, View
+from toposcope.report.live.security import Guard
+from toposcope.report.live.status import forecast_rows
+from toposcope.report.live.streams import Hub, Stream
+from toposcope.report.live.thinning import MAX_ROWS
+from toposcope.report.live.words import words
+from toposcope.report.page import live_parts, to_live_page
+
+LINES = ("explore-loss", "explore-feature", "layer-lines")
+N_PORTS = 20
+"""Ports that are tried, from the first on, if none was named."""
+DEFAULT_PORT = 8473
+STOP_SECONDS = 1
+"""Given to open streams when the server stops."""
+THINNED = (
+    "A line of many steps shows the mean of neighbouring ones, and as a band their least and greatest value; "
+    "zoom in for single steps."
+)
+
+
+class LivePage:
+    """What the routes share: the studies, their analyses, and who listens."""
+
+    def __init__(self, directory: Path, assets: Assets) -> None:
+        self._assets = assets
+        self.feed = Feed(directory, assets)
+        self.analyses = Analyses(self.feed)
+        self.hub = Hub(self.look)
+
+    def look(self, around: bool) -> bool:
+        """Return whether anything is new."""
+        found = around and self.feed.look_around()
+        return self.feed.has_changed() or found
+
+    def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
+        """Return what is sent to a page of a view, and how far it then is."""
+        content, position = self.feed.message(view, known)
+        name, now = self.analysed(view), time.time()
+        chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
+        statuses, faults = content.pop("statuses"), content.pop("faults")
+        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, chosen["runs"]))
+        notes = [line.pop("note") for line in content["lines"] if line.get("note")]
+        is_thinned = any("low" in line["rows"] for line in content["lines"])
+        parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
+        if not known:
+            parts["thinned"] = str(escape(" ".join([*([THINNED] if is_thinned else []), *notes])))
+        return {
+            **content,
+            "shape": hashlib.sha256(to_json(chosen).encode()).hexdigest()[:16],
+            "forecasts": forecast_rows(statuses),
+            "age": said["age"],
+            "html": parts,
+            "version": self.analyses.version(name),
+            **({} if known else chosen),
+        }, position
+
+    def analysed(self, view: View) -> str:
+        """Return the study whose analysis is on the page; empty on the page of a folder."""
+        if view.study:
+            return view.study
+        return next(iter(self.feed.studies)) if self.feed.is_single else ""
+
+    def page(self, view: View) -> str:
+        """Return the page."""
+        message, _ = self.message(view, {})
+        title = self.analysed(view) or self.feed.directory.resolve().name
+        charts = self._assets.charts_of(
+            message["runs"], max((len(of["names"]) for of in message["layers"].values()), default=1)
+        )
+        live = {**message, "study": view.study, "most": 2 * MAX_ROWS}
+        return to_live_page(title, charts, self._assets.vega, live, self.analyses.result(self.analysed(view)))
+
+    def _analysis(self, name: str) -> str:
+        if not name:
+            return "The analyses of a study are on its own page: follow its name in the table of runs."
+        try:
+            return self.analyses.text(name, self.feed.growth(name)[0])
+        except (KeyError, sqlite3.Error):
+            return ""  # why is said at the top of the page
+
+    def _pages(self, view: View, runs: list[str]) -> dict[str, str]:
+        """Return the address of the page of each run's study, on the page of a folder."""
+        if view.study or self.feed.is_single:
+            return {}
+        studies = {run: run.partition("/")[0] for run in runs}
+        return {run: f"?{urlencode({'study': study})}" for run, study in studies.items()}
+
+
+def make_app(directory: Path, assets: Assets, host: str, port: int, token: str = "") -> Starlette:
+    """Return the application that serves a study or a folder of studies.
+
+    Parameters
+    ----------
+    directory : Path
+    assets : Assets
+    host, port
+        At which the server listens.
+    token : str
+        That a reader has to know; empty for none.
+    """
+    live = LivePage(directory, assets)
+
+    async def page(request: Request) -> Response:
+        await run_in_threadpool(live.look, True)
+        view = _view(request, live)
+        await live.analyses.consider(live.analysed(view))
+        return HTMLResponse(await run_in_threadpool(live.page, view))
+
+    async def events(request: Request) -> Response:
+        view, known = _view(request, live), _position(request.headers.get("last-event-id", ""))
+        client = f"{request.client.host if request.client else ''} {request.headers.get('user-agent', '')}"
+
+        async def message(position: Position) -> tuple[dict[str, Any], Position]:
+            await live.analyses.consider(live.analysed(view))
+            return await run_in_threadpool(live.message, view, position)
+
+        return StreamingResponse(
+            Stream(live.hub, client).events(message, known),
+            media_type="text/event-stream",
+            headers={"x-accel-buffering": "no"},
+        )
+
+    async def detail(request: Request) -> Response:
+        query = request.query_params
+        try:
+            between = int(query["from"]), int(query["to"])
+        except (KeyError, ValueError):
+            return PlainTextResponse("from and to are steps: whole numbers.\n", 400)
+        if query.get("chart") not in LINES or max(map(abs, between)) >= 1 << 62:
+            return PlainTextResponse(f"chart is one of {', '.join(LINES)}.\n", 400)
+        return JSONResponse(await run_in_threadpool(live.feed.detail, _view(request, live), query["chart"], between))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        live.analyses = Analyses(live.feed)
+        yield
+        live.hub.close()
+        await live.analyses.close()
+        live.feed.close()
+
+    routes = [Route("/", page), Route("/events", events), Route("/detail", detail)]
+    guards = [Middleware(Guard, host=host, port=port, token=token), Middleware(GZipMiddleware, compresslevel=3)]
+    return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
+
+
+def _view(request: Request, live: LivePage) -> View:
+    query = request.query_params
+    study = query.get("study", "")
+    return View(
+        study if study in live.feed.studies else "",
+        *(query.get(k, "") for k in ("feature", "run", "quantity", "layer")),
+    )
+
+
+def _position(text: str) -> Position:
+    """Return how far a page says that it is; nothing if it says nothing that is understood."""
+    try:
+        position = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return position if _is_position(position) else {}
+
+
+def _is_position(position: Any) -> bool:
+    def is_pair(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == 2 and all(type(x) is int and abs(x) < 1 << 62 for x in value)
+
+    return isinstance(position, dict) and all(
+        isinstance(of_study, dict)
+        and all(
+            isinstance(run, dict) and is_pair(run.get("log")) and is_pair(run.get("measured"))
+            for run in of_study.values()
+        )
+        for of_study in position.values()
+    )
+
+
+def bound_socket(host: str, port: int | None) -> socket.socket:
+    """Return a socket at a port, or at the first free one from the default on.
+
+    Raises
+    ------
+    ToposcopeError
+        If none is free, or the host is not this machine.
+    """
+    ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + N_PORTS)
+    fault: OSError | None = None
+    for each in ports:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, each, type=socket.SOCK_STREAM)[0]
+            bound = socket.socket(family, kind, protocol)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError as error:
+            fault = error
+            continue
+        return bound
+    raise ToposcopeError(f"{host}:{ports[0]}: cannot listen there ({fault}); choose another with --host or --port")
+
+
+def serve(directory: Path, bound: socket.socket, host: str, token: str, started: Callable[[], None]) -> None:
+    """Serve until interrupted.
+
+    Parameters
+    ----------
+    directory : Path
+    bound : socket.socket
+    host, token : str
+    started : callable
+        Called when the page can be opened.
+    """
+    port = bound.getsockname()[1]
+    app = make_app(directory, load_assets(), host, port, token)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        lifespan="on",
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    bound.listen()
+    started()
+    asyncio.run(server.serve(sockets=[bound]))

@@ -1,0 +1,60 @@
+"""Fewer rows than steps, without losing a spike: a row stands for some steps, by mean, least and greatest."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+MAX_ROWS = 800
+"""Rows of one chart, over its runs, at most half of them of one run: as many as can be seen, and zoomed smoothly."""
+MIN_ROWS = 100
+"""Of each run."""
+
+
+class Row(NamedTuple):
+    """Values of a quantity at one step, or over the steps up to it."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+    n: int = 1
+
+
+def rows_a_run(n_runs: int) -> int:
+    """Return how many rows of each run are drawn."""
+    return max(MIN_ROWS, MAX_ROWS // max(2, n_runs))
+
+
+def single(values: Iterable[tuple[int, float | None]]) -> list[Row]:
+    """Return a row for each step with a finite value."""
+    return [Row(step, v, v, v) for step, v in values if v is not None and math.isfinite(v)]
+
+
+def thinned(rows: Sequence[Row], at_most: int) -> list[Row]:
+    """Merge neighbouring rows until there are at most so many; none of their extremes is lost."""
+    width = -(-len(rows) // at_most)
+    if width <= 1:
+        return list(rows)
+    return [_merged(rows[i : i + width]) for i in range(0, len(rows), width)]
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Return rows as the columns that the page reads; the range only where a row stands for several steps."""
+    if all(row.n == 1 for row in rows):
+        return {"step": [row.step for row in rows], "value": [_short(row.value) for row in rows]}
+    return {
+        "step": [row.step for row in rows],
+        "value": [_short(row.value) for row in rows],
+        "low": [_short(row.low) for row in rows],
+        "high": [_short(row.high) for row in rows],
+    }
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    n = sum(row.n for row in rows)
+    mean = sum(row.value * (row.n / n) for row in rows)
+    return Row(rows[-1].step, mean, min(row.low for row in rows), max(row.high for row in rows), n)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

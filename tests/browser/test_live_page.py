@@ -1,0 +1,213 @@
+"""The live page in a real browser: rows appear, zoom asks for more, a restarted server is found again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from browser_pages import HOSTILE_NAMES, OpenPage
+from live_server import LiveServer, served
+from live_studies import LiveStudy, live_study
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
+pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+Opener = Callable[..., OpenPage]
+N_LOOKS, WAIT_MS = 300, 30_000
+"""What arrives within a second on a machine at rest may take longer on a busy one."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> LiveStudy:
+    return live_study(tmp_path / "mine", steps=200, every=40)
+
+
+@pytest.fixture
+def server(study: LiveStudy, cache: Path) -> Iterator[LiveServer]:
+    with served(study.directory, cache) as running:
+        yield running
+
+
+@pytest.fixture
+def open_live(browser: "Browser") -> Iterator[Opener]:
+    contexts = []
+
+    def opened(address: str, width: int = 1280, *, dark: bool = False) -> OpenPage:
+        size: Any = {"width": width, "height": 800}
+        context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+        contexts.append(context)
+        return OpenPage(context.new_page(), address)
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def wait(opened: OpenPage, expression: str) -> None:
+    """Look again and again; the page's policy forbids it to compile an expression that it would watch itself."""
+    from playwright.sync_api import Error
+
+    for _ in range(N_LOOKS):
+        with suppress(Error):  # the page is just being loaded anew
+            if opened.page.evaluate(expression):
+                return
+        opened.page.wait_for_timeout(WAIT_MS // N_LOOKS)
+    raise AssertionError(f"it did not become true: {expression}")
+
+
+def listed(name: str) -> str:
+    """The steps that a chart's list of data holds, as an expression of the page."""
+    rows = f"""document.querySelector('[data-chart="{name}"]').nextElementSibling"""
+    return f"""(() => {{ const part = {rows}; part.open = false; part.ontoggle({{ target: part }});
+        part.open = true; part.ontoggle({{ target: part }});
+        return [...part.querySelectorAll('tr')].map((row) => row.cells[1].textContent); }})()"""
+
+
+def test_the_first_screen_says_how_training_goes(server: LiveServer, open_live: Opener) -> None:
+    opened = open_live(server.address)
+    assert opened.complaints == []
+    wait(opened, "document.querySelector('#age').textContent.includes('last written')")
+    text = opened.text("#status")
+    for words in ("mine: step 200 of 2,000, loss", "forecast to end at 2.400", "1 alert", "0.81%", "step 100"):
+        assert words in text, words
+    assert opened.chart("explore-loss").locator("svg.marks").count() == 1
+    bottom = opened.chart("explore-loss").bounding_box()
+    assert bottom
+    assert bottom["y"] + bottom["height"] <= 800
+    assert all(request.startswith(server.root) for request in opened.requests)
+
+
+def test_a_row_appears_while_the_page_is_open(study: LiveStudy, server: LiveServer, open_live: Opener) -> None:
+    opened = open_live(server.address)
+    wait(opened, "document.querySelector('#age').className === 'good'")
+    before = opened.drawing("explore-loss")
+    study.log([201])
+    wait(opened, "document.querySelector('#answer').textContent.includes('step 201')")
+    opened.settle()
+    assert opened.drawing("explore-loss") != before
+    study.measure(240)
+    wait(opened, f"{listed('explore-feature')}.includes('240')")
+    wait(opened, f"{listed('layer-map')}.includes('240')")
+    study.alert(240, "the gradient norm is not a number")
+    wait(opened, "document.querySelector('#runs').textContent.includes('not a number')")
+    assert opened.complaints == []
+
+
+def test_a_closer_look_asks_for_the_rows_between(tmp_path: Path, cache: Path, open_live: Opener) -> None:
+    study = LiveStudy(tmp_path / "mine")
+    study.log(range(1, 8001))
+    with served(study.directory, cache) as running:
+        opened = open_live(running.address)
+        wait(opened, "document.querySelector('#age').className === 'good'")
+        box = opened.chart("explore-loss").locator(".marks").bounding_box()
+        assert box
+        opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        with opened.page.expect_response(lambda r: "detail?" in r.url, timeout=WAIT_MS) as asked:
+            opened.page.keyboard.down("Shift")
+            for _ in range(8):
+                opened.page.mouse.wheel(0, -200)
+            opened.page.keyboard.up("Shift")
+        assert "chart=explore-loss" in asked.value.url
+        (line,) = asked.value.json()
+        steps = line["rows"]["step"]
+        assert 0 < steps[0] < steps[-1] < 8001
+        assert opened.complaints == []
+
+
+def test_a_restarted_server_is_found_again(study: LiveStudy, cache: Path, open_live: Opener) -> None:
+    with served(study.directory, cache) as running:
+        opened = open_live(running.address)
+        wait(opened, "document.querySelector('#age').className === 'good'")
+        port = str(running.port)
+    wait(opened, "document.querySelector('#age').textContent.includes('not connected')")
+    study.log(range(201, 206))
+    with served(study.directory, cache, "--port", port):
+        wait(opened, "document.querySelector('#answer').textContent.includes('step 205')")
+        wait(opened, f"{listed('explore-loss')}.slice(-3).includes('205')")
+        steps = opened.page.evaluate(listed("explore-loss"))[1:]
+        known = [step for step in steps if step != "2,000"]
+        assert len(known) == len(set(known))
+
+
+def test_another_run_in_the_folder_joins_the_page(study: LiveStudy, cache: Path, open_live: Opener) -> None:
+    with served(study.directory.parent, cache) as running:
+        opened = open_live(running.address)
+        assert opened.page.locator("#bar [name=run]").count() == 1
+        live_study(study.directory.parent / "other", steps=50, every=10)
+        wait(opened, "document.querySelectorAll('#bar [name=run]').length === 2")
+        wait(opened, "document.querySelectorAll('#runs tbody tr').length === 2")
+        opened.page.locator("#runs a", has_text="other").click()
+        wait(opened, "document.querySelectorAll('#bar [name=run]').length === 1")
+
+
+def test_choices_are_drawn_and_stay_in_the_address(server: LiveServer, open_live: Opener) -> None:
+    opened = open_live(server.address)
+    opened.page.select_option("#feature", "log grad_norm")
+    wait(opened, f"{listed('explore-feature')}.includes('7')")
+    wait(opened, "location.hash.includes('log+grad_norm')")
+    opened.page.reload()
+    wait(opened, "document.querySelector('#feature').value === 'log grad_norm'")
+    wait(opened, f"{listed('explore-feature')}.includes('7')")
+
+
+def test_many_tabs_of_one_browser_all_get_the_rows(study: LiveStudy, server: LiveServer, browser: "Browser") -> None:
+    context = browser.new_context()
+    tabs = [OpenPage(context.new_page(), server.address) for _ in range(8)]
+    study.log([201])
+    for tab in tabs:
+        wait(tab, "document.querySelector('#answer').textContent.includes('step 201')")
+    context.close()
+
+
+def test_hostile_names_and_messages_stay_text(tmp_path: Path, cache: Path, open_live: Opener) -> None:
+    study = LiveStudy(tmp_path / "mine", HOSTILE_NAMES[0])
+    study.log(range(1, 50))
+    study.measure(40)
+    study.alert(40, HOSTILE_NAMES[1])
+    study.cost(skipped=[HOSTILE_NAMES[0]])
+    with served(study.directory, cache) as running:
+        opened = open_live(running.address)
+        wait(opened, "document.querySelector('#age').className === 'good'")
+        assert opened.page.evaluate("window.attacked") is None
+        assert opened.page.locator("img[src=x]").count() == 0
+        assert HOSTILE_NAMES[0] in opened.text("#status")
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_can_be_read_on_any_screen(server: LiveServer, open_live: Opener, width: int, dark: bool) -> None:
+    opened = open_live(server.address, width, dark=dark)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    lightness = "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)[0]"
+    assert (opened.page.evaluate(lightness) < 80) is dark
+
+
+def test_another_sites_page_cannot_read_it(server: LiveServer, open_live: Opener, tmp_path: Path) -> None:
+    other = tmp_path / "other.html"
+    other.write_text("<body data-drawn='yes'>")
+    opened = open_live(other.as_uri())
+    read = f"fetch('{server.root}').then((a) => a.text(), () => 'refused')"
+    assert opened.page.evaluate(read) == "refused"
+    assert opened.page.goto(server.root.replace("127.0.0.1", "localhost"))
+
+
+def test_nobody_is_asked_while_the_page_is_hidden(server: LiveServer, open_live: Opener) -> None:
+    opened = open_live(server.address)
+    wait(opened, "document.querySelector('#age').className === 'good'")
+    hide = """(is) => { Object.defineProperty(document, 'hidden', { value: is, configurable: true });
+        document.dispatchEvent(new Event('visibilitychange')); }"""
+    opened.page.evaluate(hide, True)
+    wait(opened, "document.querySelector('#age').className === 'warn'")
+    opened.page.evaluate(hide, False)
+    wait(opened, "document.querySelector('#age').className === 'good'")

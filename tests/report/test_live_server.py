@@ -1,0 +1,240 @@
+"""The live page's server: who may read, what is sent when, and how little it takes."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from commands import complaint_of
+from live_server import LiveServer, served
+from live_studies import live_study
+
+pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
+pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
+
+MAX_MB = 150
+TOKEN = "a-token-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[LiveServer]:
+    study = live_study(tmp_path_factory.mktemp("runs") / "mine", steps=120, every=40)
+    with served(study.directory, cache) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[LiveServer]:
+    study = live_study(tmp_path_factory.mktemp("others") / "mine", steps=20, every=10)
+    with served(study.directory, cache, "--host", "0.0.0.0", token=TOKEN) as running:
+        yield running
+
+
+def test_the_page_holds_the_loss_and_is_one_file(server: LiveServer) -> None:
+    answer = server.get()
+    assert answer.status == 200
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', answer.body, re.DOTALL)
+    assert found
+    live = json.loads(found[1])["live"]
+    (loss,) = [line for line in live["lines"] if line["chart"] == "explore-loss"]
+    assert loss["rows"]["step"] == list(range(1, 121))
+    assert live["runs"] == ["mine"]
+    assert "neural_persistence np_mean" in [each["key"] for each in live["features"]]
+    assert not re.search(r"<(link|iframe|img)\b|src=", answer.body.partition("<main")[2].partition("<script")[0])
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', answer.body)
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "unsafe-eval" not in policy
+
+
+def test_answers_are_not_stored_framed_or_read_elsewhere(server: LiveServer) -> None:
+    headers = server.get().headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert not {"access-control-allow-origin", "server"} & headers.keys()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_but_reading(server: LiveServer, method: str) -> None:
+    assert server.get("", method).status == 405
+
+
+@pytest.mark.parametrize("path", ["", "events", "detail?chart=explore-loss&from=1&to=2"])
+def test_another_name_is_refused(server: LiveServer, path: str) -> None:
+    for name in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+        assert server.get(path, host=name).status in (400, 421), name
+    for name in ("192.168.0.7", "0x7f.1", "[::ffff:8.8.8.8]"):
+        assert server.get(path, host=name).status == 421, name
+
+
+def test_a_tunnel_from_another_port_is_let_through(server: LiveServer) -> None:
+    for name in ("localhost:9000", "127.0.0.1:1", "[::1]:9000"):
+        assert server.get(host=name).status == 200, name
+
+
+def test_another_origin_is_refused(server: LiveServer) -> None:
+    path = "detail?chart=explore-loss&from=1&to=2"
+    own = server.root.rstrip("/")
+    assert server.get(path, origin=own).status == 200
+    for origin in ("https://evil.example", "null", f"http://127.0.0.1:{server.port + 1}", f"{own}.evil.example"):
+        assert server.get(path, origin=origin).status == 403, origin
+    assert server.get(path, sec_fetch_site="cross-site", sec_fetch_mode="no-cors").status == 403
+    assert server.get(path, sec_fetch_site="same-site", sec_fetch_mode="cors").status == 403
+    assert server.get("", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
+
+
+def test_other_machines_need_the_token(guarded: LiveServer) -> None:
+    assert guarded.address.endswith(f"/?token={TOKEN}")
+    for path in ("", "events", "detail?chart=explore-loss&from=1&to=2", "?token=wrong", "?token=", f"?token={TOKEN}x"):
+        assert guarded.get(path, host="10.0.0.5").status == 403, path
+    assert guarded.get("", cookie=f"toposcope-{guarded.port}=wrong").status == 403
+    assert guarded.get("", host="evil.example").status == 421
+    answer = guarded.get(f"?token={TOKEN}")
+    assert answer.status == 303
+    assert TOKEN not in answer.headers["location"]
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert guarded.get("", cookie=cookie.partition(";")[0]).status == 200
+
+
+def test_a_token_is_made_where_none_is_given(tmp_path: Path, cache: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=5, every=5)
+    with served(study.directory, cache, "--host", "0.0.0.0") as running:
+        assert len(running.address.partition("token=")[2]) >= 30
+
+
+def test_detail_refuses_what_is_no_step(server: LiveServer) -> None:
+    for query in ("", "chart=explore-loss", "chart=explore-loss&from=a&to=2", "chart=other&from=1&to=2"):
+        assert server.get(f"detail?{query}").status == 400
+    assert server.get(f"detail?chart=explore-loss&from=1&to={10**30}").status == 400
+    hostile = "detail?chart=layer-lines&from=1&to=9&run=mine&quantity='%20OR%201=1--&layer=%00"
+    assert server.get(hostile).body == "[]"
+
+
+def test_rows_arrive_once_and_a_restart_goes_on(tmp_path: Path, cache: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=100, every=50)
+    with served(study.directory, cache) as running:
+        with running.events() as events:
+            last, first = next(events)
+            assert {line["chart"] for line in first["lines"]} >= {"explore-loss"}
+            study.log([101])
+            seen: list[int] = []
+            while 101 not in seen:
+                last, message = next(events)
+                seen = message["lines"][0]["rows"]["step"]
+            assert len(seen) < 20
+        port = str(running.port)
+    study.log([102, 103])
+    with served(study.directory, cache, "--port", port) as running, running.events(last_event_id=last) as events:
+        _, message = next(events)
+        (line,) = [each for each in message["lines"] if each["chart"] == "explore-loss"]
+        assert line["rows"]["step"][-3:] == [101, 102, 103]
+        assert len(line["rows"]["step"]) < 20
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        "",
+        "{",
+        "7",
+        '{"mine":3}',
+        '{"mine":{"mine":{"log":["a",1],"measured":[1,2]}}}',
+        "[" * 9000,
+        '{"mine":{"mine":{"log":[9999999999999999999999,1],"measured":[1,2]}}}',
+    ],
+)
+def test_a_position_that_is_not_understood_begins_anew(server: LiveServer, known: str) -> None:
+    with server.events(last_event_id=known) as events:
+        _, message = next(events)
+    assert message["lines"][0]["rows"]["step"] == list(range(1, 121))
+
+
+def test_tabs_of_one_browser_take_turns(tmp_path: Path, cache: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=20, every=10)
+    with served(study.directory, cache) as running, running.events(user_agent="a") as first:
+        next(first)
+        for _ in range(4):
+            with running.events(user_agent="b") as other:
+                next(other)
+        opened = [running.events(user_agent="a") for _ in range(4)]
+        for each in opened:
+            next(each.__enter__())
+        assert list(first) == []  # it has ended; the browser opens it again
+        for each in opened:
+            each.__exit__(None, None, None)
+
+
+def test_it_is_small_and_rests_while_nobody_listens(server: LiveServer) -> None:
+    server.get()
+    assert server.memory_mb() < MAX_MB
+    time.sleep(0.5)
+    before, began = server.cpu_seconds(), time.monotonic()
+    time.sleep(2)
+    assert server.cpu_seconds() - before <= 0.02 + 0.01 * (time.monotonic() - began)
+
+
+def test_the_server_imports_nothing_heavy() -> None:
+    code = "import sys, toposcope.report.live.server; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "polars", "scipy", "altair", "numpy", "pandas", "msgspec"} & set(loaded)
+
+
+def test_the_second_script_is_small_and_knows_no_other_server() -> None:
+    script = resources.files("toposcope.report.live").joinpath("live.js").read_text(encoding="utf-8")
+    assert len(script.encode()) < 5000
+    assert not re.search(r"https?:|innerHTML|eval|import\(|XMLHttp", script)
+
+
+def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> None:
+    with served(tmp_path, cache) as running, running.events() as events:
+        _, message = next(events)
+        assert "No run here yet" in message["html"]["now"]
+        shape = message["shape"]
+        live_study(tmp_path / "mine", steps=5, every=5)
+        while message["shape"] == shape:
+            _, message = next(events)
+        assert "mine" in message["html"]["now"]
+
+
+def test_what_the_analyses_need_is_said(server: LiveServer) -> None:
+    assert "need 8 measured steps of a run; there are 4" in server.get().body
+
+
+@pytest.mark.slow
+def test_the_analysed_sections_follow(tmp_path: Path, cache: Path) -> None:
+    study = live_study(tmp_path / "mine", steps=400, every=40)
+    with served(study.directory, cache) as running:
+        assert "The analysis is being made" in running.get().body
+        with running.events() as events:
+            while next(events)[1]["version"] != 1:
+                study.log([study.store._rows("SELECT MAX(step) + 1 FROM log")[0][0]])
+                time.sleep(0.5)
+        page = running.get().body
+    assert "As of step 400" in page
+    assert 'data-part="association"' in page
+    assert 'id="verdict-title"' in page
+
+
+def test_mistakes_are_one_line(tmp_path: Path, server: LiveServer) -> None:
+    assert "cannot listen there" in complaint_of("show", tmp_path, "--port", str(server.port))
+    assert "cannot listen there" in complaint_of("show", tmp_path, "--host", "192.0.2.1")
+    assert "does not exist" in complaint_of("show", tmp_path / "nowhere")
+
+
+def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'toposcope[live]'" in complaint_of("show", tmp_path)
