@@ -76,7 +76,7 @@ class Running:
         self.meter = Meter(clock, beside_counts=devices == {"cpu"})
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
-        self._budget = Budget(share, [TRAINING, *self._names, FORECAST], self.meter, clock)
+        self._budget = Budget(share, [TRAINING, *self._names, FORECAST], self.meter)
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         forecast = RunningForecast(
             place.directory,
@@ -118,7 +118,11 @@ class Running:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Keep what the loop logged."""
         if self._worker.is_running:
-            self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            self.meter.read(blocking=1)
+            try:
+                self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            finally:
+                self.meter.read(blocking=-1)
 
     def count_step(self) -> None:
         """Count the step that ends."""
