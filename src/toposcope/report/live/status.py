@@ -91,7 +91,7 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         n_measured=measured[1],
         cost=_share(monitor.get("cost_seconds"), monitor.get("trained_seconds")),
         budget=_number(monitor.get("budget"), float),
-        n_skipped=_number(monitor.get("skipped"), int) or 0,
+        n_skipped=_count(monitor.get("skipped")),
         skipped=_sentences(monitor.get("last_skipped")),
         written=written,
     )
@@ -134,6 +134,11 @@ def _number(value: Any, kind: type[int] | type[float]) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return kind(value)
+
+
+def _count(value: Any) -> int:
+    """Return the sum of counts by probe."""
+    return sum(_number(n, int) or 0 for n in value.values()) if isinstance(value, Mapping) else 0
 
 
 def _sentences(value: Any) -> list[str]:
