@@ -9,6 +9,7 @@ from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
 from toposcope.monitor.gathering import Copy
@@ -17,9 +18,11 @@ from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.watching import Watch
-from toposcope.probes import Measurement, Probe
+from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
@@ -50,6 +53,7 @@ class StepEnd:
     """The end of it, with what was taken on the training thread: for the probe ``training``."""
 
     training: Pending
+    activations: Activations | None = None
     skipped: Sequence[str] = ()
 
 
@@ -80,6 +84,8 @@ class Session:
     watch : Watch
     say : callable
         Takes a sentence for the user.
+    further : sequence of Probe
+        Those that measure something else.
     """
 
     def __init__(
@@ -92,10 +98,11 @@ class Session:
         sinks: list[Sink],
         watch: Watch,
         say: Callable[[str], None],
+        further: Sequence[Probe] = (),
     ) -> None:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
-        self._training = TrainingProbe()
+        self._training, self._further = TrainingProbe(), further
         self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
         self._roles = {layer.name: layer.role for layer in layers}
         self._recording: Recording | None = None
@@ -145,6 +152,8 @@ class Session:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
             self._measuring.finish(done)
+            if end.activations is not None:
+                self._measure_activations(end.activations, done)
         self.n_measured += 1
         self._last_skipped = end.skipped
         for line in end.skipped:
@@ -158,6 +167,13 @@ class Session:
         self._pass_on(Measured(done.step, rows, end.skipped))
         self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
+
+    def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
+        started = time.perf_counter()
+        probe = ActivationsProbe()
+        for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
+            done.add(probe, checked(result))
+        self._budget.charge(probe.name(), "measured", time.perf_counter() - started)
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
@@ -210,7 +226,9 @@ class Session:
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
+            self._recording = Recording(
+                self._place, [self._training, *self._probes, *self._further], self._layers, self._first
+            )
             cut_at = self._recording.cut_at
             if cut_at is not None:
                 self._watch.remember(self._recording.logged())

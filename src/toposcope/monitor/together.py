@@ -54,6 +54,11 @@ class Together:
                 raise ToposcopeError("the model is sharded, and not every rank has a monitor; make one on all of them")
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether parts of the model are on several ranks."""
+        return self._quantities.is_sharded
+
+    @property
     def _n_ranks(self) -> int:
         return 1 if self._has_left else self._quantities.n_ranks
 
