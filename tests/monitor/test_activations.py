@@ -66,6 +66,16 @@ def test_a_model_without_blocks_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     monitor.attach(torch.optim.SGD(model.parameters(), lr=0.1))
     monitor.close()
     assert "leave batch out" in capsys.readouterr().err
+    assert len(Study.load(tmp_path / "run").frame())
+
+
+def test_a_batch_that_does_not_fit_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = small_gpt()
+    monitor = Monitor(model, tmp_path / "run", batch=torch.ones(1, 3), quiet=True)
+    monitor.attach(torch.optim.SGD(model.parameters(), lr=0.1))
+    monitor.close()
+    assert capsys.readouterr().err.count("the model cannot run on it") == 1
+    assert set(Study.load(tmp_path / "run").frame()["probe"]) >= {"training", "rips"}
 
 
 def test_they_are_in_the_study(tmp_path: Path) -> None:

@@ -191,8 +191,21 @@ class Monitor:
             clock=self._clock,
             sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
             last_step=self._last_step,
-            batch=None if self._batch is None or together.is_sharded else FixedBatch(model, self._batch),
+            batch=self._fixed_batch(model, together),
         )
+
+    def _fixed_batch(self, model: "nn.Module", together: Together) -> FixedBatch | None:
+        """Return what runs the model on the user's batch; without it, the rest is measured all the same."""
+        if self._batch is None:
+            return None
+        if together.is_sharded:
+            say("batch: left out; every rank would have to run the sharded model")
+            return None
+        try:
+            return FixedBatch(model, self._batch)
+        except ToposcopeError as error:
+            say(str(error))
+            return None
 
     def log(self, step: int | None = None, **values: Any) -> None:
         """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.

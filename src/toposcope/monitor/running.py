@@ -27,6 +27,7 @@ from toposcope.monitor.worker import Worker
 from toposcope.probes import make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -216,9 +217,14 @@ class Running:
             skipped.append(f"{ACTIVATIONS}: everything; it takes {seconds:.2g} s")
             return None
         started = self.meter.blocked
-        found = self._batch.run()
-        self._budget.charge(ACTIVATIONS, "run", self.meter.blocked - started)
-        return found
+        try:
+            return self._batch.run()
+        except Exception as error:  # noqa: BLE001 - whatever the model raises, the rest is measured
+            say(f"batch: the model cannot run on it ({one_line(error)}); it is left out from here on")
+            self._batch = None
+            return None
+        finally:
+            self._budget.charge(ACTIVATIONS, "run", self.meter.blocked - started)
 
     def _planned(self, planned: Callable[[], Plan]) -> Plan:
         try:
