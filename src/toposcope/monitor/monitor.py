@@ -220,6 +220,20 @@ class Monitor:
         if self._running is not None:
             self._running.log(self.step if step is None else step, values)
 
+    def saved(self, path: str | Path, step: int | None = None) -> None:
+        """Have the doctor examine a checkpoint that was saved, and write a manifest of its hashes beside it.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file or a folder, complete.
+        step : int, optional
+            Updates made; by default those that were counted.
+        """
+        if self._running is not None:
+            with self._guard():
+                self._running.saved(Path(path), self.step if step is None else step)
+
     def for_trainer(self) -> Any:
         """Return a callback for the Trainer of transformers, which runs this monitor."""
         from toposcope.monitor.adapters.trainer import trainer_callback

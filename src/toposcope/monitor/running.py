@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +14,13 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor import warm_up
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import Budget, Clock, Meter
+from toposcope.monitor.examining import DOCTOR
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place
 from toposcope.monitor.running_forecast import RunningForecast
-from toposcope.monitor.session import Finish, Job, Session, Snapshot, StepEnd, StepStart
+from toposcope.monitor.session import Finish, Job, Saved, Session, Snapshot, StepEnd, StepStart
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.together import Together
@@ -84,7 +86,7 @@ class Running:
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
         self._budget = Budget(
-            share, [TRAINING, *self._names, FORECAST, *([ACTIVATIONS] if batch else [])], self.meter, clock
+            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter, clock
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         forecast = RunningForecast(
@@ -139,6 +141,10 @@ class Running:
         """Keep what the loop logged."""
         if self._worker.is_running:
             self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+
+    def saved(self, path: Path, step: int) -> None:
+        """Examine a checkpoint that was saved."""
+        self._worker.put(Saved(path, step))
 
     def count_step(self) -> None:
         """Count the step that ends."""

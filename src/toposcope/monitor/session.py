@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import Layer
@@ -12,6 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.examining import Examining
 from toposcope.monitor.gathering import Copy
 from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
@@ -65,7 +67,15 @@ class Finish:
     step: int
 
 
-Job = Snapshot | StepStart | StepEnd | Finish
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was saved."""
+
+    path: Path
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Saved | Finish
 
 
 class Session:
@@ -105,6 +115,7 @@ class Session:
         self._training, self._further = TrainingProbe(), further
         self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
         self._roles = {layer.name: layer.role for layer in layers}
+        self._examining = Examining(budget)
         self._recording: Recording | None = None
         self._now: StepMeasurements | None = None
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
@@ -128,6 +139,8 @@ class Session:
                 self._measuring.measure(layer, job.probes, self._now)
         elif isinstance(job, StepEnd):
             self._end_step(job)
+        elif isinstance(job, Saved):
+            self._examining.add(job.path, job.step)
         else:
             self._finish(job)
 
@@ -136,6 +149,7 @@ class Session:
         if time.monotonic() >= self._next_write:
             self._write()
             self._make_forecast()
+            self._examine()
 
     def skip(self, what: str) -> None:
         """Count what was left out: the name of a probe, then a colon and the reason."""
@@ -241,6 +255,20 @@ class Session:
             events = self._watch.forecast(final=final)
         self._follow(events)
 
+    def _examine(self, *, final: bool = False) -> None:
+        """Examine checkpoints that were saved."""
+        n_before = self._examining.n_examined
+        with self._budget.meter.during("measuring"):
+            try:
+                alerts = list(self._examining.examine(final=final))
+            except ToposcopeError as error:
+                self._say(str(error))
+                return
+        self._follow(alerts)
+        if self._examining.n_examined > n_before:
+            findings, n = list(self._examining.findings), self._examining.n_examined
+            self._unwritten.append(lambda recording: recording.findings(findings, n))
+
     def _logged_rows(self) -> dict[int, dict[str, float]]:
         """Return what was logged since the last write, by step, and watch it."""
         rows: dict[int, dict[str, float]] = {}
@@ -272,6 +300,7 @@ class Session:
     def _finish(self, job: Finish) -> None:
         self._write()
         self._make_forecast(final=True)
+        self._examine(final=True)
         self._write()
         if self._recording is not None and not self._unwritten:
             self._recording.close(job.status, job.step)
