@@ -60,9 +60,8 @@ def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None =
 
         click.echo(f"live page: {address}")
         if not token:
-            click.echo(
-                f"from another machine: ssh -L {number}:127.0.0.1:{number} {socket.gethostname()}, then the same address"
-            )
+            tunnel = f"ssh -L {number}:127.0.0.1:{number} {socket.gethostname()}"
+            click.echo(f"from another machine: {tunnel}, then the same address")
         click.echo("Ctrl-C ends it.")
         if is_at_a_screen():
             import webbrowser
