@@ -19,7 +19,6 @@ from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
 from toposcope.monitor.together import Following, Together
-from toposcope.monitor.watching import Watch
 from toposcope.study.tasks import one_line
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ class Monitor:
             step=self.step,
             clock=self._clock,
             sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
-            watch=Watch(self.directory, self._name, self._last_step),
+            last_step=self._last_step,
         )
 
     def log(self, step: int | None = None, **values: Any) -> None:
@@ -228,9 +227,11 @@ class Monitor:
 
     def _before_step(self, optimizer: "Optimizer", *_: Any) -> None:
         running, leaving = self._running, self._leaving
-        if (running is None and leaving is None) or not self._due(self.step + 1):
+        if running is None and leaving is None:
             return
         with self._guard():
+            if not self._due(self.step + 1):
+                return
             if running is not None:
                 running.before_step()
             elif leaving is not None:

@@ -1,5 +1,6 @@
 """The monitor's side on the training thread: what is due, what is affordable, and the copying of tensors."""
 
+import math
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +12,16 @@ import torch
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import warm_up
 from toposcope.monitor.budget import Budget, Clock, Meter
-from toposcope.monitor.events import Event
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place
+from toposcope.monitor.running_forecast import RunningForecast
 from toposcope.monitor.session import Finish, Job, Session, Snapshot, StepEnd, StepStart
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.together import Together
+from toposcope.monitor.watching import FORECAST, Watch
 from toposcope.monitor.worker import Worker
 from toposcope.probes import make_probes
 from toposcope.probes.training import TrainingProbe
@@ -53,8 +55,8 @@ class Running:
         Updates made so far.
     clock : callable
     sinks : list of Sink
-    watch : callable
-        Takes an event, returns what follows from it.
+    last_step : int, optional
+        Planned.
     """
 
     def __init__(
@@ -67,15 +69,23 @@ class Running:
         step: int,
         clock: Clock,
         sinks: list[Sink],
-        watch: Callable[[Event], Sequence[Event]],
+        last_step: int | None,
     ) -> None:
         self.together, self._layers = together, together.layers
         devices = {parameter.device.type for parameter in together.parameters.values()}
         self.meter = Meter(clock, beside_counts=devices == {"cpu"})
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
-        self._budget = Budget(share, [TRAINING, *self._names], self.meter, clock)
+        self._budget = Budget(share, [TRAINING, *self._names, FORECAST], self.meter, clock)
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
+        forecast = RunningForecast(
+            place.directory,
+            place.run,
+            last_step=last_step,
+            parameters=place.n_parameters,
+            tokens_per_step=place.tokens_per_step or math.nan,
+        )
+        watch = Watch(forecast, self._budget, last_step)
         self._session = Session(place, made, list(self._layers.values()), step, self._budget, sinks, watch, say)
         sizes = [layer.n_bytes for layer in self._layers.values()]
         total = sum(parameter.numel() * parameter.element_size() for parameter in together.parameters.values())
@@ -129,6 +139,7 @@ class Running:
         self._budget.begin()
 
     def _measure_at_end(self, step: int) -> None:
+        self.together.after(gradients=False)  # the first time takes longer than any other
         started = self.meter.blocked
         training = self.together.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)

@@ -16,6 +16,7 @@ from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.watching import Watch
 from toposcope.probes import Measurement, Probe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
@@ -76,8 +77,7 @@ class Session:
         The first step.
     budget : Budget
     sinks : list of Sink
-    watch : callable
-        Takes an event and returns what follows from it: alerts, a forecast.
+    watch : Watch
     say : callable
         Takes a sentence for the user.
     """
@@ -90,7 +90,7 @@ class Session:
         step: int,
         budget: Budget,
         sinks: list[Sink],
-        watch: Callable[[Event], Sequence[Event]],
+        watch: Watch,
         say: Callable[[str], None],
     ) -> None:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
@@ -128,6 +128,7 @@ class Session:
         """Write what waits, now and then."""
         if time.monotonic() >= self._next_write:
             self._write()
+            self._make_forecast()
 
     def skip(self, what: str) -> None:
         """Count what was left out: the name of a probe, then a colon and the reason."""
@@ -155,6 +156,7 @@ class Session:
             for layer, measurement in of.items()
         }
         self._pass_on(Measured(done.step, rows, end.skipped))
+        self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
 
     def _pass_on(self, event: Event) -> None:
@@ -166,10 +168,13 @@ class Session:
             except Exception as error:  # noqa: BLE001 - a tracker at fault stops neither the others nor the training
                 self._sinks.remove(sink)
                 self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
-        for following in self._watch(event):
-            self._keep(following)
-            self._pass_on(following)
+        self._follow(self._watch(event))
         self._budget.meter.add(time.thread_time() - started)
+
+    def _follow(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._keep(event)
+            self._pass_on(event)
 
     def _keep(self, event: Event) -> None:
         if isinstance(event, Alert):
@@ -206,11 +211,17 @@ class Session:
     def _opened(self) -> Recording:
         if self._recording is None:
             self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
-            if self._recording.cut_at is not None:
-                self._say(
-                    f"goes on at step {self._first}; what was stored up to {self._recording.cut_at} is kept to there"
-                )
+            cut_at = self._recording.cut_at
+            if cut_at is not None:
+                self._watch.remember(self._recording.logged())
+                again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
+                self._say(f"{self._recording.run} goes on at step {self._first}{again}")
         return self._recording
+
+    def _make_forecast(self, *, final: bool = False) -> None:
+        with self._budget.meter.during("measuring"):
+            events = self._watch.forecast(final=final)
+        self._follow(events)
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
         """Return what was logged since the last write, by step, and watch it."""
@@ -235,10 +246,14 @@ class Session:
             "step_seconds": budget.step_seconds if budget.trained else None,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
-            "resumed": [self._first, self._recording.cut_at] if self._recording and self._recording.cut_at else None,
+            "resumed": [self._first, self._recording.cut_at]
+            if self._recording and self._recording.cut_at is not None
+            else None,
         }
 
     def _finish(self, job: Finish) -> None:
+        self._write()
+        self._make_forecast(final=True)
         self._write()
         if self._recording is not None and not self._unwritten:
             self._recording.close(job.status, job.step)
