@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs" / "live"
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+TORCHRUN = (
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--rdzv-backend",
+    "c10d",
+    "--rdzv-endpoint",
+    "localhost:0",
+)
 
 
 def run(folder: Path, *command: str | Path) -> str:
