@@ -91,13 +91,17 @@ def test_a_study_of_one_run(tmp_path: Path) -> None:
     assert_is_the_run(series(tmp_path))
 
 
-@pytest.mark.parametrize(("runs", "told"), [(["small-1", "small-2"], "small-1, small-2"), ([], "none yet")])
-def test_a_study_of_several_runs_or_none_is_refused(runs: list[str], told: str, tmp_path: Path) -> None:
+def test_a_study_of_several_runs_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "study.toml")
-    (tmp_path / "runs").mkdir()
-    for run in runs:
+    for run in ("small-1", "small-2"):
         touch(tmp_path / "runs" / run / "checkpoints", "step_1.pt")
-    with refused(tmp_path, told, f"{len(runs)} runs", str(tmp_path / "runs")):
+    with refused(tmp_path, "small-1, small-2", "2 runs", str(tmp_path / "runs")):
+        series(tmp_path)
+
+
+def test_a_study_without_checkpoints_of_its_own_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "study.toml")
+    with refused(tmp_path, "keeps no checkpoints itself", "name the folder that they are saved in"):
         series(tmp_path)
 
 

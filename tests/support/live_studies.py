@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from toposcope.probes import Measurement
 from toposcope.study import Declaration
@@ -77,9 +78,10 @@ class LiveStudy:
         half = 0.4 * (1 - step / self.last_step) + 0.02
         self.store.put_forecast(self.run, step, self.last_step, loss, loss - half, loss + half, "go on")
 
-    def cost(self, step_seconds: float = 1000.0, cost_seconds: float = 8.1, skipped: Sequence[str] = ()) -> None:
+    def cost(self, trained_seconds: float = 1000.0, cost_seconds: float = 8.1, skipped: Sequence[str] = ()) -> None:
         """Store what the monitor costs."""
-        facts = {"step_seconds": step_seconds, "cost_seconds": cost_seconds, "budget": 0.01, "skipped": list(skipped)}
+        facts: dict[str, Any] = {"trained_seconds": trained_seconds, "cost_seconds": cost_seconds, "budget": 0.01}
+        facts |= {"skipped": len(skipped), "last_skipped": list(skipped)}
         self.store.set_meta(f"monitor {self.run}", json.dumps(facts))
 
 

@@ -262,11 +262,14 @@ def _checkpoint_folder(
     """Return the folder that holds a run's checkpoints, the names in it, and the checkpoints left out elsewhere."""
     if "study.toml" in names:
         runs = sorted({p[1] for n in names if len(p := n.split("/")) > 3 and p[0] == "runs" and p[2] == "checkpoints"})
-        if len(runs) != 1:
-            listed = ", ".join(runs) or "none yet"
+        if not runs:
             raise ToposcopeError(
-                f"{root.spec}: a study with {len(runs)} runs ({listed}); name one: {root.spec.rstrip('/')}/runs/NAME"
+                f"{root.spec}: a study that keeps no checkpoints itself (of a series, or measured while it trained); "
+                "name the folder that they are saved in"
             )
+        if len(runs) != 1:
+            listed, folder = ", ".join(runs), root.spec.rstrip("/")
+            raise ToposcopeError(f"{root.spec}: a study with {len(runs)} runs ({listed}); name one: {folder}/runs/NAME")
         return *_below(root, names, f"runs/{runs[0]}/checkpoints/"), ()
     holders = [folder for folder in _SUBFOLDERS if _holds_checkpoints(_inside(names, f"{folder}/"))]
     if not holders:

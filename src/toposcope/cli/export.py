@@ -13,7 +13,7 @@ import click
     "--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True, help="File format."
 )
 def export(directory: Path, out: Path | None, kind: str) -> None:
-    """Write a study's tables (features, log, checkpoints, runs, errors, findings) for other tools.
+    """Write a study's tables (features, log, checkpoints, runs, errors, findings, alerts, forecasts) for other tools.
 
     \b
     Example:
@@ -26,7 +26,7 @@ def export(directory: Path, out: Path | None, kind: str) -> None:
 
     study = Study.load(directory)
     folder = out or directory / "export"
-    for name in ("frame", "log", "checkpoints", "runs", "errors", "findings"):
+    for name in ("frame", "log", "checkpoints", "runs", "errors", "findings", "alerts", "forecasts"):
         frame = getattr(study, name)()
         if name == "findings" and kind == "csv":
             frame = with_flat_steps(frame)

@@ -28,6 +28,7 @@ CHECKS = {
     "shape": Check("tensors of another shape than in most checkpoints"),
     "dtype": Check("tensors of another dtype than in most checkpoints"),
     "non-finite": Check("values that are NaN or infinite", deep=True),
+    "manifest": Check("tensors that differ from the manifest written when they were saved"),
     "dead": Check("matrices of zeros, and vectors that became zero", deep=True),
     "outlier": Check("one value far larger than all others", deep=True),
     "rounded": Check("checkpoints in float32 with values of 16 bits", deep=True),

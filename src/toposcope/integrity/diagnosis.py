@@ -13,6 +13,7 @@ from toposcope.integrity import discontinuity, duplicates, initialisation, outly
 from toposcope.integrity.finding import Finding, short_steps
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
+from toposcope.integrity.unlike_manifest import unlike_manifest
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
@@ -149,6 +150,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
         *values.layouts(summaries),
         *values.not_finite(summaries),
         *values.dead(summaries),
+        *unlike_manifest(summaries),
         *outlying.findings(outliers, summaries),
         *rounding.rounded(summaries),
         *whole,

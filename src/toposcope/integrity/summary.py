@@ -20,6 +20,7 @@ from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.errors import ToposcopeError
 from toposcope.integrity.largest import LargestValues
+from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.spread import Spread, SpreadSums
 from toposcope.kernels.magnitudes import widened
 
@@ -131,6 +132,10 @@ class CheckpointSummary(msgspec.Struct):
         Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
     doubt : str
         A disagreement of the index that does not keep the checkpoint from being read, or empty.
+    differs : dict of str
+        How tensors differ from the manifest beside the checkpoint, by name.
+    manifest_error : str
+        Why that manifest could not be understood, or empty.
     """
 
     step: int
@@ -140,6 +145,8 @@ class CheckpointSummary(msgspec.Struct):
     error: str = ""
     kind: str = ""
     doubt: str = ""
+    differs: dict[str, str] = {}
+    manifest_error: str = ""
 
     @property
     def matrices(self) -> dict[str, TensorSummary]:
@@ -179,7 +186,21 @@ def summarise(
                 if torch_file.claims([name]):
                     # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
                     torch_file.check(file, only_weights=not isinstance(checkpoint.source, LocalSource))
+    if not summary.error and (deep or isinstance(checkpoint.source, LocalSource)):
+        _compare_with_manifest(checkpoint, summary)
     return summary
+
+
+def _compare_with_manifest(checkpoint: Checkpoint, summary: CheckpointSummary) -> None:
+    """Record what differs from the manifest beside a checkpoint, if there is one: values only after a deep look."""
+    try:
+        manifest = manifest_of(checkpoint)
+    except ToposcopeError as error:
+        summary.manifest_error = str(error)
+        return
+    if manifest is not None:
+        hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
+        summary.differs = differences(manifest, checkpoint.entries, hashes)
 
 
 @contextmanager

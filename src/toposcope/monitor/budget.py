@@ -173,6 +173,11 @@ class Budget:
         self._known.add((name, layer))
         self._accounts[name] -= seconds
 
+    def forget(self, name: str, layer: str) -> None:
+        """Expect nothing of a layer any more."""
+        self._expected.pop((name, layer), None)
+        self._known.discard((name, layer))
+
     def share_out(self) -> None:
         """Pass on what a probe has saved beyond two whole measurements to those that save for one."""
         whole = dict.fromkeys(self._accounts, 0.0)

@@ -12,10 +12,10 @@ import msgspec
 
 from toposcope.checkpoints import Layer
 from toposcope.files import write_all_bytes, write_text
-from toposcope.logs.columns import identify_columns
-from toposcope.logs.table import sources
+from toposcope.integrity import Finding
 from toposcope.monitor.events import Alert, Forecasted
 from toposcope.monitor.measuring import StepMeasurements
+from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
 from toposcope.study.diagrams import diagram_bytes, diagram_file
@@ -84,7 +84,6 @@ class Recording:
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise
-        self._columns: dict[frozenset[str], dict[str, str]] = {}
         self._n_measured = 0
 
     def _begin(self, place: Place, step: int) -> tuple[str, int | None]:
@@ -92,7 +91,8 @@ class Recording:
         last = self._store.last_step(place.run)
         if last is None:
             return place.run, None
-        if step == 0:
+        # One that was killed is trained again from there; one that ended is another run.
+        if step == 0 and self._store.status(place.run) != "running":
             number = 2
             while self._store.last_step(f"{place.run}-{number}") is not None:
                 number += 1
@@ -121,13 +121,11 @@ class Recording:
 
     def log(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Append what the loop logged, by step, under the names it uses."""
-        self._store.append_log(self.run, {step: self._stored(values) for step, values in rows.items()})
+        self._store.append_log(self.run, {step: stored_names(values) for step, values in rows.items()})
 
-    def _stored(self, values: Mapping[str, float]) -> dict[str, float]:
-        names = frozenset(values)
-        if names not in self._columns:
-            self._columns[names] = sources(identify_columns(sorted(names)))
-        return {column: values[name] for column, name in self._columns[names].items() if column != "step"}
+    def logged(self) -> dict[int, dict[str, float]]:
+        """Return what is stored of the log, by step."""
+        return self._store.log_rows(self.run)
 
     def measured(self, done: StepMeasurements) -> None:
         """Store the measurements of a step, and their diagrams where these are kept."""
@@ -191,6 +189,11 @@ class Recording:
         """Store a forecast."""
         f = forecast
         self._store.put_forecast(self.run, f.step, f.last_step, f.loss, f.low, f.high, f.advice)
+
+    def findings(self, findings: Sequence[Finding], n_examined: int) -> None:
+        """Store what the doctor found in the saved checkpoints so far."""
+        self._store.put_findings(self.run, findings)
+        self._store.set_meta(f"examined {self.run}", str(n_examined))
 
     def status(self, facts: Mapping[str, Any]) -> None:
         """Store what the monitor did, took and left out."""

@@ -5,20 +5,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.examining import Examining
 from toposcope.monitor.gathering import Copy
 from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
-from toposcope.probes import Measurement, Probe
+from toposcope.monitor.watching import Watch
+from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
@@ -49,6 +55,7 @@ class StepEnd:
     """The end of it, with what was taken on the training thread: for the probe ``training``."""
 
     training: Pending
+    activations: Activations | None = None
     skipped: Sequence[str] = ()
 
 
@@ -60,7 +67,15 @@ class Finish:
     step: int
 
 
-Job = Snapshot | StepStart | StepEnd | Finish
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was saved."""
+
+    path: Path
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Saved | Finish
 
 
 class Session:
@@ -76,10 +91,11 @@ class Session:
         The first step.
     budget : Budget
     sinks : list of Sink
-    watch : callable
-        Takes an event and returns what follows from it: alerts, a forecast.
+    watch : Watch
     say : callable
         Takes a sentence for the user.
+    further : sequence of Probe
+        Those that measure something else.
     """
 
     def __init__(
@@ -90,14 +106,16 @@ class Session:
         step: int,
         budget: Budget,
         sinks: list[Sink],
-        watch: Callable[[Event], Sequence[Event]],
+        watch: Watch,
         say: Callable[[str], None],
+        further: Sequence[Probe] = (),
     ) -> None:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
-        self._training = TrainingProbe()
+        self._training, self._further = TrainingProbe(), further
         self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
         self._roles = {layer.name: layer.role for layer in layers}
+        self._examining = Examining(budget)
         self._recording: Recording | None = None
         self._now: StepMeasurements | None = None
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
@@ -121,6 +139,8 @@ class Session:
                 self._measuring.measure(layer, job.probes, self._now)
         elif isinstance(job, StepEnd):
             self._end_step(job)
+        elif isinstance(job, Saved):
+            self._examining.add(job.path, job.step)
         else:
             self._finish(job)
 
@@ -128,6 +148,8 @@ class Session:
         """Write what waits, now and then."""
         if time.monotonic() >= self._next_write:
             self._write()
+            self._make_forecast()
+            self._examine()
 
     def skip(self, what: str) -> None:
         """Count what was left out: the name of a probe, then a colon and the reason."""
@@ -144,6 +166,8 @@ class Session:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
             self._measuring.finish(done)
+            if end.activations is not None:
+                self._measure_activations(end.activations, done)
         self.n_measured += 1
         self._last_skipped = end.skipped
         for line in end.skipped:
@@ -155,7 +179,15 @@ class Session:
             for layer, measurement in of.items()
         }
         self._pass_on(Measured(done.step, rows, end.skipped))
+        self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
+
+    def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
+        started = time.perf_counter()
+        probe = ActivationsProbe()
+        for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
+            done.add(probe, checked(result))
+        self._budget.charge(probe.name(), "measured", time.perf_counter() - started)
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
@@ -166,10 +198,13 @@ class Session:
             except Exception as error:  # noqa: BLE001 - a tracker at fault stops neither the others nor the training
                 self._sinks.remove(sink)
                 self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
-        for following in self._watch(event):
-            self._keep(following)
-            self._pass_on(following)
+        self._follow(self._watch(event))
         self._budget.meter.add(time.thread_time() - started)
+
+    def _follow(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._keep(event)
+            self._pass_on(event)
 
     def _keep(self, event: Event) -> None:
         if isinstance(event, Alert):
@@ -205,12 +240,34 @@ class Session:
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
-            if self._recording.cut_at is not None:
-                self._say(
-                    f"goes on at step {self._first}; what was stored up to {self._recording.cut_at} is kept to there"
-                )
+            self._recording = Recording(
+                self._place, [self._training, *self._probes, *self._further], self._layers, self._first
+            )
+            cut_at = self._recording.cut_at
+            if cut_at is not None:
+                self._watch.remember(self._recording.logged())
+                again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
+                self._say(f"{self._recording.run} goes on at step {self._first}{again}")
         return self._recording
+
+    def _make_forecast(self, *, final: bool = False) -> None:
+        with self._budget.meter.during("measuring"):
+            events = self._watch.forecast(final=final)
+        self._follow(events)
+
+    def _examine(self, *, final: bool = False) -> None:
+        """Examine checkpoints that were saved."""
+        n_before = self._examining.n_examined
+        with self._budget.meter.during("measuring"):
+            try:
+                alerts = list(self._examining.examine(final=final))
+            except ToposcopeError as error:
+                self._say(str(error))
+                return
+        self._follow(alerts)
+        if self._examining.n_examined > n_before:
+            findings, n = list(self._examining.findings), self._examining.n_examined
+            self._unwritten.append(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
         """Return what was logged since the last write, by step, and watch it."""
@@ -235,10 +292,15 @@ class Session:
             "step_seconds": budget.step_seconds if budget.trained else None,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
-            "resumed": [self._first, self._recording.cut_at] if self._recording and self._recording.cut_at else None,
+            "resumed": [self._first, self._recording.cut_at]
+            if self._recording and self._recording.cut_at is not None
+            else None,
         }
 
     def _finish(self, job: Finish) -> None:
+        self._write()
+        self._make_forecast(final=True)
+        self._examine(final=True)
         self._write()
         if self._recording is not None and not self._unwritten:
             self._recording.close(job.status, job.step)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
@@ -52,6 +53,11 @@ class Together:
             self.part()
             if self._quantities.is_sharded:
                 raise ToposcopeError("the model is sharded, and not every rank has a monitor; make one on all of them")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parts of the model are on several ranks."""
+        return self._quantities.is_sharded
 
     @property
     def _n_ranks(self) -> int:
@@ -161,6 +167,9 @@ class Following:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Leave it to the leader."""
+
+    def saved(self, path: Path, step: int) -> None:
+        """Do nothing: the leader examines checkpoints."""
 
     def count_step(self) -> None:
         """Leave it to the leader."""

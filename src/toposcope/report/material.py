@@ -11,6 +11,7 @@ from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.homology import Diagram
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
+from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA
 
 TableMaker = Callable[["Material"], pl.DataFrame]
 
@@ -46,7 +47,7 @@ class Material:
     declaration : Declaration
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
-    frame, labels, log, runs, findings, errors : polars.DataFrame
+    frame, labels, log, runs, findings, errors, alerts, forecasts : polars.DataFrame
         From the methods of `Study` of those names.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
@@ -74,6 +75,8 @@ class Material:
     corpus: str = ""
     adjust: Method = "holm"
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    alerts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ALERT_SCHEMA))
+    forecasts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FORECAST_SCHEMA))
 
     @classmethod
     def of(cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm") -> "Material":
@@ -100,6 +103,8 @@ class Material:
             notes=study.notes(),
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
+            alerts=study.alerts(),
+            forecasts=study.forecasts(),
         )
         object.__setattr__(material, "tables", Tables(material, makers))
         return material

@@ -181,6 +181,11 @@ class Store:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
             checksums.seal(c, "runs")
 
+    def status(self, run: str) -> str | None:
+        """Return the status of a run."""
+        rows = self._rows("SELECT status FROM runs WHERE run = ?", run)
+        return str(rows[0][0]) if rows else None
+
     def put_log(self, run: str, log: LogTable | None) -> None:
         """Store the training log of a run: rows are written from the first step on that is new or has changed.
 
@@ -215,6 +220,11 @@ class Store:
                 _append_row(c, run, step, logged)
                 for name in sorted(logged.keys() - set(COLUMNS)):
                     _append_target(c, run, (step, name, target_of(name).unit, logged[name]))
+
+    def log_rows(self, run: str) -> dict[int, dict[str, float]]:
+        """Return the training log of a run by step, without further targets; what was not logged is absent."""
+        rows = self._rows(f"SELECT step, {', '.join(COLUMNS)} FROM log WHERE run = ? ORDER BY step", run)
+        return {step: {n: v for n, v in zip(COLUMNS, row, strict=True) if v is not None} for step, *row in rows}
 
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""

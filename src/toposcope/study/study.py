@@ -34,6 +34,17 @@ FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "flag": pl.String,
 }
 
+ALERT_SCHEMA: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("run", "check"), pl.String),
+    **dict.fromkeys(("step", "since"), pl.Int64),
+    **dict.fromkeys(("place", "message", "evidence"), pl.String),
+}
+FORECAST_SCHEMA: dict[str, type[pl.DataType]] = {
+    "run": pl.String,
+    **dict.fromkeys(("step", "last_step"), pl.Int64),
+    **dict.fromkeys(("loss", "low", "high"), pl.Float64),
+    "advice": pl.String,
+}
 _MEASUREMENT_COLUMNS = ("run", "step", "layer", "role", "probe", "options", "flag")
 
 
@@ -211,6 +222,35 @@ class Study:
         )
         rows = rows.with_columns(pl.col("steps").str.json_decode(pl.List(pl.Int64)))
         return rows.filter(pl.col("run").is_in(self._run_names()))
+
+    def alerts(self) -> pl.DataFrame:
+        """Return what a monitor noticed while runs trained, in that order.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns ``run, check, step, since, place, message, evidence``; ``evidence`` is JSON.
+        """
+        return self._of_runs("alerts", "run, check_name, step, since, place, message, evidence", ALERT_SCHEMA)
+
+    def forecasts(self) -> pl.DataFrame:
+        """Return the forecasts of the final loss that a monitor made while runs trained, in that order.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns ``run, step, last_step, loss, low, high, advice``; nats a token, the interval is of 90%.
+        """
+        return self._of_runs("forecasts", "run, step, last_step, loss, low, high, advice", FORECAST_SCHEMA)
+
+    def _of_runs(self, table: str, columns: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+        """Return a table that an older store may lack, of the declared runs, in their order."""
+        if not len(self._query(f"SELECT name FROM sqlite_master WHERE name = '{table}'", {"name": pl.String})):
+            return pl.DataFrame(schema=dict(schema))
+        listed = ", ".join(f"t.{name}" for name in columns.split(", "))
+        order = "t.position" if table == "alerts" else "t.step"
+        query = f"SELECT {listed} FROM {table} t JOIN runs r ON r.run = t.run ORDER BY r.position, {order}"
+        return self._query(query, schema).filter(pl.col("run").is_in(self._run_names()))
 
     def examined(self) -> list[str]:
         """Return the runs whose checkpoints the doctor examined when the study was last run."""

@@ -28,12 +28,17 @@ def runs(path: Path) -> list[RawLog]:
     series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
+        planned = _planned(store)
         return [
             RawLog(
                 folder,
                 run,
                 _log(store, run),
-                facts={"n_parameters": size, **(_facts(declaration, trained[run]) if run in trained else {})},
+                facts={
+                    "n_parameters": size,
+                    **({"max_steps": planned[run]} if run in planned else {}),
+                    **(_facts(declaration, trained[run]) if run in trained else {}),
+                },
             )
             for run, size in sizes
             if run in trained or run in series
@@ -45,6 +50,14 @@ def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
     types = {"run": pl.String, "step": pl.Int64}
     schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
     return pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
+
+
+def _planned(store: sqlite3.Connection) -> dict[str, int]:
+    """Return the last step planned of the runs that a monitor forecast, as its last forecast of each has it."""
+    if not store.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
+        return {}
+    rows = store.execute("SELECT run, last_step FROM forecasts ORDER BY step")
+    return dict(rows)
 
 
 def _last_part(path: str) -> str:

@@ -15,10 +15,8 @@ from toposcope.typing import Vector
 
 MIN_NOISE = 0.005
 """Least unit of noise, as a share of the level."""
-TAIL_INDEX_OF_RISES = 2.0
-"""That of Student's t with 2 degrees of freedom."""
-TAIL_INDEX_OF_FALLS = 1.0
-"""Of values near 0 that have a density there."""
+TAIL_INDEX = 2.0
+"""Of the heaviest tail allowed for: that of Student's t with 2 degrees of freedom."""
 
 
 class Departures:
@@ -43,7 +41,7 @@ class Departures:
         self._kind, self._probe, self._statistic, self._words = kind, probe, statistic, words
         self._falls = falls
         # in logarithms a tail is light wherever it falls as any power
-        self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX_OF_FALLS if falls else TAIL_INDEX_OF_RISES)
+        self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX)
         self._panel = Panel(MIN_NOISE)
         self.alerted: dict[str, int] = {}
         """Step of the last alert of each layer."""

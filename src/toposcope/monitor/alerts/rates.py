@@ -3,14 +3,14 @@
 FALSE_ALARM_RATE = 1e-5
 """False alerts a step over all checks together, on runs in which nothing changes but noise: one in 100,000 steps."""
 SHARES = {
-    "loss spike": 0.25,
+    "loss spike": 0.2,
     "gradient spike": 0.2,
-    "layer gradient spike": 0.1,
-    "dead layer": 0.1,
-    "frozen layer": 0.1,
-    "dead units": 0.1,
-    "rank collapse": 0.05,
-    "norm running away": 0.05,
+    "layer gradient spike": 0.09,
+    "dead layer": 0.09,
+    "frozen layer": 0.09,
+    "dead units": 0.09,
+    "rank collapse": 0.09,
+    "norm running away": 0.09,
 }
 """Of that rate, by check; the rest is left to the checks that use no noise model."""
 MAX_GAP = 1000

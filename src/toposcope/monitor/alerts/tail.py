@@ -30,10 +30,8 @@ PRIOR_WEIGHT = 10
 """Excesses that it is worth."""
 CONFIDENCE = 1.0
 """Standard errors that are added to the shape."""
-TAIL_SHARES = (0.4, 0.15)
-"""Shares of the values that a tail is fitted to."""
-MIN_EXCESSES = 20
-"""Values of a tail that is fitted."""
+TAIL_SHARES = {0.4: 12, 0.15: 25}
+"""Shares of the values that a tail is fitted to, and how many these have to be."""
 MIN_OVER_LARGEST = 1.3
 """A limit is so many times the largest value so far, at least."""
 REFIT = 1.05
@@ -83,8 +81,8 @@ class Tail:
         record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
         fits = [
             _pareto_limit(counts, above, share * self.count, probability * self.count)
-            for share in TAIL_SHARES
-            if share * self.count >= MIN_EXCESSES
+            for share, least in TAIL_SHARES.items()
+            if share * self.count >= least
         ]
         return max(MIN_OVER_LARGEST * largest, min(record, max(fits, default=math.inf)))
 

@@ -1,6 +1,5 @@
 """How each run stands: its last step and loss, where it will end, what is wrong, what the monitor costs."""
 
-import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from toposcope.report.live import database as db
 RECENT = 100
 """Logged steps whose mean is the loss that is named."""
 MAX_SKIPPED = 3
-"""Sentences on what was left out, the last ones."""
+"""Sentences on what was left out."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,10 @@ class Status:
     cost : float, optional
         Seconds of the monitor for each second of training.
     budget : float, optional
+    n_skipped : int
+        Measurements that the monitor left out to stay within its budget.
     skipped : list of str
+        What it left out at its last measurement, a sentence each.
     written : float
         When something was stored last, in seconds since 1970.
     """
@@ -54,6 +56,7 @@ class Status:
     n_measured: int
     cost: float | None
     budget: float | None
+    n_skipped: int = 0
     skipped: list[str] = field(default_factory=list)
     written: float = 0.0
 
@@ -86,9 +89,10 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         alerts=alerts,
         n_alerts=n_alerts,
         n_measured=measured[1],
-        cost=_share(monitor.get("cost_seconds"), monitor.get("step_seconds")),
+        cost=_share(monitor.get("cost_seconds"), monitor.get("trained_seconds")),
         budget=_number(monitor.get("budget"), float),
-        skipped=_sentences(monitor.get("skipped")),
+        n_skipped=_number(monitor.get("skipped"), int) or 0,
+        skipped=_sentences(monitor.get("last_skipped")),
         written=written,
     )
 
@@ -133,9 +137,7 @@ def _number(value: Any, kind: type[int] | type[float]) -> Any:
 
 
 def _sentences(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        value = [f"{what}: {json.dumps(n)}" for what, n in value.items()]
-    return [str(each) for each in value][-MAX_SKIPPED:] if isinstance(value, list) else []
+    return [str(each) for each in value][:MAX_SKIPPED] if isinstance(value, list) else []
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def _second(
         sentences.append("No forecast yet: it needs more of the log.")
     skipped = [text for s in statuses for text in s.skipped]
     if skipped:
-        sentences.append(f"The monitor skipped: {'; '.join(skipped)}.")
+        sentences.append(f"Left out at the last measurement, for the budget: {'; '.join(dict.fromkeys(skipped))}.")
     sentences += [_sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies of the folder are left out: open them one by one.")
@@ -122,8 +122,10 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
     if costs:
         over = any(s.cost > s.budget for s in statuses if s.cost is not None and s.budget)
         chips.append(_chip(f"{max(costs):.2%}", "of the time is the monitor's", "warn" if over else "plain"))
-    measured = sum(s.n_measured for s in statuses)
+    measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
     chips.append(_chip(f"{measured:,}", "measured step" if measured == 1 else "measured steps"))
+    if skipped:
+        chips.append(_chip(f"{skipped:,}", "measurement left out" if skipped == 1 else "measurements left out"))
     return chips
 
 

@@ -1,0 +1,120 @@
+"""The manifest of a checkpoint: a hash of each tensor, written beside it when it was saved, and how it differs."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.sources import LocalSource, StoredFile
+from toposcope.errors import ToposcopeError
+from toposcope.files import write_bytes
+
+FILE = "toposcope.manifest.json"
+"""In a checkpoint that is a folder."""
+ENDING = ".manifest.json"
+"""After the name of a checkpoint that is a file, beside it."""
+MAX_BYTES = 100_000_000
+ABSENT = "absent"
+ADDED = "added"
+CHANGED = "has other values"
+RESHAPED = "has another shape or dtype"
+
+
+class ManifestTensor(msgspec.Struct, frozen=True):
+    """A tensor as it was saved; `sha256` is of dtype, shape and bytes, as `Entry.content_hash`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The tensors of a checkpoint as they were saved, by their plain names; `step` is in updates made."""
+
+    step: int
+    tensors: dict[str, ManifestTensor]
+    version: int = 1
+
+
+def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> Path:
+    """Write the manifest of a checkpoint on this machine beside it.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    hashes : mapping of str to str, optional
+        Content hashes of tensors that are known already; the others are read.
+
+    Returns
+    -------
+    Path
+        Of the manifest: ``toposcope.manifest.json`` in a folder, ``<file>.manifest.json`` beside a file.
+
+    Raises
+    ------
+    ToposcopeError
+        If the checkpoint is not on this machine, cannot be read, or the disk is full.
+    """
+    if not isinstance(checkpoint.source, LocalSource):
+        raise ToposcopeError(f"{checkpoint.location}: not on this machine; write its manifest where it is saved")
+    known = hashes or {}
+    tensors = {
+        entry.name: ManifestTensor(entry.dtype, entry.shape, known.get(entry.name) or entry.content_hash())
+        for entry in checkpoint.entries
+    }
+    path = checkpoint.source.path
+    target = path / FILE if path.is_dir() else path.with_name(path.name + ENDING)
+    content = msgspec.json.encode(Manifest(checkpoint.step, tensors))
+    write_bytes(target, msgspec.json.format(content) + b"\n")
+    return target
+
+
+def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
+    """Return the manifest that lies beside a checkpoint, None if there is none.
+
+    Raises
+    ------
+    ToposcopeError
+        If it cannot be understood.
+    """
+    file = _file(checkpoint)
+    if file is None:
+        return None
+    if file.size > MAX_BYTES:
+        raise ToposcopeError(f"{file.location}: {file.size:,} bytes are no manifest; remove it")
+    try:
+        return msgspec.json.decode(file.read(0, file.size).tobytes(), type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ToposcopeError(f"{file.location}: not a manifest ({reason}); remove it, or restore it") from error
+
+
+def _file(checkpoint: Checkpoint) -> StoredFile | None:
+    if FILE in checkpoint.files:
+        return checkpoint.files[FILE]
+    for name in checkpoint.files:
+        if name + ENDING in checkpoint.files:
+            return checkpoint.files[name + ENDING]
+    if len(checkpoint.files) != 1:
+        return None
+    ((name, file),) = checkpoint.files.items()
+    return checkpoint.source.beside(name + ENDING) if file.location == checkpoint.location else None
+
+
+def differences(manifest: Manifest, entries: Iterable[Entry], hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return how tensors differ from the manifest, by name; values of those whose content hash is given."""
+    found = {}
+    seen = set()
+    for entry in entries:
+        seen.add(entry.name)
+        saved = manifest.tensors.get(entry.name)
+        read = hashes.get(entry.name)
+        if saved is None:
+            found[entry.name] = ADDED
+        elif (saved.dtype, saved.shape) != (entry.dtype, entry.shape):
+            found[entry.name] = RESHAPED
+        elif read and read != saved.sha256:
+            found[entry.name] = CHANGED
+    return found | dict.fromkeys(manifest.tensors.keys() - seen, ABSENT)

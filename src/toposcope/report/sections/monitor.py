@@ -1,0 +1,122 @@
+"""What a monitor said while runs trained: its alerts, and its forecasts of the final loss beside how it came out."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.analysis.wording import counted, examples
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import training_lines
+from toposcope.report.document import Block, Picture, csv, folded, say
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import Column, table, text_of
+
+FINAL_SHARE = 0.02
+"""Of the planned steps, the last ones: their mean loss is the final loss, as forecasts define it."""
+MAX_ALERTS_SHOWN = 100
+
+
+def final_losses(material: Material) -> dict[str, float]:
+    """Return the final loss of the runs that reached the last step that was forecast for them."""
+    planned = material.forecasts.group_by("run").agg(last_step=pl.col("last_step").last())
+    late = (
+        material.log.join(planned, on="run")
+        .filter(pl.col("loss").is_finite(), pl.col("step") > (1 - FINAL_SHARE) * pl.col("last_step"))
+        .group_by("run")
+        .agg(pl.col("loss").mean(), reached=pl.col("step").max() >= pl.col("last_step").first())
+    )
+    return dict(late.filter("reached").select("run", "loss").iter_rows())
+
+
+def _chart(material: Material) -> Chart | None:
+    """Draw the forecasts by the step at which they were made, with their intervals."""
+    made = material.forecasts.filter(pl.all_horizontal(pl.col("loss", "low", "high").is_finite()))
+    if not len(made):
+        return None
+    rows = made.select("run", "step", value="loss")
+    runs = made.get_column("run").unique(maintain_order=True).to_list()
+    last = made.row(-1, named=True)
+    what = f"{last['run']}: {last['loss']:.3f} ({last['low']:.3f} to {last['high']:.3f}), made at step {last['step']:,}"
+    return Chart(
+        "forecasts-made",
+        f"Last forecast of {what}" if len(runs) == 1 else "Forecasts of the final loss, by the step they were made at",
+        "Each forecast of the final loss by the step at which it was made; shaded: its interval of 90%.",
+        f"Line chart of forecasts of the final loss over training, in {counted(len(runs), 'run')}.",
+        training_lines(rows, "final loss (nats)", runs, bands=made.select("run", "step", "low", "high")),
+    )
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    yield from _alerts(material)
+    if len(material.forecasts):
+        yield say("Forecasts of the final loss that were made while the runs trained. ", *_outcomes(material),
+                  "All: ", csv("forecasts"), ".")  # fmt: skip
+    yield from pictures
+
+
+def _alerts(material: Material) -> Iterable[Block | None]:
+    alerts = material.alerts
+    if not len(alerts):
+        return
+    specs = (
+        text_of("run", "run", names_row=True),
+        (Column("step"), lambda row: f"{row['step']:,}"),
+        (Column("since"), lambda row: f"{row['since']:,}"),
+        text_of("check", "check"),
+        text_of("place", "place"),
+        text_of("what", "message", prose=True),
+    )
+    more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
+    yield say(f"What the monitor noticed while the runs trained. {more}All, with the numbers behind them: ",
+              csv("alerts"), ".")  # fmt: skip
+    yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()), "Alerts")
+
+
+def _outcomes(material: Material) -> Iterable[str]:
+    """Say of each run that ended how many of its forecasts held the loss it ended at."""
+    for run, loss in final_losses(material).items():
+        made = material.forecasts.filter(run=run)
+        n = len(made.filter(pl.col("low") <= loss, pl.col("high") >= loss))
+        yield f"{run} ended at {loss:.3f}, within the interval of {n} of {counted(len(made), 'forecast')}. "
+
+
+def _finding(material: Material) -> str:
+    texts = []
+    if len(material.alerts):
+        runs = material.alerts.get_column("run").unique(maintain_order=True).to_list()
+        texts.append(f"{counted(len(material.alerts), 'alert')} in {examples(runs)}")
+    if len(material.forecasts):
+        texts.append(counted(len(material.forecasts), "forecast"))
+    return "; ".join(texts)
+
+
+def _summary(material: Material) -> list[str]:
+    alerts = material.alerts
+    if not len(alerts):
+        return []
+    first = alerts.row(0, named=True)
+    more = f" and {counted(len(alerts) - 1, 'further alert')}" if len(alerts) > 1 else ""
+    what = first["message"].rstrip(".")
+    return [f"While {first['run']} trained, the monitor noticed at step {first['step']:,}: {what}{more}."]
+
+
+def _or_absent(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a table; one without rows does not apply to a study that nobody watched."""
+    return frame if len(frame) else pl.DataFrame()
+
+
+SECTION = ReportSection(
+    anchor="monitor",
+    title="Alerts and forecasts while it trained",
+    position=20,
+    tables={
+        "alerts": lambda material: _or_absent(material.alerts),
+        "forecasts": lambda material: _or_absent(material.forecasts),
+    },
+    charts=(_chart,),
+    blocks=_blocks,
+    finding=_finding,
+    summary=_summary,
+    summary_position=60,
+)

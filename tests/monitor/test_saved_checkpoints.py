@@ -1,0 +1,84 @@
+"""The doctor on checkpoints as they are saved."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from small_checkpoints import model_folder
+
+from toposcope.checkpoints import series
+from toposcope.integrity import doctor, summarise
+from toposcope.monitor.saved_checkpoints import MAX_KEPT, SavedCheckpoints
+
+NAME = "layers.0.mlp.up_proj.weight"
+
+
+def write(folder: Path, step: int, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a model folder, or its weights again."""
+    path = folder / f"step{step}"
+    if path.exists():
+        save_file(tensors, path / "model.safetensors")
+    else:
+        model_folder(".safetensors", name="step{}")(folder, step, tensors)
+
+
+def weights(step: int) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    start, direction, other = (torch.randn(32, 16, generator=draw) for _ in range(3))
+    moved = start + direction * step**0.5 / 50
+    return {NAME: moved, "layers.1.mlp.up_proj.weight": other - moved}
+
+
+def test_each_fault_is_found_when_it_is_saved_and_once(tmp_path: Path) -> None:
+    saved = SavedCheckpoints()
+    found = []
+    for k in range(1, 11):
+        tensors = weights(100 * k)
+        if k == 5:
+            tensors[NAME][0, 0] = torch.nan
+        if k == 8:
+            tensors = weights(700)
+        write(tmp_path, 100 * k, tensors)
+        found += [(100 * k, f.check, f.steps) for f in saved.saved(tmp_path / f"step{100 * k}", 100 * k)]
+    assert found == [(500, "non-finite", (500,)), (800, "duplicate", (700, 800))]
+    later = doctor(tmp_path, deep=True).findings
+    assert {finding.check for finding in later} == {"non-finite", "duplicate"}
+
+
+def test_later_readers_can_check_what_was_saved(tmp_path: Path) -> None:
+    saved = SavedCheckpoints()
+    for step in (100, 200):
+        write(tmp_path, step, weights(step))
+        assert saved.saved(tmp_path / f"step{step}", step) == []
+    write(tmp_path, 100, weights(101))
+    assert [(f.check, f.steps) for f in doctor(tmp_path, deep=True).findings] == [("manifest", (100,))]
+
+
+def test_a_checkpoint_may_be_saved_again_over_its_manifest(tmp_path: Path) -> None:
+    saved = SavedCheckpoints()
+    for value in (100, 101):
+        write(tmp_path, 100, weights(value))
+        assert saved.saved(tmp_path / "step100", 100) == []
+    assert doctor(tmp_path, deep=True).findings == []
+
+
+def test_a_resumed_run_goes_on_from_the_summaries(tmp_path: Path) -> None:
+    for step in (100, 200):
+        write(tmp_path, step, weights(step))
+    saved = SavedCheckpoints([summarise(checkpoint, deep=True) for checkpoint in series(tmp_path)])
+    write(tmp_path, 300, weights(200))
+    assert [f.check for f in saved.saved(tmp_path / "step300", 300)] == ["duplicate"]
+
+
+def test_an_unreadable_checkpoint_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "step_1.safetensors").write_bytes(b"nothing")
+    (finding,) = SavedCheckpoints().saved(tmp_path / "step_1.safetensors", 1)
+    assert finding.severity == "fault"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_number_of_summaries_is_bounded(tmp_path: Path) -> None:
+    saved = SavedCheckpoints()
+    for step in range(1, MAX_KEPT + 10):
+        write(tmp_path, 1, weights(step))
+        assert saved.saved(tmp_path / "step1", step) == []

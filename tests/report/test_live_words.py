@@ -1,0 +1,68 @@
+"""The first sentences of the live page."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toposcope.report.live.status import Status
+from toposcope.report.live.words import words
+
+FORECAST = {"step": 500, "last_step": 2000, "loss": 2.4, "low": 2.2, "high": 2.6, "advice": "go on"}
+RUNNING = Status(
+    name="mine", status="running", kind="live", step=1000, last_step=2000, loss=2.5, is_finite=True, forecast=FORECAST,
+    alerts=[], n_alerts=0, n_measured=11, cost=0.0081, budget=0.01, written=95.0,
+)  # fmt: skip
+
+
+def said(*statuses: Status, faults: dict[str, str] | None = None) -> dict[str, Any]:
+    return words(statuses, faults or {}, 0, 100.0, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, "mine: step 1,000 of 2,000, loss 2.500; forecast to end at 2.400 (2.200 to 2.600)."),
+        ({"forecast": None, "last_step": None}, "mine: step 1,000, loss 2.500; running."),
+        ({"step": None, "loss": None}, "mine has begun; nothing is logged yet."),
+        ({"status": "complete", "step": 2000}, "mine: step 2,000, loss 2.500; finished."),
+        ({"status": "diverged"}, "mine: step 1,000 of 2,000, loss 2.500; the run is diverged."),
+        ({"is_finite": False}, "mine: step 1,000 of 2,000; the loss is not a number any more."),
+        ({"loss": 1e-7, "forecast": None}, "mine: step 1,000 of 2,000, loss 1e-07; running."),
+    ],
+)
+def test_one_run_in_a_sentence(changes: dict[str, Any], first: str) -> None:
+    assert said(replace(RUNNING, **changes))["first"] == first
+
+
+def test_what_is_wrong_and_what_to_do() -> None:
+    assert said(RUNNING)["second"] == "No alert. Go on."
+    assert said(RUNNING)["age"] == 5.0
+    alert = {"step": 7, "since": 6, "check": "spike", "place": "", "message": "the loss rose."}
+    noticed = replace(RUNNING, alerts=[alert], n_alerts=3, skipped=["rips: too dear"], n_skipped=2)
+    text = said(noticed, faults={"torn": "torn: cannot be read now: it is damaged"})["second"]
+    assert text.startswith("3 alerts; the last: the loss rose. Go on. Left out at the last measurement")
+    assert text.endswith("Torn: cannot be read now: it is damaged.")
+
+
+def test_a_cost_above_the_budget_is_marked() -> None:
+    chips = [chip for cost in (0.0099, 0.0101) for chip in said(replace(RUNNING, cost=cost))["chips"]]
+    tones = [chip["tone"] for chip in chips if "monitor" in chip["text"]]
+    assert tones == ["plain", "warn"]
+
+
+def test_several_runs_name_the_lowest_loss() -> None:
+    other = replace(RUNNING, name="other", status="complete", loss=2.1)
+    told = said(RUNNING, other, replace(RUNNING, name="third", loss=None))
+    assert told["first"] == "3 runs, 2 in training; the lowest loss is 2.100, of other."
+    assert [row["cells"][0] for row in told["rows"]] == [("mine", ""), ("other", "finished"), ("third", "")]
+    assert said()["first"].startswith("No run here yet")
+
+
+def test_the_newest_alerts_of_all_runs_come_first() -> None:
+    def noticed(name: str, steps: list[int]) -> Status:
+        alerts = [{"step": s, "since": s, "check": "c", "place": "", "message": "m"} for s in steps]
+        return replace(RUNNING, name=name, alerts=alerts, n_alerts=len(steps))
+
+    told = said(noticed("a", [5, 1]), noticed("b", [9, 3]))["alerts"]
+    assert [(alert["run"], alert["step"]) for alert in told] == [("b", 9), ("a", 5), ("b", 3), ("a", 1)]
