@@ -36,7 +36,7 @@ def train(kind: str, directory: str, trouble: str = "") -> list[float]:
     for _ in range(STEPS):
         optimizer.zero_grad()
         loss = model(ranks.data(rank, 2)).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
         if monitor is not None:
