@@ -188,12 +188,16 @@ class Following:
 
     def measure_at_end(self, step: int) -> None:
         """Do this rank's part before the first step."""
-        self._measure(gradients=False)
+        self._measure_at_end()
 
     def finish(self, step: int, status: str) -> None:
         """Do this rank's part after the last step."""
         if self.together.ends(status):
-            self._measure(gradients=False)
+            self._measure_at_end()
+
+    def _measure_at_end(self) -> None:
+        self.together.after(gradients=False)  # the leader takes the time of the second
+        self._measure(gradients=False)
 
     def _measure(self, *, gradients: bool) -> None:
         self.together.after(gradients=gradients)
