@@ -165,7 +165,8 @@ class Running:
         self._budget.begin()
 
     def _measure_at_end(self, step: int) -> None:
-        self.together.after(gradients=False)  # the first time takes longer than any other
+        # The first time takes longer than any other. `Following` does the same: whatever is done together is in both.
+        self.together.after(gradients=False)
         started = self.meter.blocked
         training = self.together.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)

@@ -152,7 +152,9 @@ class _Parting:
 
 
 class Following:
-    """A rank that is not the leader: it does its part, and keeps nothing. The same methods as of `Running`.
+    """A rank that is not the leader: it does its part, and keeps nothing.
+
+    It has the methods of `Running`, and must call those of `Together` in the same order, or both wait in vain.
 
     Parameters
     ----------
