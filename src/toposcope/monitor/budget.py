@@ -197,6 +197,11 @@ class Budget:
             for name in self._accounts:
                 self._accounts[name] += income
 
+    def forget(self, name: str, layer: str) -> None:
+        """Expect nothing of a layer any more."""
+        self._expected.pop((name, layer), None)
+        self._known.discard((name, layer))
+
     def share_out(self) -> None:
         """Pass on what a probe has saved beyond two whole measurements to those that save for one."""
         self._pay_in()

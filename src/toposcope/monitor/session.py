@@ -6,12 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.examining import Examining
 from toposcope.monitor.gathering import Copy
 from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
@@ -19,9 +22,11 @@ from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.thinning import Thinning
 from toposcope.monitor.watching import Watch
-from toposcope.probes import Measurement, Probe
+from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
@@ -54,6 +59,7 @@ class StepEnd:
     """The end of it, with what was taken on the training thread: for the probe ``training``."""
 
     training: Pending
+    activations: Activations | None = None
     skipped: Sequence[str] = ()
 
 
@@ -65,7 +71,15 @@ class Finish:
     step: int
 
 
-Job = Snapshot | StepStart | StepEnd | Finish
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was saved."""
+
+    path: Path
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Saved | Finish
 
 
 class Session:
@@ -84,6 +98,8 @@ class Session:
     watch : Watch
     say : callable
         Takes a sentence for the user.
+    further : sequence of Probe
+        Those that measure something else.
     """
 
     def __init__(
@@ -96,12 +112,14 @@ class Session:
         sinks: list[Sink],
         watch: Watch,
         say: Callable[[str], None],
+        further: Sequence[Probe] = (),
     ) -> None:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
-        self._training = TrainingProbe()
+        self._training, self._further = TrainingProbe(), further
         self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
         self._roles = {layer.name: layer.role for layer in layers}
+        self._examining = Examining(budget)
         self._recording: Recording | None = None
         self._now: StepMeasurements | None = None
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
@@ -125,6 +143,8 @@ class Session:
                 self._measuring.measure(layer, job.probes, self._now)
         elif isinstance(job, StepEnd):
             self._end_step(job)
+        elif isinstance(job, Saved):
+            self._examining.add(job.path, job.step)
         else:
             self._finish(job)
 
@@ -133,6 +153,7 @@ class Session:
         if time.monotonic() >= self._next_write:
             self._write()
             self._make_forecast()
+            self._examine()
 
     def skip(self, what: str) -> None:
         """Count what was left out: the name of a probe, then a colon and the reason."""
@@ -149,6 +170,8 @@ class Session:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
             self._measuring.finish(done)
+            if end.activations is not None:
+                self._measure_activations(end.activations, done)
         self.n_measured += 1
         self._last_skipped = end.skipped
         for line in end.skipped:
@@ -163,6 +186,13 @@ class Session:
             self._pass_on(Measured(done.step, rows, end.skipped))
             self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
+
+    def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
+        started = time.perf_counter()
+        probe = ActivationsProbe()
+        for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
+            done.add(probe, checked(result))
+        self._budget.charge(probe.name(), "measured", time.perf_counter() - started)
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
@@ -225,7 +255,9 @@ class Session:
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
+            self._recording = Recording(
+                self._place, [self._training, *self._probes, *self._further], self._layers, self._first
+            )
             cut_at = self._recording.cut_at
             if cut_at is not None:
                 self._watch.remember(self._recording.logged())
@@ -238,6 +270,20 @@ class Session:
             events = self._watch.forecast(final=final)
         with self._counting():
             self._follow(events)
+
+    def _examine(self, *, final: bool = False) -> None:
+        """Examine checkpoints that were saved."""
+        n_before = self._examining.n_examined
+        with self._budget.meter.during("measuring"):
+            try:
+                alerts = list(self._examining.examine(final=final))
+            except ToposcopeError as error:
+                self._say(str(error))
+                return
+        self._follow(alerts)
+        if self._examining.n_examined > n_before:
+            findings, n = list(self._examining.findings), self._examining.n_examined
+            self._unwritten.append(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
         """Return what was logged since the last write, by step, and watch it; rows too many to keep are left out."""
@@ -291,6 +337,7 @@ class Session:
             self._thinning.every = 1
             self.logged.append(last)
         self._make_forecast(final=True)
+        self._examine(final=True)
         self._write()
         if self._recording is not None and not self._unwritten:
             self._recording.close(job.status, job.step)
