@@ -30,6 +30,8 @@ from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
+STORING = "storing"
+"""What storing a measurement takes, in the budget: charged to the probe ``training``."""
 RETRY_SECONDS = 10.0
 """Time after which a write that failed is tried again."""
 N_FREE_ROWS = 1000
@@ -127,6 +129,7 @@ class Session:
         self._unwritten: deque[Callable[[Recording], None]] = deque()
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
+        self._aside = 0.0  # seconds of a write that are not of the log
         self._skipped: dict[str, int] = {}
         self._last_skipped: Sequence[str] = ()
         self.n_measured = 0
@@ -176,7 +179,7 @@ class Session:
         self._last_skipped = end.skipped
         for line in end.skipped:
             self.skip(line)
-        self._unwritten.append(lambda recording: recording.measured(done))
+        self._unwritten.append(lambda recording: self._write_measured(recording, done))
         rows = {
             (layer, probe.name()): measurement.statistics
             for probe, of in done.measurements.items()
@@ -226,11 +229,12 @@ class Session:
 
     def _write(self) -> None:
         """Write what waits; if the store cannot be written, say so once and try again later."""
-        started = time.thread_time()
+        started, self._aside = time.thread_time(), 0.0
         with self._counting():
             wait = self._write_now()
-        # Writing takes at most a quarter of the budget.
-        self._next_write = time.monotonic() + max(wait, 4 * (time.thread_time() - started) / self._budget.share)
+        # Writing the log takes at most a quarter of the budget.
+        seconds = time.thread_time() - started - self._aside
+        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
 
     def _write_now(self) -> float:
         """Write, and return the seconds after which there may be something again."""
@@ -255,6 +259,7 @@ class Session:
 
     def _opened(self) -> Recording:
         if self._recording is None:
+            started = time.thread_time()
             self._recording = Recording(
                 self._place, [self._training, *self._probes, *self._further], self._layers, self._first
             )
@@ -263,6 +268,7 @@ class Session:
                 self._watch.remember(self._recording.logged())
                 again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
                 self._say(f"{self._recording.run} goes on at step {self._first}{again}")
+            self._aside += time.thread_time() - started
         return self._recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
@@ -300,6 +306,13 @@ class Session:
     def _take_row(self, step: int, numbers: dict[str, float], rows: dict[int, dict[str, float]]) -> None:
         rows.setdefault(step, {}).update(numbers)
         self._pass_on(Logged(step, numbers))
+
+    def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
+        started = time.thread_time()
+        recording.measured(done)
+        seconds = time.thread_time() - started
+        self._aside += seconds
+        self._budget.charge(TrainingProbe.name(), STORING, seconds)
 
     def _write_log(self, recording: Recording, rows: dict[int, dict[str, float]]) -> None:
         started = time.thread_time()
