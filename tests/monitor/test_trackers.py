@@ -70,6 +70,18 @@ class TestTensorBoard:
         again = tensorboard.SINK(tmp_path)
         assert again is None or again._writer is not writer
 
+    def test_a_writer_of_a_derived_class_is_found(self, writer: Any, tmp_path: Path) -> None:
+        writer.close()
+
+        class Derived(type(writer)):  # type: ignore[misc]
+            pass
+
+        derived = Derived(tmp_path / "derived")
+        sink = tensorboard.SINK(tmp_path)
+        derived.close()
+        assert sink is not None
+        assert sink._writer is derived
+
     def test_of_several_writers_the_outermost_is_taken(self, writer: Any, tmp_path: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 

@@ -18,6 +18,8 @@ from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
 PACKAGE = "toposcope.monitor.sinks"
+LOOKS = (1, 2, 4, 8)
+"""Measurements at which trackers that began since are looked for."""
 
 
 def open_sinks(
@@ -82,10 +84,10 @@ class TrackerSearch:
     def look(self) -> dict[str, Sink]:
         """Return the trackers that came into use since the last call, by name.
 
-        It looks at the first call, the second, the fourth, the eighth, so that it costs little.
+        It looks at the first call, the second, the fourth and the eighth, so that it costs little.
         """
         self._calls += 1
-        if self._calls & (self._calls - 1):
+        if self._calls not in LOOKS:
             return {}
         opened: dict[str, Sink] = {}
         for name, maker in list(self._missing.items()):
