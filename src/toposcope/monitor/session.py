@@ -232,9 +232,9 @@ class Session:
         started, self._aside = time.thread_time(), 0.0
         with self._counting():
             wait = self._write_now()
-        # Writing the log takes at most a quarter of the budget.
+        # Writing the log takes at most half of the budget.
         seconds = time.thread_time() - started - self._aside
-        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
+        self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
 
     def _write_now(self) -> float:
         """Write, and return the seconds after which there may be something again."""
