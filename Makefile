@@ -79,6 +79,7 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/false_alarms.py
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/plot.py
 
 compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEAD: what changed by more than its spread
