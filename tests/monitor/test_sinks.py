@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from monitored_events import alert, measured
+from outside_package import install
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event
@@ -150,7 +152,7 @@ def test_the_sinks_of_a_run(
     assert [event.step for event in late.events] == [100, 101]
     assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first == "toposcope: broken is left out: not of this version"
+    assert first == "toposcope: left out: broken: not of this version"
     assert second.endswith(f"the page: toposcope show {tmp_path / 'mine'}")
     assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
 
@@ -176,3 +178,47 @@ def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.C
 def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError, match="webhook: the address must be"):
         Monitor(directory=tmp_path, webhook="http://example.org/secret")
+
+
+@pytest.fixture
+def fresh_registry() -> Iterator[None]:
+    sink_makers.cache_clear()
+    yield
+    sink_makers.cache_clear()
+
+
+def test_another_package_adds_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_registry: None) -> None:
+    code = """
+class Pager:
+    def __init__(self, directory):
+        self.file = directory / "pages.txt"
+
+    def put(self, event):
+        with self.file.open("a") as stream:
+            stream.write(f"{type(event).__name__} {event.step}\\n")
+
+    def close(self):
+        self.file.open("a").write("closed")
+
+
+SINK = Pager
+"""
+    install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", code)
+    (sink,) = open_sinks(tmp_path, quiet=True)
+    sink.put(measured(100))
+    sink.close()
+    assert (tmp_path / "pages.txt").read_text() == "Measured 100\nclosed"
+
+
+def test_a_package_at_fault_leaves_the_monitor_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_registry: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", "1 / 0", package="careless")
+    (sink,) = open_sinks(tmp_path, quiet=True)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("toposcope: left out: trackers: careless, entry point pager = ")
+    assert "ZeroDivisionError" in first
+    assert second.startswith("toposcope: ALERT")

@@ -78,8 +78,12 @@ class TrackerSearch:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._calls = 0
-        self._missing = dict(sink_makers())
         self.failures: dict[str, Exception] = {}
+        self._missing: dict[str, SinkMaker] = {}
+        try:
+            self._missing |= sink_makers()
+        except ToposcopeError as error:  # a package at fault; the message names it
+            self.failures["trackers"] = error
 
     def look(self) -> dict[str, Sink]:
         """Return the trackers that came into use since the last call, by name.
@@ -112,14 +116,15 @@ class _WithTrackers:
 
     def __init__(self, outlets: Outlets, search: TrackerSearch) -> None:
         self._outlets, self._search = outlets, search
+        self._n_said = 0
         self._look()
 
     def _look(self) -> None:
-        n_failures = len(self._search.failures)
         for name, sink in self._search.look().items():
             self._outlets.add(name, sink)
-        for name, error in list(self._search.failures.items())[n_failures:]:
-            say(f"{name} is left out: {one_line(error)}")
+        for name, error in list(self._search.failures.items())[self._n_said :]:
+            say(f"left out: {name}: {one_line(error)}")
+        self._n_said = len(self._search.failures)
 
     def put(self, event: Event) -> None:
         if isinstance(event, Measured):
