@@ -18,6 +18,9 @@ from toposcope.errors import ToposcopeError
 TOKEN = "TOPOSCOPE_TOKEN"
 """Environment variable: the token of a server that others can reach, so that it stays when the server is restarted."""
 
+ANY = ("0.0.0.0", "::")
+"""All addresses of this machine: others then reach it by its name."""
+
 
 @click.command()
 @click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -52,7 +55,8 @@ def serve_and_print(directory: Path, host: str = "127.0.0.1", port: int | None =
     with bad_use():
         bound = bound_socket(host, port)
     number = bound.getsockname()[1]
-    name = f"[{host}]" if ":" in host else host
+    reached = socket.gethostname() if host in ANY else host
+    name = f"[{reached}]" if ":" in reached else reached
     address = f"http://{name}:{number}/{f'?token={token}' if token else ''}"
 
     def started() -> None:

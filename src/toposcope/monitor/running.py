@@ -197,8 +197,7 @@ class Running:
             self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
-        if self._compiling is not None:
-            self._compiling.terminate()
+        # What is being compiled is left to end by itself: the next run has it.
 
     def _measure(
         self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float, *, at_end: bool = False

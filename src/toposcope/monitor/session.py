@@ -235,8 +235,8 @@ class Session:
                 self._unwritten.popleft()
         seconds = time.thread_time() - started
         self._budget.meter.add(seconds)
-        # Writing takes at most a quarter of the budget.
-        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
+        # Writing takes at most half of the budget.
+        self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
 
     def _opened(self) -> Recording:
         if self._recording is None:

@@ -151,5 +151,5 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
         {"run": s.name, "step": s.forecast["last_step"], "value": None, "forecast": s.forecast["loss"],
          "low": s.forecast["low"], "high": s.forecast["high"]}
         for s in statuses
-        if s.forecast is not None
+        if s.forecast is not None and s.status == "running"
     ]  # fmt: skip
