@@ -4,6 +4,7 @@ A module of this package, or one that another package names as an entry point of
 tracker by ``SINK``, a `SinkMaker`.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,12 @@ LOOKS = (1, 2, 4, 8)
 
 
 def open_sinks(
-    directory: Path, *, jsonl: str | Path | None = None, webhook: str | None = None, quiet: bool = False
+    directory: Path,
+    spent: Callable[[float], None],
+    *,
+    jsonl: str | Path | None = None,
+    webhook: str | None = None,
+    quiet: bool = False,
 ) -> list[Sink]:
     """Open the sinks of a run; to be called on the thread that trains, where a tracker knows its active run.
 
@@ -31,6 +37,8 @@ def open_sinks(
     ----------
     directory : Path
         The run's.
+    spent : callable
+        Takes the processor's seconds that the sinks' threads took.
     jsonl : str or Path, optional
         A file to which every event is appended.
     webhook : str, optional
@@ -38,7 +46,7 @@ def open_sinks(
     quiet : bool
         Whether the terminal shows alerts only.
     """
-    outlets = Outlets(say)
+    outlets = Outlets(say, spent)
     if webhook is not None:
         outlets.add("webhook", WebhookSink(webhook, directory.resolve().name))
     if jsonl is not None:
