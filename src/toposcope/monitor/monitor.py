@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -189,7 +190,7 @@ class Monitor:
             share=self._share,
             step=self.step,
             clock=self._clock,
-            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
             last_step=self._last_step,
             batch=self._fixed_batch(model, together),
         )
@@ -262,7 +263,7 @@ class Monitor:
         running, leaving = self._running, self._leaving
         if running is None and leaving is None:
             return
-        with self._guard():
+        try:
             if not self._due(self.step + 1):
                 return
             if running is not None:
@@ -270,16 +271,23 @@ class Monitor:
             elif leaving is not None:
                 self._leaving = None
                 leaving.leave()
+        except Exception as error:  # noqa: BLE001 - as in `_guard`, without what a context costs at every step
+            self._break(error)
 
     def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
         self.step += 1
         running = self._running
         if running is None:
             return
-        with self._guard(), running.meter.during("blocked"):
+        running.meter.read(blocking=1)
+        try:
             running.count_step()
             if self._due(self.step):
                 running.measure(self.step, self._interval())
+        except Exception as error:  # noqa: BLE001 - as in `_guard`
+            self._break(error)
+        finally:
+            running.meter.read(blocking=-1)
 
     def _interval(self) -> int:
         """Return about how many steps there are between measurements."""
@@ -300,11 +308,14 @@ class Monitor:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
-            # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
-            if self._running is not None and self._running.together.must_leave:
-                self._leaving = self._running.together
-            self._running, self._is_broken = None, True
-            say(f"{one_line(error)}; training goes on without the monitor")
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
+        if self._running is not None and self._running.together.must_leave:
+            self._leaving = self._running.together
+        self._running, self._is_broken = None, True
+        say(f"{one_line(error)}; training goes on without the monitor")
 
 
 def _close(monitor: "weakref.ref[Monitor]") -> None:

@@ -20,7 +20,7 @@ from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place
 from toposcope.monitor.running_forecast import RunningForecast
-from toposcope.monitor.session import Finish, Job, Saved, Session, Snapshot, StepEnd, StepStart
+from toposcope.monitor.session import STORING, Finish, Job, Saved, Session, Snapshot, StepEnd, StepStart
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.together import Together
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 MODEL_SHARE = 4
 """Snapshots that wait take at most the bytes of the model divided by this, or those of the largest layer."""
 TRAINING = TrainingProbe.name()
+OF_TRAINING = ("", STORING)
+"""What its account pays for: quantities of the training thread, and storing what was measured."""
 ACTIVATIONS = ActivationsProbe.name()
 ACTIVATION_COSTS = ("run", "measured")
 CLOSE_SECONDS = 120.0
@@ -61,7 +63,8 @@ class Running:
     step : int
         Updates made so far.
     clock : callable
-    sinks : list of Sink
+    open_sinks : callable
+        Takes what counts the seconds that sinks take, and returns them.
     last_step : int, optional
         Planned.
     batch : FixedBatch, optional
@@ -76,7 +79,7 @@ class Running:
         share: float,
         step: int,
         clock: Clock,
-        sinks: list[Sink],
+        open_sinks: Callable[[Callable[[float], None]], list[Sink]],
         last_step: int | None,
         batch: FixedBatch | None,
     ) -> None:
@@ -86,7 +89,7 @@ class Running:
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
         self._budget = Budget(
-            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter, clock
+            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
         )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         forecast = RunningForecast(
@@ -103,7 +106,7 @@ class Running:
             list(self._layers.values()),
             step,
             self._budget,
-            sinks,
+            open_sinks(self.meter.add),
             watch,
             say,
             [ActivationsProbe()] if batch else [],
@@ -140,7 +143,11 @@ class Running:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Keep what the loop logged."""
         if self._worker.is_running:
-            self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            self.meter.read(blocking=1)
+            try:
+                self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            finally:
+                self.meter.read(blocking=-1)
 
     def saved(self, path: Path, step: int) -> None:
         """Examine a checkpoint that was saved."""
@@ -154,7 +161,9 @@ class Running:
         """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
         with self.meter.during("blocked"):
             self._started = self.meter.blocked
-            self._is_measured = self.together.decide(self._worker.is_running and self._budget.affords(TRAINING, [""]))
+            self._is_measured = self.together.decide(
+                self._worker.is_running and self._budget.affords(TRAINING, OF_TRAINING)
+            )
             if self._is_measured:
                 self.together.before()
 
@@ -179,7 +188,7 @@ class Running:
     def measure(self, step: int, interval: int) -> None:
         """Measure a due step, as far as it is affordable."""
         if not self._is_measured:
-            self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, ['']):.2g} s")
+            self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, OF_TRAINING):.2g} s")
             return
         self._is_measured = False
         training = self.together.after()
@@ -197,8 +206,7 @@ class Running:
             self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
-        if self._compiling is not None:
-            self._compiling.terminate()
+        # What is being compiled is left to end by itself: the next run has it.
 
     def _measure(
         self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float, *, at_end: bool = False

@@ -3,7 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.thinning import Thinning
 from toposcope.monitor.watching import Watch
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
@@ -28,8 +30,12 @@ from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
+STORING = "storing"
+"""What storing a measurement takes, in the budget: charged to the probe ``training``."""
 RETRY_SECONDS = 10.0
 """Time after which a write that failed is tried again."""
+N_FREE_ROWS = 1000
+"""Rows of the log that are kept however fast the steps are, and that no budget covers: short runs are whole."""
 MAX_WAITING = 100_000
 """Rows of the log that wait for a store that cannot be written; then the oldest are dropped."""
 
@@ -122,7 +128,8 @@ class Session:
         """Values that wait to be written, in the order in which they were logged."""
         self._unwritten: deque[Callable[[Recording], None]] = deque()
         self._next_write = 0.0
-        self._write_seconds = 0.0
+        self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
+        self._aside = 0.0  # seconds of a write that are not of the log
         self._skipped: dict[str, int] = {}
         self._last_skipped: Sequence[str] = ()
         self.n_measured = 0
@@ -172,14 +179,15 @@ class Session:
         self._last_skipped = end.skipped
         for line in end.skipped:
             self.skip(line)
-        self._unwritten.append(lambda recording: recording.measured(done))
+        self._unwritten.append(lambda recording: self._write_measured(recording, done))
         rows = {
             (layer, probe.name()): measurement.statistics
             for probe, of in done.measurements.items()
             for layer, measurement in of.items()
         }
-        self._pass_on(Measured(done.step, rows, end.skipped))
-        self._follow(self._watch.ranks(done.step, end.training.ranks()))
+        with self._counting():
+            self._pass_on(Measured(done.step, rows, end.skipped))
+            self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
@@ -191,7 +199,6 @@ class Session:
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
-        started = time.thread_time()
         for sink in list(self._sinks):
             try:
                 sink.put(event)
@@ -199,7 +206,15 @@ class Session:
                 self._sinks.remove(sink)
                 self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
         self._follow(self._watch(event))
-        self._budget.meter.add(time.thread_time() - started)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count the time of a processor that this thread takes within; not the time in which it waits for a disk."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            self._budget.meter.add(time.thread_time() - started)
 
     def _follow(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -214,32 +229,37 @@ class Session:
 
     def _write(self) -> None:
         """Write what waits; if the store cannot be written, say so once and try again later."""
-        started, rows = time.thread_time(), self._logged_rows()
-        if rows:
-            self._unwritten.append(lambda recording: recording.log(rows))
+        started, self._aside = time.thread_time(), 0.0
+        with self._counting():
+            wait = self._write_now()
+        # Writing the log takes at most half of the budget.
+        seconds = time.thread_time() - started - self._aside
+        self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
+
+    def _write_now(self) -> float:
+        """Write, and return the seconds after which there may be something again."""
+        if rows := self._logged_rows():
+            self._unwritten.append(lambda recording: self._write_log(recording, rows))
         if not self._unwritten and self._recording is not None:
-            self._next_write = time.monotonic() + WRITE_SECONDS
-            return
+            return WRITE_SECONDS
         try:
             recording = self._opened()
             while self._unwritten:
                 self._unwritten[0](recording)
                 self._unwritten.popleft()
             recording.status(self.status())
-            wait = WRITE_SECONDS
         except ToposcopeError as error:
             if not self._is_reported:
                 self._say(f"{error}; training goes on, and writing is tried again every {RETRY_SECONDS:.0f} s")
-            self._is_reported, wait = True, RETRY_SECONDS
+            self._is_reported = True
             while len(self._unwritten) > MAX_WAITING:
                 self._unwritten.popleft()
-        seconds = time.thread_time() - started
-        self._budget.meter.add(seconds)
-        # Writing takes at most a quarter of the budget.
-        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
+            return RETRY_SECONDS
+        return WRITE_SECONDS
 
     def _opened(self) -> Recording:
         if self._recording is None:
+            started = time.thread_time()
             self._recording = Recording(
                 self._place, [self._training, *self._probes, *self._further], self._layers, self._first
             )
@@ -248,12 +268,14 @@ class Session:
                 self._watch.remember(self._recording.logged())
                 again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
                 self._say(f"{self._recording.run} goes on at step {self._first}{again}")
+            self._aside += time.thread_time() - started
         return self._recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
         with self._budget.meter.during("measuring"):
             events = self._watch.forecast(final=final)
-        self._follow(events)
+        with self._counting():
+            self._follow(events)
 
     def _examine(self, *, final: bool = False) -> None:
         """Examine checkpoints that were saved."""
@@ -270,14 +292,37 @@ class Session:
             self._unwritten.append(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
-        """Return what was logged since the last write, by step, and watch it."""
+        """Return what was logged since the last write, by step, and watch it; rows too many to keep are left out."""
+        started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
             numbers = _numbers(values)
-            rows.setdefault(step, {}).update(numbers)
-            self._pass_on(Logged(step, numbers))
+            if self._thinning.keeps(step, numbers):
+                self._take_row(step, numbers, rows)
+        self._row_seconds = time.thread_time() - started
         return rows
+
+    def _take_row(self, step: int, numbers: dict[str, float], rows: dict[int, dict[str, float]]) -> None:
+        rows.setdefault(step, {}).update(numbers)
+        self._pass_on(Logged(step, numbers))
+
+    def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
+        started = time.thread_time()
+        recording.measured(done)
+        seconds = time.thread_time() - started
+        self._aside += seconds
+        self._budget.charge(TrainingProbe.name(), STORING, seconds)
+
+    def _write_log(self, recording: Recording, rows: dict[int, dict[str, float]]) -> None:
+        started = time.thread_time()
+        recording.log(rows)
+        seconds, self._row_seconds = self._row_seconds + time.thread_time() - started, 0.0
+        self._n_rows += len(rows)
+        if self._n_rows <= N_FREE_ROWS:
+            self._budget.waive(seconds)
+        else:
+            self._thinning.adapt(self._budget.step_seconds, len(rows), seconds)
 
     def status(self) -> dict[str, Any]:
         """Return what the monitor did, took and left out."""
@@ -290,6 +335,8 @@ class Session:
             "blocked_seconds": round(budget.meter.blocked, 3),
             "start_seconds": round(budget.free, 3),
             "step_seconds": budget.step_seconds if budget.trained else None,
+            "log_every": self._thinning.every,
+            "log_left_out": self._thinning.n_dropped,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
             "resumed": [self._first, self._recording.cut_at]
@@ -299,6 +346,9 @@ class Session:
 
     def _finish(self, job: Finish) -> None:
         self._write()
+        if last := self._thinning.last_dropped():
+            self._thinning.every = 1
+            self.logged.append(last)
         self._make_forecast(final=True)
         self._examine(final=True)
         self._write()
