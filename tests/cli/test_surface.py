@@ -13,7 +13,7 @@ PUBLIC_NAMES = Path(__file__).with_name("public_names.txt")
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
-    "toposcope demo": ["--help", "--out", "--workers", "-h"],
+    "toposcope demo": ["--help", "--live", "--out", "--workers", "-h"],
     "toposcope train": ["--corpus", "--help", "--out", "--set", "--workers", "-h", "SIZES"],
     "toposcope layers": [
         *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
@@ -32,8 +32,8 @@ COMMANDS = {
         *("-h", "SERIES"),
     ],
     "toposcope study run": [
-        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--step-pattern"),
-        *("--steps", "--workers", "-h", "PLACES"),
+        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--show"),
+        *("--step-pattern", "--steps", "--workers", "-h", "PLACES"),
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],

@@ -38,7 +38,7 @@ def simulate(
     meter = Meter(clock)
     probes = make_probes(PROBES)
     shapes = {f"layer.{k}": (64 * (k + 1), 64) for k in range(6)}
-    budget = Budget(share, ["training", *(p.name() for p in probes)], meter, clock)
+    budget = Budget(share, ["training", *(p.name() for p in probes)], meter)
     planner = Planner(probes, shapes, budget)
     truth = {(p.name(), layer): layer_seconds * rng.uniform(0.2, 5) for p in probes for layer in shapes}
 

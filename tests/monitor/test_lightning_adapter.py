@@ -96,6 +96,10 @@ def test_a_run(package: Any, tmp_path: Path) -> None:
     assert rates == pytest.approx({step: 0.1 / step for step in range(1, 17)})
     assert list(monitor.values("val_loss")) == [8, 16]
     assert not monitor.values("mean_weight")
+    assert [path.suffix for path in monitor.saved_paths] == [".ckpt"] * len(monitor.saved_paths)
+    assert monitor.saved_paths
+    assert all(path.exists() or path == monitor.saved_paths[0] for path in monitor.saved_paths)
+    assert monitor.saved_steps == [8, 16]
     assert monitor.calls.count("close") == 1
 
 
@@ -137,9 +141,9 @@ def test_a_resumed_run_goes_on_at_its_step(lightning: Any, tmp_path: Path, n_opt
         return module(lightning, manual=n_optimizers > 1, optimizers=n_optimizers)
 
     first = RecordingMonitor()
-    path = fit(lightning, tmp_path, first, model(), max_epochs=1).checkpoint_callback.best_model_path
+    fit(lightning, tmp_path, first, model(), max_epochs=1)
     monitor = RecordingMonitor()
-    fit(lightning, tmp_path, monitor, model(), ckpt=path, max_epochs=2)
+    fit(lightning, tmp_path, monitor, model(), ckpt=str(first.saved_paths[-1]), max_epochs=2)
     assert monitor.began_at == [8]
     assert monitor.updates == list(range(9, 17))
     assert list(monitor.values("val_loss")) == [16]
@@ -171,7 +175,7 @@ def test_a_failed_run_is_ended(lightning: Any, tmp_path: Path) -> None:
     assert monitor.calls.count("close") == 0
 
 
-@pytest.mark.parametrize("name", ["watch", "attach", "log", "close"])
+@pytest.mark.parametrize("name", ["watch", "attach", "log", "saved", "close"])
 def test_its_failures_do_not_stop_training(
     lightning: Any, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,3 +214,43 @@ def test_a_budget_is_a_share(budget: float, tmp_path: Path) -> None:
 def test_probes_that_need_a_whole_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError, match="layer by layer"):
         Monitor(model_of(), tmp_path, probes=[{"name": "rips", "pooled": True}])
+
+
+def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    import toposcope as ts
+
+    model = model_of()
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Monitor(model, tmp_path / "run", every=5, quiet=True) as monitor:
+        monitor.attach(optimizer)
+        for step in range(1, 7):
+            if step == 5:
+                with torch.no_grad():
+                    model[2].weight[3, 3] = torch.nan  # type: ignore[index]
+            model(torch.ones(2, 8)).square().mean().backward()
+            optimizer.step()
+            save_file(model.state_dict(), saved / f"step_{step}.safetensors")
+            monitor.saved(saved / f"step_{step}.safetensors")
+    study = Study.load(tmp_path / "run")
+    assert study.examined() == ["run"]
+    assert study.findings().filter(severity="fault")["steps"].list.contains(5).any()
+    assert (saved / "step_3.safetensors.manifest.json").exists()
+    alerts = study.alerts()
+    assert alerts.filter(pl.col("check").str.starts_with("doctor")).height
+    # Whoever reads the checkpoint later sees that it was changed.
+    content = bytearray((saved / "step_3.safetensors").read_bytes())
+    content[-1] ^= 1
+    (saved / "step_3.safetensors").write_bytes(bytes(content))
+    assert any(f.check == "manifest" and 3 in f.steps for f in ts.doctor(saved, deep=True).findings)
+
+
+def test_a_checkpoint_that_is_gone_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
+        monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
+        monitor.saved(tmp_path / "gone", 3)
+    assert Study.load(tmp_path / "run").findings().is_empty()
+    assert "gone" not in capsys.readouterr().err

@@ -12,6 +12,16 @@ from torch._dynamo.utils import counters
 from watched_training import STEPS, WAYS, train
 
 import toposcope as ts
+from toposcope.monitor.monitor import DEFAULT_PROBES
+from toposcope.monitor.warm_up import marker, warm_up
+
+
+@pytest.fixture(scope="module")
+def _compiled() -> None:
+    """What the probes need is compiled, so that they measure from the first step on."""
+    for dtype in ("float32", "bfloat16"):
+        if not marker(dtype).exists():
+            warm_up(DEFAULT_PROBES, dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +37,7 @@ def measured_steps(directory: Path) -> pl.DataFrame:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
     losses, weights = train(way, None)
@@ -35,7 +46,8 @@ def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
     assert all(torch.equal(*pair) for pair in zip(watched_weights, weights, strict=True))
     rows = measured_steps(tmp_path / "run")
     assert rows["step"].max() == STEPS
-    assert rows.filter(pl.col("probe") == "training")["step"].n_unique() > 5
+    for probe in ("training", "neural_persistence"):
+        assert rows.filter(pl.col("probe") == probe)["step"].n_unique() > 5
 
 
 def test_no_random_number_is_drawn(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ class TestTensorBoard:
         again = tensorboard.SINK(tmp_path)
         assert again is None or again._writer is not writer
 
+    def test_a_writer_of_a_derived_class_is_found(self, writer: Any, tmp_path: Path) -> None:
+        writer.close()
+
+        class Derived(type(writer)):  # type: ignore[misc]
+            pass
+
+        derived = Derived(tmp_path / "derived")
+        sink = tensorboard.SINK(tmp_path)
+        derived.close()
+        assert sink is not None
+        assert sink._writer is derived
+
     def test_of_several_writers_the_outermost_is_taken(self, writer: Any, tmp_path: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -145,9 +157,11 @@ class TestWandb:
 
 
 class TestMlflow:
-    def test_metrics_have_the_steps_of_the_monitor(self, tmp_path: Path) -> None:
+    def test_metrics_have_the_steps_of_the_monitor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # a database needs further packages
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         library = pytest.importorskip("mlflow", reason="mlflow is not installed", exc_type=ImportError)
-        library.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        library.set_tracking_uri((tmp_path / "mlruns").as_uri())
         assert mlflow.SINK(tmp_path) is None
         with library.start_run() as run:
             sink = mlflow.SINK(tmp_path)

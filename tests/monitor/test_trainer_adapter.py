@@ -64,6 +64,8 @@ def test_a_run(tmp_path: Path) -> None:
     assert list(monitor.values("grad_norm")) == [2, 4, 6, 8]
     assert list(monitor.values("eval_loss")) == [4, 8]
     assert not monitor.values("train_loss")
+    assert monitor.saved_paths == [tmp_path / "out" / "checkpoint-4", tmp_path / "out" / "checkpoint-8"]
+    assert monitor.saved_steps == [4, 8]
     assert monitor.calls[-1] == "close"
 
 
@@ -123,7 +125,7 @@ def test_the_best_model_is_loaded_after_the_end(tmp_path: Path) -> None:
     assert not torch.equal(monitor.model.transformer.wte.weight, trained[-1])
 
 
-@pytest.mark.parametrize("name", ["watch", "attach", "log", "close"])
+@pytest.mark.parametrize("name", ["watch", "attach", "log", "saved", "close"])
 def test_its_failures_do_not_stop_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monitor = RecordingMonitor(fails_in=name)
     trainer = train(tmp_path, monitor)

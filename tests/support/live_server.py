@@ -46,7 +46,7 @@ class LiveServer:
 
     @property
     def root(self) -> str:
-        return self.address.partition("?")[0]
+        return f"http://127.0.0.1:{self.port}/"
 
     def get(self, path: str = "", method: str = "GET", **headers: str) -> Answer:
         """Ask; header names are written with underscores. Redirects are not followed."""

@@ -81,7 +81,7 @@ class LiveStudy:
     def cost(self, trained_seconds: float = 1000.0, cost_seconds: float = 8.1, skipped: Sequence[str] = ()) -> None:
         """Store what the monitor costs."""
         facts: dict[str, Any] = {"trained_seconds": trained_seconds, "cost_seconds": cost_seconds, "budget": 0.01}
-        facts |= {"skipped": len(skipped), "last_skipped": list(skipped)}
+        facts |= {"skipped": {"rips": len(skipped)}, "last_skipped": list(skipped)}
         self.store.set_meta(f"monitor {self.run}", json.dumps(facts))
 
 

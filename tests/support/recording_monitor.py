@@ -16,6 +16,7 @@ class RecordingMonitor:
         self.updates: list[int] = []
         self.logged: list[tuple[int, dict[str, Any]]] = []
         self.saved_paths: list[Path] = []
+        self.saved_steps: list[int] = []
         self._fails_in = fails_in
 
     def _called(self, name: str) -> None:
@@ -43,9 +44,10 @@ class RecordingMonitor:
         self._called("log")
         self.logged.append((self.step if step is None else step, {k: float(v) for k, v in values.items()}))
 
-    def saved(self, path: Path) -> None:
+    def saved(self, path: Path, step: int | None = None) -> None:
         self._called("saved")
         self.saved_paths.append(path)
+        self.saved_steps.append(self.step if step is None else step)
 
     def close(self) -> None:
         self._called("close")

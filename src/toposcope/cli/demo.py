@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.shared import workers_option
+from toposcope.cli.shared import BadUse, progress_bars, workers_option
 
 
 @click.command()
@@ -15,17 +15,35 @@ from toposcope.cli.shared import workers_option
     show_default=True,
     help="Folder to write to.",
 )
+@click.option("--live", is_flag=True, help="Train with the monitor on, and show the page meanwhile.")
 @workers_option
-def demo(out: Path, workers: int | None) -> None:
+def demo(out: Path, live: bool, workers: int | None) -> None:
     """Train a small family, measure it, and write a report: a few minutes, no download.
 
-    If it was interrupted, the same command continues.
+    If it was interrupted, the same command continues. With --live the family trains with the monitor on, one model
+    after another, and the live page shows them side by side; each is a study in the folder.
 
     \b
     Example:
       toposcope demo --out my-demo
+      toposcope demo --live --out my-runs
     """
+    if live:
+        _train_live(out)
+        return
     from toposcope.cli.study import run_and_report
     from toposcope.study.shipped import shipped_study
 
     run_and_report(shipped_study("quickstart"), out, workers)
+
+
+def _train_live(out: Path) -> None:
+    from toposcope.cli.show import shown_meanwhile
+    from toposcope.monitor.demonstration import train_monitored
+    from toposcope.study.shipped import shipped_study
+
+    if (out / "study.db").exists():
+        raise BadUse(f"--out {out}: it holds a study that was not trained live; choose another folder")
+    with shown_meanwhile(out), progress_bars() as progress:
+        train_monitored(shipped_study("quickstart"), out, progress)
+    click.echo(f"studies: {out.resolve()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,9 @@ from toposcope.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from toposcope.checkpoints import Access
+    from toposcope.checkpoints import Access, Series
     from toposcope.study import Declaration
 
 
@@ -40,7 +41,10 @@ def study() -> None:
 @selection_options
 @engine_option
 @workers_option
-def run(places: tuple[str, ...], out: Path | None, opening: Opening, engine: str, workers: int | None) -> None:
+@click.option("--show", is_flag=True, help="Show the live page meanwhile.")
+def run(
+    places: tuple[str, ...], out: Path | None, opening: Opening, engine: str, workers: int | None, show: bool
+) -> None:
     """Train, measure, analyse and report what a TOML file declares, or series of checkpoints.
 
     Run it again to resume. A series is a folder of checkpoints, a URL, or revisions of a model on the hub, as for
@@ -57,7 +61,7 @@ def run(places: tuple[str, ...], out: Path | None, opening: Opening, engine: str
     directory = out or directory
     beside = [Path(place).resolve().parent for place in places if Path(place).exists()]
     folders = [Path.cwd(), *beside, directory.resolve().parent]
-    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders)
+    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders, show=show)
 
 
 def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, Path]:
@@ -122,19 +126,38 @@ def run_and_report(
     access: Access | None = None,
     measured: bool = True,
     folders: Sequence[Path] = (),
+    show: bool = False,
 ) -> None:
     """Run a study, write its report, and print its verdict and its path.
 
-    `folders` are looked through for what `toposcope measure` has measured.
+    `folders` are looked through for what `toposcope measure` has measured; with `show`, the live page is served
+    meanwhile.
     """
     from toposcope.checkpoints import Access
-    from toposcope.cli.report import is_up_to_date, report_of, write_and_print
-    from toposcope.study import Study, run_study
+    from toposcope.cli.show import shown_meanwhile
     from toposcope.study.opening import open_series
-    from toposcope.study.takeover import take_over
 
     access = access or Access()
     opened = open_series(declaration, directory, access)
+    with shown_meanwhile(directory) if show else nullcontext():
+        _run_opened(declaration, directory, workers, opened, access, folders, engine=engine, measured=measured)
+
+
+def _run_opened(
+    declaration: Declaration,
+    directory: Path,
+    workers: int | None,
+    opened: Mapping[str, Series],
+    access: Access,
+    folders: Sequence[Path],
+    *,
+    engine: str,
+    measured: bool,
+) -> None:
+    from toposcope.cli.report import is_up_to_date, report_of, write_and_print
+    from toposcope.study import Study, run_study
+    from toposcope.study.takeover import take_over
+
     taken = take_over(declaration, directory, folders)
     if taken is not None:
         click.echo(f"taken over: what is measured in {taken}")

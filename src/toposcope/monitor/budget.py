@@ -14,7 +14,7 @@ MARGIN = 2.0
 UNKNOWN_MARGIN = 5.0
 """The same for the first measurement of a layer, whose expected cost is a guess."""
 MAX_PAUSE = 20
-"""A step counts at most this many times the median one: an evaluation in between is no step."""
+"""A step that takes more than so many times the median one counts as that: an evaluation in between is no step."""
 N_RECENT = 64
 """Steps of which the median is taken, once in so many steps."""
 FORGET = 0.7
@@ -35,46 +35,53 @@ class Meter:
     """
 
     def __init__(self, clock: Clock, *, beside_counts: bool = True) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._active = {"blocked": 0, "measuring": 0}
-        self._counted = {"blocked"} | ({"measuring"} if beside_counts else set())
-        self._at, self._seconds = clock(), dict.fromkeys(("either", *self._active), 0.0)
+        self._clock, self._lock, self.beside_counts = clock, threading.Lock(), beside_counts
+        self._n_blocking, self._n_measuring = 0, 0
+        self._at, self._cost, self._blocked = clock(), 0.0, 0.0
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
         """Count the time within; `what` is ``blocked`` or ``measuring``."""
-        self._change(what, 1)
+        blocking, measuring = int(what == "blocked"), int(what == "measuring")
+        self.read(blocking, measuring)
         try:
             yield
         finally:
-            self._change(what, -1)
+            self.read(-blocking, -measuring)
 
     def add(self, seconds: float) -> None:
         """Count seconds of a processor that the clock did not see as a whole, such as those of writing to a disk."""
-        with self._lock:
-            self._seconds["either"] += seconds if "measuring" in self._counted else 0.0
+        if self.beside_counts:
+            with self._lock:
+                self._cost += seconds
 
     @property
     def cost(self) -> float:
         """Seconds so far."""
-        self._change("blocked", 0)
-        return self._seconds["either"]
+        return self.read()[2]
 
     @property
     def blocked(self) -> float:
         """Seconds in which training waited."""
-        self._change("blocked", 0)
-        return self._seconds["blocked"]
+        return self.read()[1]
 
-    def _change(self, what: str, by: int) -> None:
+    def read(self, blocking: int = 0, measuring: int = 0) -> tuple[float, float, float]:
+        """Return the time, the seconds in which training waited, and the cost; then more or fewer things are going on.
+
+        It is called several times a step, and so it is written out.
+        """
         with self._lock:
             now = self._clock()
-            elapsed, self._at = max(0.0, now - self._at), now
-            if any(self._active[name] for name in self._counted):
-                self._seconds["either"] += elapsed
-            for name, count in self._active.items():
-                self._seconds[name] += elapsed if count else 0.0
-            self._active[what] += by
+            if (elapsed := now - self._at) > 0:
+                if self._n_blocking:
+                    self._blocked += elapsed
+                    self._cost += elapsed
+                elif self._n_measuring and self.beside_counts:
+                    self._cost += elapsed
+            self._at = now
+            self._n_blocking += blocking
+            self._n_measuring += measuring
+            return now, self._blocked, self._cost
 
 
 class Budget:
@@ -87,13 +94,13 @@ class Budget:
     names : iterable of str
         Of the probes.
     meter : Meter
-    clock : callable
     """
 
-    def __init__(self, share: float, names: Iterable[str], meter: Meter, clock: Clock) -> None:
+    def __init__(self, share: float, names: Iterable[str], meter: Meter) -> None:
         self.share, self.meter = share, meter
         self.trained = 0.0
-        self._clock = clock
+        self._lock = threading.Lock()  # of the accounts
+        self._shared_out = 0.0  # seconds of training of which the accounts have their share
         self._accounts = dict.fromkeys(names, 0.0)
         self._expected: dict[tuple[str, str], float] = {}
         self._known: set[tuple[str, str]] = set()
@@ -104,10 +111,12 @@ class Budget:
 
     def begin(self) -> None:
         """Forget what was spent before training."""
-        cost = self.meter.cost
-        self._free += cost - (self._last[2] if self._last else 0.0)
-        self._last = (self._clock(), self.meter.blocked, cost)
-        self._accounts = dict.fromkeys(self._accounts, 0.0)
+        now = self.meter.read()
+        self._free += now[2] - (self._last[2] if self._last else 0.0)
+        self._last = now
+        with self._lock:
+            self._shared_out = self.trained
+            self._accounts = dict.fromkeys(self._accounts, 0.0)
 
     def step(self) -> None:
         """Count the step that ends now."""
@@ -115,15 +124,14 @@ class Budget:
             self.begin()
             return
         at, blocked, _ = self._last
-        now = (self._clock(), self.meter.blocked, self.meter.cost)
+        now = self.meter.read()
         seconds = max(0.0, now[0] - at - (now[1] - blocked))
         self._recent.append(seconds)
-        if math.isnan(self._median) or len(self._recent) >= N_RECENT:
+        if len(self._recent) >= N_RECENT or math.isnan(self._median):
             self._median, self._recent = median(self._recent), []
-        seconds = min(seconds, MAX_PAUSE * self._median)
+        if seconds > MAX_PAUSE * self._median:
+            seconds = self._median
         self.trained += seconds
-        for name in self._accounts:
-            self._accounts[name] += self.share * seconds / len(self._accounts)
         self._last = now
 
     @property
@@ -133,8 +141,13 @@ class Budget:
 
     @property
     def free(self) -> float:
-        """Seconds spent before the first step."""
+        """Seconds that the budget does not cover: spent before the first step and after the last, and waived."""
         return self._free
+
+    def waive(self, seconds: float) -> None:
+        """Take seconds that were counted out of the cost."""
+        if self.meter.beside_counts:
+            self._free += seconds
 
     @property
     def cost(self) -> float:
@@ -164,6 +177,7 @@ class Budget:
     def affords(self, name: str, layers: Iterable[str], *, ahead: float = 0.0) -> bool:
         """Return whether a probe may measure some layers now, `ahead` seconds of other work being under way."""
         needed = self.needed(name, layers)
+        self._pay_in()
         return needed <= self._accounts[name] and needed + ahead <= self.credit
 
     def charge(self, name: str, layer: str, seconds: float) -> None:
@@ -171,17 +185,34 @@ class Budget:
         before = self._expected.get((name, layer), 0.0) if (name, layer) in self._known else 0.0
         self._expected[name, layer] = max(seconds, FORGET * before)
         self._known.add((name, layer))
-        self._accounts[name] -= seconds
+        with self._lock:
+            self._accounts[name] -= seconds
+
+    def _pay_in(self) -> None:
+        """Give each account its share of the training since the last time."""
+        with self._lock:
+            trained = self.trained
+            income = self.share * (trained - self._shared_out) / len(self._accounts)
+            self._shared_out = trained
+            for name in self._accounts:
+                self._accounts[name] += income
+
+    def forget(self, name: str, layer: str) -> None:
+        """Expect nothing of a layer any more."""
+        self._expected.pop((name, layer), None)
+        self._known.discard((name, layer))
 
     def share_out(self) -> None:
         """Pass on what a probe has saved beyond two whole measurements to those that save for one."""
+        self._pay_in()
         whole = dict.fromkeys(self._accounts, 0.0)
         for name, layer in self._expected:
             whole[name] += self.needed(name, [layer])
-        saving = [name for name, cost in whole.items() if self._accounts[name] < cost]
-        for name, cost in whole.items():
-            surplus = self._accounts[name] - 2 * cost
-            if saving and name not in saving and surplus > 0:
-                self._accounts[name] -= surplus
-                for other in saving:
-                    self._accounts[other] += surplus / len(saving)
+        with self._lock:
+            saving = [name for name, cost in whole.items() if self._accounts[name] < cost]
+            for name, cost in whole.items():
+                surplus = self._accounts[name] - 2 * cost
+                if saving and name not in saving and surplus > 0:
+                    self._accounts[name] -= surplus
+                    for other in saving:
+                        self._accounts[other] += surplus / len(saving)

@@ -5,11 +5,13 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
 from toposcope.monitor.recording import Place, study_name
@@ -54,6 +56,9 @@ class Monitor:
         Share of the time of training that the monitor may take; how often and what it measures follows from it.
     probes : sequence of dict
         As in a study; each must measure layer by layer.
+    batch : Tensor, sequence or mapping, optional
+        Arguments of the model's forward, small and always the same: hidden states and dead units are measured on it.
+        Not for sharded models.
     name : str
         Of the run; by default that of the directory.
     last_step : int, optional
@@ -104,6 +109,7 @@ class Monitor:
         every: int | str | Due = 100,
         budget: float = 0.01,
         probes: Sequence[dict[str, Any]] = DEFAULT_PROBES,
+        batch: Any = None,
         name: str = "",
         last_step: int | None = None,
         tokens_per_step: int = 0,
@@ -116,7 +122,7 @@ class Monitor:
             raise ToposcopeError(f"budget is {budget}; give the share of the training's time, such as 0.01")
         self.directory, self.step = Path(directory), 0
         self._every, self._due, self._share = every, schedule(every), budget
-        self._probes = measuring_probes(probes)
+        self._probes, self._batch = measuring_probes(probes), batch
         self._name = name or study_name(self.directory)
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
         self._jsonl, self._webhook, self._quiet, self._clock = jsonl, webhook, quiet, clock
@@ -184,9 +190,23 @@ class Monitor:
             share=self._share,
             step=self.step,
             clock=self._clock,
-            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
             last_step=self._last_step,
+            batch=self._fixed_batch(model, together),
         )
+
+    def _fixed_batch(self, model: "nn.Module", together: Together) -> FixedBatch | None:
+        """Return what runs the model on the user's batch; without it, the rest is measured all the same."""
+        if self._batch is None:
+            return None
+        if together.is_sharded:
+            say("batch: left out; every rank would have to run the sharded model")
+            return None
+        try:
+            return FixedBatch(model, self._batch)
+        except ToposcopeError as error:
+            say(str(error))
+            return None
 
     def log(self, step: int | None = None, **values: Any) -> None:
         """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.
@@ -200,6 +220,20 @@ class Monitor:
         """
         if self._running is not None:
             self._running.log(self.step if step is None else step, values)
+
+    def saved(self, path: str | Path, step: int | None = None) -> None:
+        """Have the doctor examine a checkpoint that was saved, and write a manifest of its hashes beside it.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file or a folder, complete.
+        step : int, optional
+            Updates made; by default those that were counted.
+        """
+        if self._running is not None:
+            with self._guard():
+                self._running.saved(Path(path), self.step if step is None else step)
 
     def for_trainer(self) -> Any:
         """Return a callback for the Trainer of transformers, which runs this monitor."""
@@ -229,7 +263,7 @@ class Monitor:
         running, leaving = self._running, self._leaving
         if running is None and leaving is None:
             return
-        with self._guard():
+        try:
             if not self._due(self.step + 1):
                 return
             if running is not None:
@@ -237,16 +271,23 @@ class Monitor:
             elif leaving is not None:
                 self._leaving = None
                 leaving.leave()
+        except Exception as error:  # noqa: BLE001 - as in `_guard`, without what a context costs at every step
+            self._break(error)
 
     def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
         self.step += 1
         running = self._running
         if running is None:
             return
-        with self._guard(), running.meter.during("blocked"):
+        running.meter.read(blocking=1)
+        try:
             running.count_step()
             if self._due(self.step):
                 running.measure(self.step, self._interval())
+        except Exception as error:  # noqa: BLE001 - as in `_guard`
+            self._break(error)
+        finally:
+            running.meter.read(blocking=-1)
 
     def _interval(self) -> int:
         """Return about how many steps there are between measurements."""
@@ -267,11 +308,14 @@ class Monitor:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
-            # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
-            if self._running is not None and self._running.together.must_leave:
-                self._leaving = self._running.together
-            self._running, self._is_broken = None, True
-            say(f"{one_line(error)}; training goes on without the monitor")
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
+        if self._running is not None and self._running.together.must_leave:
+            self._leaving = self._running.together
+        self._running, self._is_broken = None, True
+        say(f"{one_line(error)}; training goes on without the monitor")
 
 
 def _close(monitor: "weakref.ref[Monitor]") -> None:

@@ -1,7 +1,7 @@
 """What a step of training did to every parameter, taken on the training thread in one small tensor."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from enum import IntEnum, auto
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ class Quantities:
     """Norms and counts of the parameters of a model, step by step.
 
     All ranks that hold a part of the model make the same calls at the same steps: their parts are added up in one
-    reduction. A rank that cannot go on says so by `stop` at the next due step. Where no parameter is a DTensor, nothing
+    reduction. A rank that cannot go on says so when the ranks `agree` next. Where no parameter is a DTensor, nothing
     is communicated, except that replicas are compared.
 
     Parameters
@@ -101,7 +101,7 @@ class Quantities:
         Raises
         ------
         ToposcopeError
-            If parameters are sharded, on all ranks at once: one of them failed, or called `stop`.
+            If parameters are sharded, on all ranks at once: one of them failed.
         """
         copied, self._copied = self._copied, {}
         error, self._error, vector = self._error, None, None
@@ -114,11 +114,6 @@ class Quantities:
         if error is not None:
             raise error
         return Pending(self, total, list(copied), compared)
-
-    def stop(self) -> None:
-        """Take part in the measurement of a step for the last time, so that no rank waits for this one."""
-        with suppress(ToposcopeError):
-            self._exchanged(None, None)
 
     @property
     def is_sharded(self) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from toposcope.checkpoints import Layer
 from toposcope.files import write_all_bytes, write_text
+from toposcope.integrity import Finding
 from toposcope.monitor.events import Alert, Forecasted
 from toposcope.monitor.measuring import StepMeasurements
 from toposcope.monitor.watching import stored_names
@@ -188,6 +189,11 @@ class Recording:
         """Store a forecast."""
         f = forecast
         self._store.put_forecast(self.run, f.step, f.last_step, f.loss, f.low, f.high, f.advice)
+
+    def findings(self, findings: Sequence[Finding], n_examined: int) -> None:
+        """Store what the doctor found in the saved checkpoints so far."""
+        self._store.put_findings(self.run, findings)
+        self._store.set_meta(f"examined {self.run}", str(n_examined))
 
     def status(self, facts: Mapping[str, Any]) -> None:
         """Store what the monitor did, took and left out."""

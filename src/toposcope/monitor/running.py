@@ -5,26 +5,31 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor import warm_up
+from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import Budget, Clock, Meter
+from toposcope.monitor.examining import DOCTOR
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.planning import START_SECONDS, Plan, Planner
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place
 from toposcope.monitor.running_forecast import RunningForecast
-from toposcope.monitor.session import Finish, Job, Session, Snapshot, StepEnd, StepStart
+from toposcope.monitor.session import STORING, Finish, Job, Saved, Session, Snapshot, StepEnd, StepStart
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.together import Together
 from toposcope.monitor.watching import FORECAST, Watch
 from toposcope.monitor.worker import Worker
 from toposcope.probes import make_probes
+from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +38,10 @@ if TYPE_CHECKING:
 MODEL_SHARE = 4
 """Snapshots that wait take at most the bytes of the model divided by this, or those of the largest layer."""
 TRAINING = TrainingProbe.name()
+OF_TRAINING = ("", STORING)
+"""What its account pays for: quantities of the training thread, and storing what was measured."""
+ACTIVATIONS = ActivationsProbe.name()
+ACTIVATION_COSTS = ("run", "measured")
 CLOSE_SECONDS = 120.0
 """Time the monitor's thread has at the end to measure and write what waits."""
 
@@ -54,9 +63,11 @@ class Running:
     step : int
         Updates made so far.
     clock : callable
-    sinks : list of Sink
+    open_sinks : callable
+        Takes what counts the seconds that sinks take, and returns them.
     last_step : int, optional
         Planned.
+    batch : FixedBatch, optional
     """
 
     def __init__(
@@ -68,15 +79,18 @@ class Running:
         share: float,
         step: int,
         clock: Clock,
-        sinks: list[Sink],
+        open_sinks: Callable[[Callable[[float], None]], list[Sink]],
         last_step: int | None,
+        batch: FixedBatch | None,
     ) -> None:
         self.together, self._layers = together, together.layers
         devices = {parameter.device.type for parameter in together.parameters.values()}
         self.meter = Meter(clock, beside_counts=devices == {"cpu"})
         made = make_probes(list(probes))
         self._names = [probe.name() for probe in made]
-        self._budget = Budget(share, [TRAINING, *self._names, FORECAST], self.meter, clock)
+        self._budget = Budget(
+            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
+        )
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         forecast = RunningForecast(
             place.directory,
@@ -86,7 +100,18 @@ class Running:
             tokens_per_step=place.tokens_per_step or math.nan,
         )
         watch = Watch(forecast, self._budget, last_step)
-        self._session = Session(place, made, list(self._layers.values()), step, self._budget, sinks, watch, say)
+        self._session = Session(
+            place,
+            made,
+            list(self._layers.values()),
+            step,
+            self._budget,
+            open_sinks(self.meter.add),
+            watch,
+            say,
+            [ActivationsProbe()] if batch else [],
+        )
+        self._batch = batch
         sizes = [layer.n_bytes for layer in self._layers.values()]
         total = sum(parameter.numel() * parameter.element_size() for parameter in together.parameters.values())
         self._worker: Worker[Job] = Worker(
@@ -118,7 +143,15 @@ class Running:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Keep what the loop logged."""
         if self._worker.is_running:
-            self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            self.meter.read(blocking=1)
+            try:
+                self._session.logged.append((step, {name: _held(value) for name, value in values.items()}))
+            finally:
+                self.meter.read(blocking=-1)
+
+    def saved(self, path: Path, step: int) -> None:
+        """Examine a checkpoint that was saved."""
+        self._worker.put(Saved(path, step))
 
     def count_step(self) -> None:
         """Count the step that ends."""
@@ -128,7 +161,9 @@ class Running:
         """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
         with self.meter.during("blocked"):
             self._started = self.meter.blocked
-            self._is_measured = self.together.decide(self._worker.is_running and self._budget.affords(TRAINING, [""]))
+            self._is_measured = self.together.decide(
+                self._worker.is_running and self._budget.affords(TRAINING, OF_TRAINING)
+            )
             if self._is_measured:
                 self.together.before()
 
@@ -139,11 +174,12 @@ class Running:
         self._budget.begin()
 
     def _measure_at_end(self, step: int) -> None:
-        self.together.after(gradients=False)  # the first time takes longer than any other
+        # The first time takes longer than any other. `Following` does the same: whatever is done together is in both.
+        self.together.after(gradients=False)
         started = self.meter.blocked
         training = self.together.after(gradients=False)
         self._budget.charge(TRAINING, "", self.meter.blocked - started)
-        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS)
+        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS, at_end=True)
         # Training waits: the measurement is of weights that no step has changed.
         deadline = time.monotonic() + CLOSE_SECONDS
         while self._worker.unfinished and self._worker.is_running and time.monotonic() < deadline:
@@ -152,7 +188,7 @@ class Running:
     def measure(self, step: int, interval: int) -> None:
         """Measure a due step, as far as it is affordable."""
         if not self._is_measured:
-            self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, ['']):.2g} s")
+            self._session.skip(f"{TRAINING}: everything; it takes {self._budget.expected(TRAINING, OF_TRAINING):.2g} s")
             return
         self._is_measured = False
         training = self.together.after()
@@ -170,10 +206,11 @@ class Running:
             self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
-        if self._compiling is not None:
-            self._compiling.terminate()
+        # What is being compiled is left to end by itself: the next run has it.
 
-    def _measure(self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float) -> None:
+    def _measure(
+        self, step: int, planned: Callable[[], Plan], training: Pending, seconds: float, *, at_end: bool = False
+    ) -> None:
         """Hand over a copy of one layer after another, until so many seconds are spent."""
         plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
@@ -184,7 +221,25 @@ class Running:
                 skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
             else:
                 self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes)
-        self._worker.put(StepEnd(training, skipped))
+        self._worker.put(StepEnd(training, self._activations(skipped, at_end=at_end), skipped))
+
+    def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
+        """Run the model on its fixed batch, if that is affordable."""
+        if self._batch is None or not self._is_ready():
+            return None
+        seconds = self._budget.expected(ACTIVATIONS, ACTIVATION_COSTS)
+        if not (seconds <= START_SECONDS if at_end else self._budget.affords(ACTIVATIONS, ACTIVATION_COSTS)):
+            skipped.append(f"{ACTIVATIONS}: everything; it takes {seconds:.2g} s")
+            return None
+        started = self.meter.blocked
+        try:
+            return self._batch.run()
+        except Exception as error:  # noqa: BLE001 - whatever the model raises, the rest is measured
+            say(f"batch: the model cannot run on it ({one_line(error)}); it is left out from here on")
+            self._batch = None
+            return None
+        finally:
+            self._budget.charge(ACTIVATIONS, "run", self.meter.blocked - started)
 
     def _planned(self, planned: Callable[[], Plan]) -> Plan:
         try:

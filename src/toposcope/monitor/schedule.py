@@ -33,7 +33,7 @@ def schedule(every: int | str | Due) -> Due:
     if every == "log":
         return _is_log_spaced
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        return lambda step: step % interval_at(every, step) == 0
+        return lambda step: step % every == 0 and step % interval_at(every, step) == 0
     raise ToposcopeError(f'every is {every!r}; give a number of steps, "log", or a function of the step')
 
 

@@ -3,28 +3,39 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
+from toposcope.monitor.examining import Examining
 from toposcope.monitor.gathering import Copy
 from toposcope.monitor.measuring import Measuring, StepMeasurements
 from toposcope.monitor.quantities import Pending
 from toposcope.monitor.recording import Place, Recording
 from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.thinning import Thinning
 from toposcope.monitor.watching import Watch
-from toposcope.probes import Measurement, Probe
+from toposcope.probes import Measurement, Probe, Subject
+from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import checked
 
 WRITE_SECONDS = 0.5
 """Time between writes of what was logged, at least; more where writing is slow."""
+STORING = "storing"
+"""What storing a measurement takes, in the budget: charged to the probe ``training``."""
 RETRY_SECONDS = 10.0
 """Time after which a write that failed is tried again."""
+N_FREE_ROWS = 1000
+"""Rows of the log that are kept however fast the steps are, and that no budget covers: short runs are whole."""
 MAX_WAITING = 100_000
 """Rows of the log that wait for a store that cannot be written; then the oldest are dropped."""
 
@@ -50,6 +61,7 @@ class StepEnd:
     """The end of it, with what was taken on the training thread: for the probe ``training``."""
 
     training: Pending
+    activations: Activations | None = None
     skipped: Sequence[str] = ()
 
 
@@ -61,7 +73,15 @@ class Finish:
     step: int
 
 
-Job = Snapshot | StepStart | StepEnd | Finish
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was saved."""
+
+    path: Path
+    step: int
+
+
+Job = Snapshot | StepStart | StepEnd | Saved | Finish
 
 
 class Session:
@@ -80,6 +100,8 @@ class Session:
     watch : Watch
     say : callable
         Takes a sentence for the user.
+    further : sequence of Probe
+        Those that measure something else.
     """
 
     def __init__(
@@ -92,19 +114,22 @@ class Session:
         sinks: list[Sink],
         watch: Watch,
         say: Callable[[str], None],
+        further: Sequence[Probe] = (),
     ) -> None:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
-        self._training = TrainingProbe()
+        self._training, self._further = TrainingProbe(), further
         self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
         self._roles = {layer.name: layer.role for layer in layers}
+        self._examining = Examining(budget)
         self._recording: Recording | None = None
         self._now: StepMeasurements | None = None
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
         """Values that wait to be written, in the order in which they were logged."""
         self._unwritten: deque[Callable[[Recording], None]] = deque()
         self._next_write = 0.0
-        self._write_seconds = 0.0
+        self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
+        self._aside = 0.0  # seconds of a write that are not of the log
         self._skipped: dict[str, int] = {}
         self._last_skipped: Sequence[str] = ()
         self.n_measured = 0
@@ -121,6 +146,8 @@ class Session:
                 self._measuring.measure(layer, job.probes, self._now)
         elif isinstance(job, StepEnd):
             self._end_step(job)
+        elif isinstance(job, Saved):
+            self._examining.add(job.path, job.step)
         else:
             self._finish(job)
 
@@ -129,6 +156,7 @@ class Session:
         if time.monotonic() >= self._next_write:
             self._write()
             self._make_forecast()
+            self._examine()
 
     def skip(self, what: str) -> None:
         """Count what was left out: the name of a probe, then a colon and the reason."""
@@ -145,23 +173,32 @@ class Session:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
             self._measuring.finish(done)
+            if end.activations is not None:
+                self._measure_activations(end.activations, done)
         self.n_measured += 1
         self._last_skipped = end.skipped
         for line in end.skipped:
             self.skip(line)
-        self._unwritten.append(lambda recording: recording.measured(done))
+        self._unwritten.append(lambda recording: self._write_measured(recording, done))
         rows = {
             (layer, probe.name()): measurement.statistics
             for probe, of in done.measurements.items()
             for layer, measurement in of.items()
         }
-        self._pass_on(Measured(done.step, rows, end.skipped))
-        self._follow(self._watch.ranks(done.step, end.training.ranks()))
+        with self._counting():
+            self._pass_on(Measured(done.step, rows, end.skipped))
+            self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
+
+    def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
+        started = time.perf_counter()
+        probe = ActivationsProbe()
+        for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
+            done.add(probe, checked(result))
+        self._budget.charge(probe.name(), "measured", time.perf_counter() - started)
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
-        started = time.thread_time()
         for sink in list(self._sinks):
             try:
                 sink.put(event)
@@ -169,7 +206,15 @@ class Session:
                 self._sinks.remove(sink)
                 self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
         self._follow(self._watch(event))
-        self._budget.meter.add(time.thread_time() - started)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count the time of a processor that this thread takes within; not the time in which it waits for a disk."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            self._budget.meter.add(time.thread_time() - started)
 
     def _follow(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -184,54 +229,100 @@ class Session:
 
     def _write(self) -> None:
         """Write what waits; if the store cannot be written, say so once and try again later."""
-        started, rows = time.thread_time(), self._logged_rows()
-        if rows:
-            self._unwritten.append(lambda recording: recording.log(rows))
+        started, self._aside = time.thread_time(), 0.0
+        with self._counting():
+            wait = self._write_now()
+        # Writing the log takes at most half of the budget.
+        seconds = time.thread_time() - started - self._aside
+        self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
+
+    def _write_now(self) -> float:
+        """Write, and return the seconds after which there may be something again."""
+        if rows := self._logged_rows():
+            self._unwritten.append(lambda recording: self._write_log(recording, rows))
         if not self._unwritten and self._recording is not None:
-            self._next_write = time.monotonic() + WRITE_SECONDS
-            return
+            return WRITE_SECONDS
         try:
             recording = self._opened()
             while self._unwritten:
                 self._unwritten[0](recording)
                 self._unwritten.popleft()
             recording.status(self.status())
-            wait = WRITE_SECONDS
         except ToposcopeError as error:
             if not self._is_reported:
                 self._say(f"{error}; training goes on, and writing is tried again every {RETRY_SECONDS:.0f} s")
-            self._is_reported, wait = True, RETRY_SECONDS
+            self._is_reported = True
             while len(self._unwritten) > MAX_WAITING:
                 self._unwritten.popleft()
-        seconds = time.thread_time() - started
-        self._budget.meter.add(seconds)
-        # Writing takes at most a quarter of the budget.
-        self._next_write = time.monotonic() + max(wait, 4 * seconds / self._budget.share)
+            return RETRY_SECONDS
+        return WRITE_SECONDS
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._place, [self._training, *self._probes], self._layers, self._first)
+            started = time.thread_time()
+            self._recording = Recording(
+                self._place, [self._training, *self._probes, *self._further], self._layers, self._first
+            )
             cut_at = self._recording.cut_at
             if cut_at is not None:
                 self._watch.remember(self._recording.logged())
                 again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
                 self._say(f"{self._recording.run} goes on at step {self._first}{again}")
+            self._aside += time.thread_time() - started
         return self._recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
         with self._budget.meter.during("measuring"):
             events = self._watch.forecast(final=final)
-        self._follow(events)
+        with self._counting():
+            self._follow(events)
+
+    def _examine(self, *, final: bool = False) -> None:
+        """Examine checkpoints that were saved."""
+        n_before = self._examining.n_examined
+        with self._budget.meter.during("measuring"):
+            try:
+                alerts = list(self._examining.examine(final=final))
+            except ToposcopeError as error:
+                self._say(str(error))
+                return
+        self._follow(alerts)
+        if self._examining.n_examined > n_before:
+            findings, n = list(self._examining.findings), self._examining.n_examined
+            self._unwritten.append(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
-        """Return what was logged since the last write, by step, and watch it."""
+        """Return what was logged since the last write, by step, and watch it; rows too many to keep are left out."""
+        started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
             numbers = _numbers(values)
-            rows.setdefault(step, {}).update(numbers)
-            self._pass_on(Logged(step, numbers))
+            if self._thinning.keeps(step, numbers):
+                self._take_row(step, numbers, rows)
+        self._row_seconds = time.thread_time() - started
         return rows
+
+    def _take_row(self, step: int, numbers: dict[str, float], rows: dict[int, dict[str, float]]) -> None:
+        rows.setdefault(step, {}).update(numbers)
+        self._pass_on(Logged(step, numbers))
+
+    def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
+        started = time.thread_time()
+        recording.measured(done)
+        seconds = time.thread_time() - started
+        self._aside += seconds
+        self._budget.charge(TrainingProbe.name(), STORING, seconds)
+
+    def _write_log(self, recording: Recording, rows: dict[int, dict[str, float]]) -> None:
+        started = time.thread_time()
+        recording.log(rows)
+        seconds, self._row_seconds = self._row_seconds + time.thread_time() - started, 0.0
+        self._n_rows += len(rows)
+        if self._n_rows <= N_FREE_ROWS:
+            self._budget.waive(seconds)
+        else:
+            self._thinning.adapt(self._budget.step_seconds, len(rows), seconds)
 
     def status(self) -> dict[str, Any]:
         """Return what the monitor did, took and left out."""
@@ -244,6 +335,8 @@ class Session:
             "blocked_seconds": round(budget.meter.blocked, 3),
             "start_seconds": round(budget.free, 3),
             "step_seconds": budget.step_seconds if budget.trained else None,
+            "log_every": self._thinning.every,
+            "log_left_out": self._thinning.n_dropped,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
             "resumed": [self._first, self._recording.cut_at]
@@ -253,7 +346,11 @@ class Session:
 
     def _finish(self, job: Finish) -> None:
         self._write()
+        if last := self._thinning.last_dropped():
+            self._thinning.every = 1
+            self.logged.append(last)
         self._make_forecast(final=True)
+        self._examine(final=True)
         self._write()
         if self._recording is not None and not self._unwritten:
             self._recording.close(job.status, job.step)

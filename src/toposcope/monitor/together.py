@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
@@ -52,6 +53,11 @@ class Together:
             self.part()
             if self._quantities.is_sharded:
                 raise ToposcopeError("the model is sharded, and not every rank has a monitor; make one on all of them")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parts of the model are on several ranks."""
+        return self._quantities.is_sharded
 
     @property
     def _n_ranks(self) -> int:
@@ -146,7 +152,9 @@ class _Parting:
 
 
 class Following:
-    """A rank that is not the leader: it does its part, and keeps nothing. The same methods as of `Running`.
+    """A rank that is not the leader: it does its part, and keeps nothing.
+
+    It has the methods of `Running`, and must call those of `Together` in the same order, or both wait in vain.
 
     Parameters
     ----------
@@ -161,6 +169,9 @@ class Following:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Leave it to the leader."""
+
+    def saved(self, path: Path, step: int) -> None:
+        """Do nothing: the leader examines checkpoints."""
 
     def count_step(self) -> None:
         """Leave it to the leader."""
@@ -179,12 +190,16 @@ class Following:
 
     def measure_at_end(self, step: int) -> None:
         """Do this rank's part before the first step."""
-        self._measure(gradients=False)
+        self._measure_at_end()
 
     def finish(self, step: int, status: str) -> None:
         """Do this rank's part after the last step."""
         if self.together.ends(status):
-            self._measure(gradients=False)
+            self._measure_at_end()
+
+    def _measure_at_end(self) -> None:
+        self.together.after(gradients=False)  # the leader takes the time of the second
+        self._measure(gradients=False)
 
     def _measure(self, *, gradients: bool) -> None:
         self.together.after(gradients=gradients)

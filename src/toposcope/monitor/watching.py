@@ -94,7 +94,7 @@ class ShortLog:
         if len(self._waiting) >= self._block:
             self.steps.append(step)
             self._rows.append(_mean(self._waiting))
-            self._waiting = []
+            self._waiting.clear()
         if len(self.steps) >= MAX_ROWS:
             self.steps = self.steps[1::2]
             self._rows = [_mean(self._rows[i : i + 2]) for i in range(0, len(self._rows) - 1, 2)]
@@ -122,4 +122,5 @@ def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if len(rows) == 1:
         return dict(rows[0])
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
+    of_names = ([row[name] for row in rows if name in row] for name in names)
+    return {name: sum(values) / len(values) for name, values in zip(names, of_names, strict=True)}

@@ -68,6 +68,9 @@ class Unit:
     options: str
 
 
+_COLUMNS = frozenset(COLUMNS)
+
+
 class Store:
     """The only writer of a study's database.
 
@@ -214,12 +217,16 @@ class Store:
         rows : mapping of int to mapping of str to float
             By step: values of `COLUMNS`, and further losses and accuracies under their own names. NaN is not stored.
         """
+        logged = {step: _without_nan(values) for step, values in rows.items()}
+        further = [(step, name) for step, values in logged.items() for name in sorted(values.keys() - _COLUMNS)]
         with self._transaction() as c:
-            for step, values in rows.items():
-                logged = {name: float(value) for name, value in values.items() if not math.isnan(value)}
-                _append_row(c, run, step, logged)
-                for name in sorted(logged.keys() - set(COLUMNS)):
-                    _append_target(c, run, (step, name, target_of(name).unit, logged[name]))
+            (last,) = c.execute("SELECT MAX(step) FROM log WHERE run = ?", (run,)).fetchone()
+            new = {step: values for step, values in logged.items() if last is None or step > last}
+            _append_rows(c, run, new)
+            for step in logged.keys() - new.keys():
+                _change_row(c, run, step, logged[step])
+            for step, name in further:
+                _append_target(c, run, (step, name, target_of(name).unit, logged[step][name]))
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
@@ -519,7 +526,16 @@ def _write_changed(
         c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
 
 
-def _append_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
+def _append_rows(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float]]) -> None:
+    """Add rows of steps that the log does not hold."""
+    rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
+    query = f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?, {_marks(COLUMNS)})"
+    c.executemany(query, [(run, *row) for row in rows])
+    if rows:
+        checksums.add(c, "log", run, rows)
+
+
+def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
     names = ", ".join(COLUMNS)
     stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
     row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
@@ -532,6 +548,10 @@ def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, fl
     stored = c.execute(query, (run, *row[:2])).fetchall()
     c.execute("INSERT OR REPLACE INTO log_targets VALUES (?, ?, ?, ?, ?)", (run, *row))
     checksums.add(c, "log", run, [row], stored)
+
+
+def _without_nan(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if not math.isnan(value)}
 
 
 def _marks(values: Sequence[Any]) -> str:

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.monitor.adapters.guarding import guarded
@@ -43,7 +44,7 @@ class _Hooks:
 
     def __init__(self, monitor: "Monitor") -> None:
         self._monitor = monitor
-        self._is_active = self._is_broken = self._is_between = False
+        self._is_active = self._is_broken = self._is_between = self._was_saved = False
         self._optimizer: Any = None
         self._n_optimizers = 1
         self._resumed_step: int | None = None
@@ -51,6 +52,7 @@ class _Hooks:
         self._rate: Any = None
         self._last_step = 0
         self._seen: dict[str, Any] = {}
+        self._known: dict[Path, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: with several optimizers Lightning's own steps are not updates."""
@@ -123,16 +125,23 @@ class _Hooks:
         self._is_between = True
 
     @guarded
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Note that a checkpoint is about to be written; where is known afterwards."""
+        self._was_saved = self._is_between = True
+
+    @guarded
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Pass over what was logged between the batches: it is of no update."""
+        """Pass on which checkpoints were written since the last batch; what was logged between is of no batch."""
         if self._is_active and self._is_between:
             self._is_between = False
+            self._note_saved(trainer)
             self._fresh_metrics(trainer)
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End, before Lightning moves the model away."""
         if self._is_active:
+            self._note_saved(trainer)
             self._is_active = False
             self._monitor.close()
 
@@ -149,3 +158,15 @@ class _Hooks:
         fresh = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
         self._seen = metrics
         return fresh
+
+    def _note_saved(self, trainer: Any) -> None:
+        if not self._was_saved:
+            return
+        self._was_saved = False
+        for callback in trainer.checkpoint_callbacks:
+            paths = {getattr(callback, "best_model_path", ""), getattr(callback, "last_model_path", "")}
+            paths |= set(getattr(callback, "best_k_models", {}))
+            for path in sorted(Path(path) for path in paths if path):
+                if path.exists() and self._known.get(path) != path.stat().st_mtime:
+                    self._known[path] = path.stat().st_mtime
+                    self._monitor.saved(path)

@@ -1,5 +1,6 @@
 """The callback for the Trainer of transformers."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.monitor.adapters.guarding import guarded
@@ -45,6 +46,13 @@ def trainer_callback(monitor: "Monitor") -> Any:
                 monitor.close()
             else:
                 monitor.log(step=state.global_step, **scalar_values(logs or {}))
+
+        @guarded
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """Pass on where the checkpoint is."""
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            if path.is_dir():
+                monitor.saved(path, step=state.global_step)
 
         @guarded
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

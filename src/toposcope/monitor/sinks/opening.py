@@ -4,6 +4,7 @@ A module of this package, or one that another package names as an entry point of
 tracker by ``SINK``, a `SinkMaker`.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +19,17 @@ from toposcope.monitor.sinks.webhook import WebhookSink
 from toposcope.plugins import collect
 
 PACKAGE = "toposcope.monitor.sinks"
+LOOKS = (1, 2, 4, 8)
+"""Measurements at which trackers that began since are looked for."""
 
 
 def open_sinks(
-    directory: Path, *, jsonl: str | Path | None = None, webhook: str | None = None, quiet: bool = False
+    directory: Path,
+    spent: Callable[[float], None],
+    *,
+    jsonl: str | Path | None = None,
+    webhook: str | None = None,
+    quiet: bool = False,
 ) -> list[Sink]:
     """Open the sinks of a run; to be called on the thread that trains, where a tracker knows its active run.
 
@@ -29,6 +37,8 @@ def open_sinks(
     ----------
     directory : Path
         The run's.
+    spent : callable
+        Takes the processor's seconds that the sinks' threads took.
     jsonl : str or Path, optional
         A file to which every event is appended.
     webhook : str, optional
@@ -36,7 +46,7 @@ def open_sinks(
     quiet : bool
         Whether the terminal shows alerts only.
     """
-    outlets = Outlets(say)
+    outlets = Outlets(say, spent)
     if webhook is not None:
         outlets.add("webhook", WebhookSink(webhook, directory.resolve().name))
     if jsonl is not None:
@@ -76,16 +86,20 @@ class TrackerSearch:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._calls = 0
-        self._missing = dict(sink_makers())
         self.failures: dict[str, Exception] = {}
+        self._missing: dict[str, SinkMaker] = {}
+        try:
+            self._missing |= sink_makers()
+        except ToposcopeError as error:  # a package at fault; the message names it
+            self.failures["trackers"] = error
 
     def look(self) -> dict[str, Sink]:
         """Return the trackers that came into use since the last call, by name.
 
-        It looks at the first call, the second, the fourth, the eighth, so that it costs little.
+        It looks at the first call, the second, the fourth and the eighth, so that it costs little.
         """
         self._calls += 1
-        if self._calls & (self._calls - 1):
+        if self._calls not in LOOKS:
             return {}
         opened: dict[str, Sink] = {}
         for name, maker in list(self._missing.items()):
@@ -110,14 +124,15 @@ class _WithTrackers:
 
     def __init__(self, outlets: Outlets, search: TrackerSearch) -> None:
         self._outlets, self._search = outlets, search
+        self._n_said = 0
         self._look()
 
     def _look(self) -> None:
-        n_failures = len(self._search.failures)
         for name, sink in self._search.look().items():
             self._outlets.add(name, sink)
-        for name, error in list(self._search.failures.items())[n_failures:]:
-            say(f"{name} is left out: {one_line(error)}")
+        for name, error in list(self._search.failures.items())[self._n_said :]:
+            say(f"left out: {name}: {one_line(error)}")
+        self._n_said = len(self._search.failures)
 
     def put(self, event: Event) -> None:
         if isinstance(event, Measured):

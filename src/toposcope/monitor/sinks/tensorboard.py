@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,18 @@ def SINK(directory: Path) -> TensorBoardSink | None:  # noqa: N802 - the name of
     classes = tuple(sys.modules[name].SummaryWriter for name in WRITERS if name in sys.modules)
     if not classes:
         return None
-    # not isinstance, which would run code of lazy objects
-    writers = [thing for thing in gc.get_objects() if issubclass(type(thing), classes) and _is_open(thing)]
+    # an object refers to its class; its type, since isinstance would run code of lazy objects
+    writers = [
+        thing
+        for thing in gc.get_referrers(*_with_subclasses(classes))
+        if issubclass(type(thing), classes) and _is_open(thing)
+    ]
     outermost = min(writers, key=lambda writer: (len(_folder(writer).parts), _folder(writer)), default=None)
     return None if outermost is None else TensorBoardSink(outermost)
+
+
+def _with_subclasses(classes: Iterable[type]) -> list[type]:
+    return [each for cls in classes for each in (cls, *_with_subclasses(cls.__subclasses__()))]
 
 
 def _folder(writer: Any) -> Path:

@@ -22,6 +22,16 @@ LOG_NAMES = {
     "weight_norm": "Weight norm",
 }
 LOSS = "log loss"
+TRAINING_NAMES = {
+    "training update_ratio": "Update / weight ratio",
+    "training gradient_norm": "Gradient norm, measured",
+    "training weight_norm": "Weight norm, measured",
+    "training update_norm": "Update norm",
+    "training dead_units": "Dead units (share)",
+    "training nonfinite": "Weights not finite",
+    "training nonfinite_gradients": "Gradients not finite",
+}
+"""What a monitor takes at each measurement, in the order shown."""
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 64
 """Of a folder; further ones are named and left out."""
@@ -111,10 +121,14 @@ class StudyFeed:
         if db.has_table(c, "kinds"):
             pair = (quantity.probe, quantity.statistic)
             kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
-        return {"key": key, "name": self._assets.names.get(key, key), "kind": kind[0] if kind else "control"}
+        return {
+            "key": key,
+            "name": self._assets.names.get(key) or TRAINING_NAMES.get(key, key),
+            "kind": kind[0] if kind else "control",
+        }
 
     def _order(self, key: str) -> tuple[int, str]:
-        place = {name: i for i, name in enumerate(self._assets.layer_quantities)}
+        place = {name: i for i, name in enumerate([*self._assets.layer_quantities, *TRAINING_NAMES])}
         return place.get(key, len(place)), key
 
     # ---- Lines
@@ -408,7 +422,7 @@ class Feed:
 
     def _ordered(self, catalogue: Mapping[str, Any]) -> dict[str, Any]:
         """Put the main features first, then those that are measured, then the log."""
-        main = {name: i for i, name in enumerate(self._assets.names)}
+        main = {name: i for i, name in enumerate([*self._assets.names, *TRAINING_NAMES])}
 
         def order(each: Mapping[str, str]) -> tuple[bool, int, int, str]:
             kind = KINDS.index(each["kind"]) if each["kind"] in KINDS else len(KINDS)

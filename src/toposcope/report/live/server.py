@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -252,4 +252,5 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, started:
     server = uvicorn.Server(config)
     bound.listen()
     started()
-    asyncio.run(server.serve(sockets=[bound]))
+    with suppress(KeyboardInterrupt):  # how it is meant to end
+        asyncio.run(server.serve(sockets=[bound]))

@@ -91,7 +91,7 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         n_measured=measured[1],
         cost=_share(monitor.get("cost_seconds"), monitor.get("trained_seconds")),
         budget=_number(monitor.get("budget"), float),
-        n_skipped=_number(monitor.get("skipped"), int) or 0,
+        n_skipped=_count(monitor.get("skipped")),
         skipped=_sentences(monitor.get("last_skipped")),
         written=written,
     )
@@ -136,6 +136,11 @@ def _number(value: Any, kind: type[int] | type[float]) -> Any:
     return kind(value)
 
 
+def _count(value: Any) -> int:
+    """Return the sum of counts by probe."""
+    return sum(_number(n, int) or 0 for n in value.values()) if isinstance(value, Mapping) else 0
+
+
 def _sentences(value: Any) -> list[str]:
     return [str(each) for each in value][:MAX_SKIPPED] if isinstance(value, list) else []
 
@@ -146,5 +151,5 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
         {"run": s.name, "step": s.forecast["last_step"], "value": None, "forecast": s.forecast["loss"],
          "low": s.forecast["low"], "high": s.forecast["high"]}
         for s in statuses
-        if s.forecast is not None
+        if s.forecast is not None and s.status == "running"
     ]  # fmt: skip

@@ -113,7 +113,7 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
         only = statuses[0]
         if only.step is not None and only.last_step:
             chips.append(_chip(f"{min(1.0, only.step / only.last_step):.0%}", "of the steps"))
-        if only.forecast is not None:
+        if only.forecast is not None and only.status == TRAINING:
             chips.append(_chip(_range(only.forecast), "final loss"))
     n = sum(s.n_alerts for s in statuses)
     if n or any(s.kind == "live" for s in statuses):

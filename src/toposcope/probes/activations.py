@@ -1,0 +1,64 @@
+"""Hidden states of a fixed small batch, and dead and saturated units, taken by a monitor while a run trains."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from toposcope.homology import spectral_measures
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.point_clouds import kind_of_cloud, means, measure_cloud, spectral_statistics
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+
+UNITS = frozenset({"dead_units", "saturated_units"})
+
+
+class ActivationsProbe(Probe, frozen=True, tag="activations"):
+    """The output of each block on a fixed small batch: ranks, spectra, H0 and H1; dead and saturated units.
+
+    Rows are ``hidden.01``, the output of the first block, and so on; for the network their means. The statistics of
+    the outputs are those of `hidden_states`, of at most 512 tokens. ``dead_units`` and ``saturated_units`` are shares
+    of the units before the second matrix of a block's MLP (see ``docs/methods/monitor.md``); they are absent where that
+    matrix is not recognised.
+    """
+
+    KIND: ClassVar[Kind] = "topology"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
+    NORM: ClassVar[str] = "rms_radius"
+
+    def by_layer(self) -> bool:
+        """Return False: one forward pass serves all blocks."""
+        return False
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of a forward pass and of the clouds."""
+        return 0.05 * len(shapes) + 3e-8 * sum(m * n for m, n in shapes.values())
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the outputs in the input ``training``: ``states`` and ``units``, by pseudo-layer."""
+        found = subject.inputs["training"]
+        rows = []
+        for name, states in found.states.items():
+            result = guarded(name, lambda name=name, states=states: _measured(name, states, found.units.get(name, {})))  # type: ignore[misc]
+            if isinstance(result, Measurement):
+                rows.append(result.statistics)
+            yield result
+        if rows and len(rows) == len(found.states):
+            yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, self.combine(rows)))
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Take means over blocks, of what all have."""
+        shared = set.intersection(*(set(row) for row in rows))
+        return means([{name: row[name] for name in sorted(shared)} for row in rows])
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``control`` for shares of units, and as of `hidden_states`."""
+        return "control" if statistic in UNITS else kind_of_cloud(statistic)
+
+
+def _measured(name: str, states: Any, units: Mapping[str, float]) -> Measurement:
+    spectral = spectral_statistics(spectral_measures(states))
+    cloud = measure_cloud(states.astype(np.float64), metric="euclidean", normalize=False, max_dimension=1)
+    flag = "" if spectral["rms_radius"] else "degenerate"
+    return Measurement(name, HIDDEN, {**spectral, **cloud.statistics, **units}, cloud.diagrams, flag)
