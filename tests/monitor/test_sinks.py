@@ -3,10 +3,13 @@
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from monitored_events import alert, measured
+from monitored_events import alert, ignored, measured
+from outside_package import install
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Event
@@ -78,7 +81,7 @@ def test_a_tracker_that_begins_later_is_found(tmp_path: Path, monkeypatch: pytes
 def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
     said: list[str] = []
     good, bad = Recorder(), Recorder(fails_at=2)
-    sinks = Outlets(said.append)
+    sinks = Outlets(said.append, ignored)
     sinks.add("good", good)
     sinks.add("bad", bad)
     for step in range(5):
@@ -95,7 +98,7 @@ def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     gate = threading.Event()
     slow, quick = Recorder(gate=gate), Recorder()
-    sinks = Outlets(said.append)
+    sinks = Outlets(said.append, ignored)
     sinks.add("slow", slow)
     sinks.add("quick", quick)
     for step in range(10):
@@ -117,7 +120,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
             super().put(event)
 
     slow = Slow(gate=gate)
-    sinks = Outlets(said.append)
+    sinks = Outlets(said.append, ignored)
     sinks.add("slow", slow)
     sinks.put(alert(0))
     assert began.wait(10)
@@ -142,7 +145,7 @@ def test_the_sinks_of_a_run(
         raise OSError("not of this version")
 
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
-    (sink,) = open_sinks(tmp_path / "mine", jsonl=tmp_path / "events.jsonl")
+    (sink,) = open_sinks(tmp_path / "mine", ignored, jsonl=tmp_path / "events.jsonl")
     active.append(late)
     sink.put(measured(100))
     sink.put(alert(101))
@@ -150,13 +153,13 @@ def test_the_sinks_of_a_run(
     assert [event.step for event in late.events] == [100, 101]
     assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first == "toposcope: broken is left out: not of this version"
+    assert first == "toposcope: left out: broken: not of this version"
     assert second.endswith(f"the page: toposcope show {tmp_path / 'mine'}")
     assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
 
 
 def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (sink,) = open_sinks(tmp_path, quiet=True)
+    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
     sink.put(measured(100))
     sink.put(alert(101))
     sink.close()
@@ -165,7 +168,7 @@ def test_quiet_leaves_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "events.jsonl").write_text("import torch\n")
-    (sink,) = open_sinks(tmp_path, jsonl=tmp_path / "events.jsonl")
+    (sink,) = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl")
     sink.put(alert(1))
     sink.close()
     first, second = capsys.readouterr().err.splitlines()
@@ -176,3 +179,64 @@ def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.C
 def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError, match="webhook: the address must be"):
         Monitor(directory=tmp_path, webhook="http://example.org/secret")
+
+
+@pytest.fixture
+def fresh_registry() -> Iterator[None]:
+    sink_makers.cache_clear()
+    yield
+    sink_makers.cache_clear()
+
+
+def test_another_package_adds_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_registry: None) -> None:
+    code = """
+class Pager:
+    def __init__(self, directory):
+        self.file = directory / "pages.txt"
+
+    def put(self, event):
+        with self.file.open("a") as stream:
+            stream.write(f"{type(event).__name__} {event.step}\\n")
+
+    def close(self):
+        self.file.open("a").write("closed")
+
+
+SINK = Pager
+"""
+    install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", code)
+    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
+    sink.put(measured(100))
+    sink.close()
+    assert (tmp_path / "pages.txt").read_text() == "Measured 100\nclosed"
+
+
+def test_a_package_at_fault_leaves_the_monitor_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_registry: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "site", monkeypatch, "toposcope.sinks", "pager", "1 / 0", package="careless")
+    (sink,) = open_sinks(tmp_path, ignored, quiet=True)
+    sink.put(measured(100))
+    sink.put(alert(101))
+    sink.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("toposcope: left out: trackers: careless, entry point pager = ")
+    assert "ZeroDivisionError" in first
+    assert second.startswith("toposcope: ALERT")
+
+
+def test_what_sinks_take_is_counted() -> None:
+    class Busy(Recorder):
+        def put(self, event: Event) -> None:
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                pass
+
+    spent: list[float] = []
+    sinks = Outlets(lambda _: None, spent.append)
+    sinks.add("busy", Busy())
+    for step in range(3):
+        sinks.put(alert(step))
+    sinks.close()
+    assert len(spent) == 3
+    assert sum(spent) >= 0.06

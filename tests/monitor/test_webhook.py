@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import pytest
-from monitored_events import alert, forecasted, measured
+from monitored_events import alert, forecasted, ignored, measured
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Logged
@@ -147,7 +147,7 @@ def test_the_address_is_not_shown_anywhere(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     said: list[str] = []
-    outlets = Outlets(said.append)
+    outlets = Outlets(said.append, ignored)
     server.statuses[:] = [200, 404]
     sink = WebhookSink(server.address, "mine")
     outlets.add("webhook", sink)

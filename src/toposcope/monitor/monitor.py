@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -189,7 +190,7 @@ class Monitor:
             share=self._share,
             step=self.step,
             clock=self._clock,
-            sinks=open_sinks(self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
             last_step=self._last_step,
             batch=self._fixed_batch(model, together),
         )

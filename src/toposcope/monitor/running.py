@@ -63,7 +63,8 @@ class Running:
     step : int
         Updates made so far.
     clock : callable
-    sinks : list of Sink
+    open_sinks : callable
+        Takes what counts the seconds that sinks take, and returns them.
     last_step : int, optional
         Planned.
     batch : FixedBatch, optional
@@ -78,7 +79,7 @@ class Running:
         share: float,
         step: int,
         clock: Clock,
-        sinks: list[Sink],
+        open_sinks: Callable[[Callable[[float], None]], list[Sink]],
         last_step: int | None,
         batch: FixedBatch | None,
     ) -> None:
@@ -105,7 +106,7 @@ class Running:
             list(self._layers.values()),
             step,
             self._budget,
-            sinks,
+            open_sinks(self.meter.add),
             watch,
             say,
             [ActivationsProbe()] if batch else [],

@@ -123,9 +123,11 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
 
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
-    """Yield the groups whose rows are not those that were written."""
+    """Yield the groups whose rows are not those that were written; tables that an older version lacks are empty."""
+    tables = {name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for kind in KINDS:
-        now, before = computed(c, kind), stored(c, kind)
+        needed = {query.rpartition(" FROM ")[2] for query in _QUERIES[kind]}
+        now, before = computed(c, kind) if needed <= tables else {}, stored(c, kind)
         yield from sorted((g for g in now.keys() | before.keys() if now.get(g) != before.get(g)), key=repr)
 
 

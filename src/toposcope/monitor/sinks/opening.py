@@ -4,6 +4,7 @@ A module of this package, or one that another package names as an entry point of
 tracker by ``SINK``, a `SinkMaker`.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,12 @@ LOOKS = (1, 2, 4, 8)
 
 
 def open_sinks(
-    directory: Path, *, jsonl: str | Path | None = None, webhook: str | None = None, quiet: bool = False
+    directory: Path,
+    spent: Callable[[float], None],
+    *,
+    jsonl: str | Path | None = None,
+    webhook: str | None = None,
+    quiet: bool = False,
 ) -> list[Sink]:
     """Open the sinks of a run; to be called on the thread that trains, where a tracker knows its active run.
 
@@ -31,6 +37,8 @@ def open_sinks(
     ----------
     directory : Path
         The run's.
+    spent : callable
+        Takes the processor's seconds that the sinks' threads took.
     jsonl : str or Path, optional
         A file to which every event is appended.
     webhook : str, optional
@@ -38,7 +46,7 @@ def open_sinks(
     quiet : bool
         Whether the terminal shows alerts only.
     """
-    outlets = Outlets(say)
+    outlets = Outlets(say, spent)
     if webhook is not None:
         outlets.add("webhook", WebhookSink(webhook, directory.resolve().name))
     if jsonl is not None:
@@ -78,8 +86,12 @@ class TrackerSearch:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._calls = 0
-        self._missing = dict(sink_makers())
         self.failures: dict[str, Exception] = {}
+        self._missing: dict[str, SinkMaker] = {}
+        try:
+            self._missing |= sink_makers()
+        except ToposcopeError as error:  # a package at fault; the message names it
+            self.failures["trackers"] = error
 
     def look(self) -> dict[str, Sink]:
         """Return the trackers that came into use since the last call, by name.
@@ -112,14 +124,15 @@ class _WithTrackers:
 
     def __init__(self, outlets: Outlets, search: TrackerSearch) -> None:
         self._outlets, self._search = outlets, search
+        self._n_said = 0
         self._look()
 
     def _look(self) -> None:
-        n_failures = len(self._search.failures)
         for name, sink in self._search.look().items():
             self._outlets.add(name, sink)
-        for name, error in list(self._search.failures.items())[n_failures:]:
-            say(f"{name} is left out: {one_line(error)}")
+        for name, error in list(self._search.failures.items())[self._n_said :]:
+            say(f"left out: {name}: {one_line(error)}")
+        self._n_said = len(self._search.failures)
 
     def put(self, event: Event) -> None:
         if isinstance(event, Measured):

@@ -19,15 +19,17 @@ class Outlets:
     ----------
     say : callable
         Takes a sentence for the user: a sink failed, or could not keep up. Called on threads of the sinks.
+    spent : callable
+        Takes the processor's seconds that a sink took for an event. Called on its thread.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
+        self._say, self._spent = say, spent
         self._outlets: dict[str, _Outlet] = {}
 
     def add(self, name: str, sink: Sink) -> None:
         """Pass on to one more sink whatever follows."""
-        self._outlets[name] = _Outlet(name, sink, self._say)
+        self._outlets[name] = _Outlet(name, sink, self._say, self._spent)
 
     def put(self, event: Event) -> None:
         """Pass on an event, without waiting for any sink."""
@@ -46,8 +48,8 @@ class Outlets:
 class _Outlet:
     """One sink, its thread and its queue."""
 
-    def __init__(self, name: str, sink: Sink, say: Callable[[str], None]) -> None:
-        self._name, self._sink, self._say = name, sink, say
+    def __init__(self, name: str, sink: Sink, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
+        self._name, self._sink, self._say, self._spent = name, sink, say, spent
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
         self._ending = False
@@ -81,7 +83,9 @@ class _Outlet:
         try:
             try:
                 while (event := self._next()) is not None:
+                    started = time.thread_time()
                     self._sink.put(event)
+                    self._spent(time.thread_time() - started)
             finally:
                 self._sink.close()
         except Exception as error:  # noqa: BLE001 - it closes this sink alone
