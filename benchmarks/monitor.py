@@ -203,6 +203,7 @@ def contestant(name: str, case: Case, folder: Path) -> Iterator[Contestant]:
     process = context.Process(target=train, args=(name, case, folder, theirs, stopped))
     process.start()
     theirs.close()
+    assert process.pid is not None
     try:
         yield Contestant(process, ours, stopped)
     finally:
@@ -276,22 +277,31 @@ def wandb(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Call
 
     run = wandb.init(mode="offline", dir=".", settings=wandb.Settings(silent=True))
     run.watch(model, log="all", log_freq=case.every)
-    return (lambda step, loss: run.log({"loss": loss.item()})), lambda: run.finish() or {}
+
+    def close() -> dict[str, Any]:
+        run.finish()
+        return {}
+
+    return (lambda step, loss: run.log({"loss": loss.item()})), close
 
 
 def tensorboard(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
     """Write histograms of all weights with TensorBoard."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter("events")  # type: ignore[no-untyped-call]
+    writer = SummaryWriter("events")
 
     def log(step: int, loss: torch.Tensor) -> None:
-        writer.add_scalar("loss", loss.item(), step)  # type: ignore[no-untyped-call]
+        writer.add_scalar("loss", loss.item(), step)
         if step % case.every == 0:
             for name, parameter in model.named_parameters():
-                writer.add_histogram(name, parameter, step)  # type: ignore[no-untyped-call]
+                writer.add_histogram(name, parameter, step)
 
-    return log, lambda: writer.close() or {}  # type: ignore[no-untyped-call]
+    def close() -> dict[str, Any]:
+        writer.close()
+        return {}
+
+    return log, close
 
 
 def norms(model: Any, *_: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
