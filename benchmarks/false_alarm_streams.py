@@ -1,6 +1,7 @@
 """Synthetic runs in which nothing changes but noise, by family, and faults that are planted in them.
 
-Thresholds of the alerts were chosen on `DEVELOPMENT`; `HELD_OUT` were written afterwards, and looked at once.
+Thresholds of the alerts were chosen on `DEVELOPMENT`. `HELD_OUT` were written afterwards; their first run informed one
+correction, the longer median of layers.
 """
 
 import math

@@ -24,7 +24,7 @@ from false_alarm_streams import DEVELOPMENT, FAULTS, HELD_OUT, STATISTICS, Fault
 from toposcope.monitor.alerts import FALSE_ALARM_RATE, Alerts
 from toposcope.monitor.events import Alert, Logged, Measured
 
-SHAPES = ((2000, 1, 50, 100), (20_000, 1, 100, 50), (20_000, 10, 100, 200), (100_000, 100, 1000, 100))
+SHAPES = ((2000, 1, 50, 100), (10_000, 1, 100, 50), (20_000, 10, 250, 200), (100_000, 100, 1000, 100))
 """Steps, steps from one logged row to the next and from one measurement to the next, and layers, in turn."""
 LAYER_NOISE = ("Gaussian", "Student t, 3", "log-normal", "AR(1), 0.99")
 MEASUREMENTS_BEFORE = (30, 60, 120)

@@ -193,6 +193,16 @@ def test_it_can_be_read_on_any_screen(server: LiveServer, open_live: Opener, wid
     assert (opened.page.evaluate(lightness) < 80) is dark
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_serious(server: LiveServer, open_live: Opener, dark: bool) -> None:
+    pytest.importorskip("axe_playwright_python", reason="axe-core is not installed: pip install axe-playwright-python")
+    for width in (1280, 390):
+        opened = open_live(server.address, width, dark=dark)
+        wait(opened, "document.querySelector('#age').className === 'good'")
+        assert opened.axe() == []
+
+
 def test_another_sites_page_cannot_read_it(server: LiveServer, open_live: Opener, tmp_path: Path) -> None:
     other = tmp_path / "other.html"
     other.write_text("<body data-drawn='yes'>")

@@ -15,8 +15,10 @@ from toposcope.typing import Vector
 
 MIN_NOISE = 0.005
 """Least unit of noise, as a share of the level."""
-TAIL_INDEX = 2.0
+TAIL_INDEX_OF_RISES = 2.0
 """Of the heaviest tail allowed for: that of Student's t with 2 degrees of freedom."""
+TAIL_INDEX_OF_FALLS = 1.0
+"""Of values near 0 that have a density there."""
 
 
 class Departures:
@@ -41,7 +43,7 @@ class Departures:
         self._kind, self._probe, self._statistic, self._words = kind, probe, statistic, words
         self._falls = falls
         # in logarithms a tail is light wherever it falls as any power
-        self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX)
+        self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX_OF_FALLS if falls else TAIL_INDEX_OF_RISES)
         self._panel = Panel(MIN_NOISE)
         self.alerted: dict[str, int] = {}
         """Step of the last alert of each layer."""
@@ -53,7 +55,7 @@ class Departures:
             return []
         columns = self._panel.columns(layers)
         standing = self._panel.standing(columns)
-        deviations = (standing.level - values) * (1 if self._falls else -1)
+        deviations = standing.low - values if self._falls else values - standing.high
         faulty = self._check.faulty(event.step - last, deviations, standing.noise, standing.ready)
         newly = self._check.newly(layers, faulty)
         self.alerted |= {layers[k]: event.step for k in newly}
@@ -62,7 +64,17 @@ class Departures:
         if not newly:
             return []
         newly.sort(key=lambda k: -deviations[k])
-        return [self._alert(event, last, layers, newly, np.exp(values), np.exp(standing.level), standing.noise)]
+        return [
+            self._alert(
+                event,
+                last,
+                layers,
+                newly,
+                np.exp(values),
+                np.exp(standing.low if self._falls else standing.high),
+                standing.noise,
+            )
+        ]
 
     def _alert(
         self,

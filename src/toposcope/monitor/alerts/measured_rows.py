@@ -54,7 +54,8 @@ def alert_of_layers(
     evidence : mapping of str to float
         Of the first.
     """
-    which = f" Concerned are {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
-    message = f"{layers[0]}: {what} at step {event.step:,}, after step {last:,}.{which}"
+    which = f" In all: {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
+    before = f", not yet at step {last:,}" if last else ""
+    message = f"{layers[0]}: {what} at step {event.step:,}{before}.{which}"
     numbers = {**evidence, "layers": float(len(layers))}
     return Alert(kind, event.step, min(last + 1, event.step), layers[0], message, numbers)

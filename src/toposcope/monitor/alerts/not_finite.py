@@ -66,9 +66,10 @@ def _alert(event: Measured, last: int, what: str, counts: Mapping[str, float], n
     layers = list(counts)
     total = sum(counts.values())
     where = layers_named(layers, n_layers)
+    before = f", not yet at step {last:,}" if last else ""
     message = (
-        f"{where}: {what} are NaN or infinite at step {event.step:,}, after step {last:,}"
-        f" ({total:,.0f} value{'s'[: total != 1]})."
+        f"{where}: {total:,.0f} of the {what} {'are' if total != 1 else 'is'} NaN or infinite at step"
+        f" {event.step:,}{before}."
     )
     evidence = {"values": total, "layers": float(len(layers))}
     return Alert(KIND, event.step, min(last + 1, event.step), layers[0], message, evidence)

@@ -10,6 +10,8 @@ from toposcope.typing import Vector
 
 N_LEVEL = 3
 """Measurements whose median is the level of a layer; short, so that trends are no noise."""
+N_LONG = 15
+"""Measurements of the longer median: a return from an excursion to the usual is no departure."""
 N_NOISE = 64
 """Differences between neighbouring measurements whose median size is the noise of a layer."""
 MIN_VALUES = 8
@@ -19,11 +21,31 @@ POOLED_WEIGHT = 8
 
 
 class Standing(NamedTuple):
-    """Where new values stand beside those before, a row a layer; ``ready`` says which layers are known well enough."""
+    """Where new values stand beside those before, a row a layer.
+
+    Attributes
+    ----------
+    level, long_level : ndarray, shape (n_layers,)
+        Medians of the last few values, and of more.
+    noise : ndarray, shape (n_layers,)
+    ready : ndarray of bool
+        Which layers are known well enough.
+    """
 
     level: Vector
+    long_level: Vector
     noise: Vector
     ready: NDArray[np.bool_]
+
+    @property
+    def low(self) -> Vector:
+        """The level that a fall has to be below."""
+        return np.minimum(self.level, self.long_level)
+
+    @property
+    def high(self) -> Vector:
+        """The level that a rise has to be above."""
+        return np.maximum(self.level, self.long_level)
 
 
 class Panel:
@@ -39,6 +61,7 @@ class Panel:
         self._min_noise = min_noise
         self._columns: dict[str, int] = {}
         self._values = np.empty((N_LEVEL, 0))
+        self._long = np.empty((N_LONG, 0))
         self._differences = np.empty((N_NOISE, 0))
         self._counts = np.empty(0, np.int64)
 
@@ -48,6 +71,7 @@ class Panel:
         if new:
             self._columns |= {layer: len(self._columns) + k for k, layer in enumerate(new)}
             self._values = _widened(self._values, len(new))
+            self._long = _widened(self._long, len(new))
             self._differences = _widened(self._differences, len(new))
             self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
         return np.array([self._columns[layer] for layer in layers], np.int64)
@@ -56,16 +80,18 @@ class Panel:
         """Return level and noise of layers before their new values are added."""
         counts = self._counts[columns]
         level = _medians(self._values[:, columns], np.minimum(counts, N_LEVEL))
+        long_level = _medians(self._long[:, columns], np.minimum(counts, N_LONG))
         n = np.clip(counts - 1, 0, N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
         pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
-        return Standing(level, np.maximum(noise, pooled), counts >= MIN_VALUES)
+        return Standing(level, long_level, np.maximum(noise, pooled), counts >= MIN_VALUES)
 
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
         """Add new values, all finite."""
         counts = self._counts[columns]
         last = self._values[(counts - 1) % N_LEVEL, columns]
         self._values[counts % N_LEVEL, columns] = values
+        self._long[counts % N_LONG, columns] = values
         later = counts > 0
         self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
         self._counts[columns] += 1

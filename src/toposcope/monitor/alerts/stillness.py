@@ -35,8 +35,8 @@ class Stillness:
     """Layers that stand still; a layer has one alert, by whichever of the three shows it first."""
 
     def __init__(self) -> None:
-        self._gradients = _Stops("dead layer", ("gradient_norm",), "gradient")
-        self._updates = _Stops("frozen layer", ("update_ratio", "update_norm"), "update")
+        self._gradients = _Stops("dead layer", ("gradient_norm",))
+        self._updates = _Stops("frozen layer", ("update_ratio", "update_norm"))
         self._dead_units = _DeadUnits()
 
     def measured(self, event: Measured, last: int) -> list[Alert]:
@@ -54,8 +54,8 @@ class Stillness:
 class _Stops:
     """Layers whose gradient, or update, stops while those of others go on."""
 
-    def __init__(self, name: str, statistics: tuple[str, ...], words: str) -> None:
-        self._name, self._statistics, self._words = name, statistics, words
+    def __init__(self, name: str, statistics: tuple[str, ...]) -> None:
+        self._name, self._statistics = name, statistics
         self._check = LayerCheck(name, math.log(MIN_FALL), TAIL_INDEX)
         self._panel = Panel(MIN_NOISE)
         self._seen: dict[str, int] = {}
@@ -81,7 +81,7 @@ class _Stops:
         new.sort(key=lambda layer: values[layer])
         first = new[0]
         usual = f", usually about {number(level[first])}," if first in level else ""
-        what = f"its {self._words} ({self._statistic_of(event)}) is {number(values[first])}{usual} while others go on,"
+        what = f"its {self._statistic_of(event)} is {number(values[first])}{usual} while others go on"
         evidence = {"value": values[first], "others": float(np.median(list(values.values())))}
         if first in level:
             evidence["level"] = level[first]
@@ -97,7 +97,7 @@ class _Stops:
             return [], {}
         columns = self._panel.columns(layers)
         standing = self._panel.standing(columns)
-        falls = np.where(standing.ready, standing.level - logs, 0.0)
+        falls = np.where(standing.ready, standing.low - logs, 0.0)
         falls = falls - _of_others(falls, standing.ready)
         faulty = self._check.faulty(gap, falls, standing.noise, standing.ready)
         known = np.array([self._seen.get(layer, 0) >= MIN_KNOWN_NOISE for layer in layers]) & standing.ready & ~faulty
@@ -152,7 +152,7 @@ class _DeadUnits:
         values = np.array([shares[layer] for layer in layers])
         columns = self._panel.columns(layers)
         standing = self._panel.standing(columns)
-        rises = values - standing.level
+        rises = values - standing.high
         faulty = self._check.faulty(event.step - last, rises, standing.noise, standing.ready)
         newly = [k for k in self._check.newly(layers, faulty) if layers[k] not in reported]
         learnt = np.array([not bad or self._check.lasting(n) for n, bad in zip(layers, faulty, strict=True)], np.bool_)
@@ -161,7 +161,7 @@ class _DeadUnits:
         if not newly:
             return None
         newly.sort(key=lambda k: -rises[k])
-        value, level = float(values[newly[0]]), float(standing.level[newly[0]])
+        value, level = float(values[newly[0]]), float(standing.high[newly[0]])
         what = f"{value:.0%} of its units have no gradient, usually about {level:.0%},"
         evidence = {
             "value": value,

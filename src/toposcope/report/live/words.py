@@ -34,7 +34,8 @@ def words(
     -------
     dict
         ``first``, ``second``: sentences. ``chips``: number, text, tone. ``columns`` and ``rows`` of the table of runs.
-        ``alerts``: of all runs, the newest first. ``age``: seconds since something was written.
+        ``alerts``: of all runs, the newest first; ``is_watched``: whether a monitor would notice any.
+        ``age``: seconds since something was written.
     """
     alerts = sorted(
         ({"run": s.name, **alert} for s in statuses for alert in s.alerts), key=lambda a: a["step"], reverse=True
@@ -46,6 +47,7 @@ def words(
         "columns": COLUMNS,
         "rows": [{"cells": _row(status), "href": hrefs.get(status.name, "")} for status in statuses],
         "alerts": alerts[:MAX_ALERTS],
+        "is_watched": any(s.kind == "live" for s in statuses),
         "age": max(0.0, now - max((s.written for s in statuses), default=now)),
     }
 
