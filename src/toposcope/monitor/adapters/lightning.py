@@ -108,7 +108,9 @@ class _Hooks:
             values["learning_rate"] = self._rate
         if self._losses:
             # Lightning hands over each batch's loss divided by the number of batches that are accumulated
-            values["loss"] = sum(self._losses) / len(self._losses) * trainer.accumulate_grad_batches
+            loss = self._losses[0] if len(self._losses) == 1 else sum(self._losses) / len(self._losses)
+            n_batches = trainer.accumulate_grad_batches
+            values["loss"] = loss if n_batches == 1 else loss * n_batches
         self._losses, self._last_step = [], step
         self._monitor.log(step=step, **values)
 

@@ -68,7 +68,7 @@ class Analyses:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._folder = tempfile.TemporaryDirectory(prefix="toposcope-show-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._of: dict[str, Analysis] = {}
         self._turn = asyncio.Lock()
 
@@ -114,11 +114,13 @@ class Analyses:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _file(self, name: str) -> Path:
-        place = list(self._of).index(name)
-        return Path(self._folder.name) / f"{place}.json"
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="toposcope-show-")
+        return Path(self._folder.name) / f"{list(self._of).index(name)}.json"
 
     async def _make(self, name: str, known: Analysis, n: int, step: int) -> None:
         try:

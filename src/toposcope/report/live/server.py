@@ -160,7 +160,6 @@ def make_app(directory: Path, assets: Assets, host: str, port: int, token: str =
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        live.analyses = Analyses(live.feed)
         yield
         live.hub.close()
         await live.analyses.close()
