@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Real monitors, whose measurements take simulated time on their thread, as in training they take real time."""
     world = World()
 
@@ -83,7 +83,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
                 method(self, *arguments)
 
         monkeypatch.setattr(Session, name, locked)
-    yield world
+    return world
 
 
 class Training:
