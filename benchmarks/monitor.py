@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter
+from statistics import mean, median
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from bench import RESULTS, Column, Spread, show, write
+from bench import RESULTS, Column, Spread, alone, show, write
 from toposcope.family import build
 from toposcope.family.sizes import ModelSize
 
@@ -75,6 +76,14 @@ ACCOUNT = (
     Column("measurements", "n_measured"),
     Column("left out at the last", "last_skipped"),
 )
+BETWEEN = (
+    Column("a step, ms", "step"),
+    Column("steps", "steps"),
+    Column("on the training thread, us a step", "hooks"),
+    Column("on other threads, us a step", "beside"),
+    Column("both / step", "share"),
+    Column("rows kept", "kept"),
+)
 
 
 @click.command(
@@ -94,7 +103,12 @@ def main(quick: bool, out: Path) -> None:
         rows += of_steps
         accounts.append(account)
     cases = QUICK if quick else CASES
-    titles = {"Step time": (rows, STEPS), "What the monitor says itself": (accounts, ACCOUNT)}
+    between = [alone(overhead, s, round((1 if quick else 15) / s)) for s in (0.002, 0.01, 0.1)]
+    titles = {
+        "Step time": (rows, STEPS),
+        "What the monitor says itself": (accounts, ACCOUNT),
+        "Steps at which nothing is due": (between, BETWEEN),
+    }
     for title, (table, columns) in titles.items():
         show(table, columns, title)
     facts = {
@@ -111,9 +125,56 @@ def main(quick: bool, out: Path) -> None:
         "TensorBoard": f"histograms of all weights every {cases[0].every} steps, loss at every step",
         "norms": "torch.linalg.norm of every parameter at every step, read as a number",
         "time / nothing": f"sums over all blocks; percentiles of {RESAMPLES:,} resamples of rounds of blocks",
+        "nothing is due": "steps that multiply matrices on one thread, three values logged at each; processor time of all threads",
         "start, end": "what making the contestant and closing it took, which is no step",
     }
     write("monitor", out, facts, titles, ("toposcope", "torch", "wandb", "tensorboard"))
+
+
+def overhead(step_seconds: float, n_steps: int) -> Row:
+    """Return the processor time that a monitor takes at steps that multiply matrices; runs in a process of its own."""
+    from toposcope import Monitor
+    from toposcope.study import Study
+
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    values = torch.ones(256, 256)
+
+    def work() -> None:
+        end = perf_counter() + step_seconds
+        while perf_counter() < end:
+            values @ values
+
+    def bare() -> float:
+        work()
+        started = thread_time()
+        optimizer.step()
+        return thread_time() - started
+
+    usual = median([bare() for _ in range(max(50, n_steps // 20))])
+    with tempfile.TemporaryDirectory() as folder:
+        with Monitor(model, Path(folder) / "run", every=10**9, quiet=True) as monitor:
+            monitor.attach(optimizer, step=0)
+            hooks, begin, own = list[float](), process_time(), thread_time()
+            for step in range(n_steps):
+                work()
+                started = thread_time()
+                optimizer.step()
+                monitor.log(loss=3 + step % 7 / 10, lr=LEARNING_RATE, grad_norm=1.0)
+                hooks.append(thread_time() - started - usual)
+            beside = process_time() - begin - (thread_time() - own)
+        kept = len(Study.load(Path(folder) / "run").log())
+    return {
+        "step": 1000 * step_seconds,
+        "steps": n_steps,
+        "hooks": f"{1e6 * mean(hooks):.0f}",
+        "beside": f"{1e6 * beside / n_steps:.0f}",
+        "share": f"{(mean(hooks) + beside / n_steps) / step_seconds:.4f}",
+        "kept": kept,
+    }
 
 
 def compare(case: Case) -> tuple[list[Row], Row]:

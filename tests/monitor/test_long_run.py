@@ -1,8 +1,8 @@
 """A monitor under a fake clock: a day of training, changes of pace, pauses, measurements that become slow."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from monitored import model_of
 
 from toposcope.monitor.monitor import Monitor
+from toposcope.monitor.running import Running
 from toposcope.monitor.session import Session
 from toposcope.monitor.together import Together
 from toposcope.probes import Probe
@@ -98,8 +99,9 @@ class Training:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.monitor.attach(self._optimizer)
-        assert self.monitor._running is not None
-        self.running = self.monitor._running
+        running = self.monitor._running
+        assert isinstance(running, Running)
+        self.running = running
         self.budget = self.running._budget
         self._rng = np.random.default_rng(0)
         self.worst = 0.0
@@ -139,7 +141,7 @@ def size_of(directory: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_day_of_training(tmp_path: Path, world: World, record_property: Callable[[str, object], None]) -> None:
+def test_a_day_of_training(tmp_path: Path, world: World) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("resident memory is read on Linux")
     n_steps, day = 500_000, 24 * 3600.0
@@ -156,7 +158,7 @@ def test_a_day_of_training(tmp_path: Path, world: World, record_property: Callab
         f"cost {training.used:.2f} of the budget (at most {training.worst:.2f}), {training.n_measured()} measurements, "
         f"memory {np.array(memory) / 1e6} MB, store {np.array(stored) / 1e6} MB, {growth / 1e6} MB in 100,000 steps"
     )
-    record_property("figures", figures)
+    logging.getLogger(__name__).info(figures)
     assert memory[-1] - memory[0] <= MAX_GROWTH, figures
     # The log grows by rows; measurements and diagrams ever more slowly.
     assert growth[-1] <= 15e6, figures
