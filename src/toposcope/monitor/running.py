@@ -121,6 +121,7 @@ class Running:
         self._probes = probes
         self._compiling: subprocess.Popen[bytes] | None = None
         self._is_measured, self._started = False, 0.0
+        self._whole_at = -1  # the last step of which everything was measured
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -161,6 +162,7 @@ class Running:
         """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
         with self.meter.during("blocked"):
             self._started = self.meter.blocked
+            self._budget.share_out()
             self._is_measured = self.together.decide(
                 self._worker.is_running and self._budget.affords(TRAINING, OF_TRAINING)
             )
@@ -202,7 +204,8 @@ class Running:
 
     def finish(self, step: int, status: str) -> None:
         """Measure the last step and write everything."""
-        if self.together.ends(status):
+        ends = self.together.ends(status)
+        if ends and (self.together.is_sharded or self._whole_at != step):
             self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
@@ -221,7 +224,9 @@ class Running:
                 skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
             else:
                 self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes)
-        self._worker.put(StepEnd(training, self._activations(skipped, at_end=at_end), skipped))
+        activations = self._activations(skipped, at_end=at_end)
+        self._worker.put(StepEnd(training, activations, skipped))
+        self._whole_at = self._whole_at if skipped else step
 
     def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
         """Run the model on its fixed batch, if that is affordable."""

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import threading
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,31 +262,3 @@ def examples(steps: Sequence[int]) -> list[int]:
     if len(steps) <= N_EXAMPLES:
         return list(steps)
     return [steps[i * (len(steps) - 1) // (N_EXAMPLES - 1)] for i in range(N_EXAMPLES)]
-
-
-class LayerTable:
-    """A quantity of every layer at every measured step, extended as steps are added.
-
-    Parameters
-    ----------
-    layers : sequence of str
-    """
-
-    def __init__(self, layers: Sequence[str]) -> None:
-        self.layers = list(layers)
-        self.steps = array("q")
-        self.values = array("f")
-
-    def extend(self, c: sqlite3.Connection, run: str, quantity: Quantity, steps: Sequence[int]) -> None:
-        """Add steps after those that are there."""
-        for step in steps:
-            found = of_layers(c, run, step, quantity)
-            if found:
-                self.steps.append(step)
-                self.values.extend(found.get(layer, float("nan")) for layer in self.layers)
-
-    def cut(self, step: int) -> None:
-        """Forget a step and those after it."""
-        kept = sum(1 for each in self.steps if each < step)
-        del self.steps[kept:]
-        del self.values[kept * len(self.layers) :]

@@ -1,6 +1,5 @@
 """What a page is sent: the rows of its charts after what it has, and the status of the runs."""
 
-import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
+from toposcope.report.live.layer_table import LayerTable, layer_map
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.live.thinning import Row, columns, rows_a_run, thinned
 
@@ -75,7 +75,7 @@ class StudyFeed:
         self.database = db.Database(directory / "study.db")
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
-        self._tables: dict[tuple[str, str], tuple[int, db.LayerTable]] = {}
+        self._tables: dict[tuple[str, str], tuple[int, LayerTable]] = {}
         self._seen: dict[str, int] = {}
         self._quantities: dict[str, db.Quantity] = {}
         self._by_run: dict[str, list[str]] = {}
@@ -229,9 +229,9 @@ class StudyFeed:
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
         layers, steps = db.layer_names(c, run), db.measured_steps(c, run)
         every = max(1, -(-len(steps) * len(layers) // MAX_CELLS))
-        old_every, table = self._tables.pop((run, key), (0, db.LayerTable(())))
+        old_every, table = self._tables.pop((run, key), (0, LayerTable(())))
         if old_every != every or table.layers != layers:
-            table = db.LayerTable(layers)
+            table = LayerTable(layers)
         table.cut(first)
         last = table.steps[-1] if table.steps else -1
         table.extend(c, run, self._quantities[key], [step for step in steps[::every] if step > last])
@@ -261,29 +261,6 @@ class StudyFeed:
             layer = view.layer if chart == "layer-lines" else "network"
             rows = db.measured(c, run, layer, quantity, first - 1, at_most, last)
         return {"chart": chart, "rows": columns(rows)}
-
-
-def layer_map(table: db.LayerTable, at_most: int) -> tuple[dict[str, list[Any]], int]:
-    """Return the cells of a map, and how many steps share a column.
-
-    Of the values of a layer within one column, that which differs most from the layer's mean is shown, so that a spike
-    at one step is not lost.
-    """
-    n, n_layers = len(table.steps), len(table.layers)
-    width = max(1, -(-n // at_most))
-    cells: dict[str, list[Any]] = {"layer": [], "step": [], "value": []}
-    ends = [min(start + width, n) for start in range(0, n, width)]
-    for place, layer in enumerate(table.layers):
-        values = table.values[place::n_layers]
-        known = [v for v in values if math.isfinite(v)]
-        mean = sum(known) / len(known) if known else 0.0
-        for start, end in zip(range(0, n, width), ends, strict=True):
-            inside = [v for v in values[start:end] if math.isfinite(v)]
-            value = max(inside, key=lambda v: abs(v - mean)) if inside else None
-            cells["layer"].append(layer)
-            cells["step"].append(table.steps[end - 1])
-            cells["value"].append(None if value is None else float(f"{value:.5g}"))
-    return cells, width
 
 
 class Feed:
