@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import mean, median
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
@@ -125,56 +124,60 @@ def main(quick: bool, out: Path) -> None:
         "TensorBoard": f"histograms of all weights every {cases[0].every} steps, loss at every step",
         "norms": "torch.linalg.norm of every parameter at every step, read as a number",
         "time / nothing": f"sums over all blocks; percentiles of {RESAMPLES:,} resamples of rounds of blocks",
-        "nothing is due": "steps that multiply matrices on one thread, three values logged at each; processor time of all threads",
+        "nothing is due": "steps that multiply matrices on one thread, three values logged; time of all processors",
         "start, end": "what making the contestant and closing it took, which is no step",
     }
     write("monitor", out, facts, titles, ("toposcope", "torch", "wandb", "tensorboard"))
 
 
 def overhead(step_seconds: float, n_steps: int) -> Row:
-    """Return the processor time that a monitor takes at steps that multiply matrices; runs in a process of its own."""
+    """Return the processor time that a monitor takes, by steps with it and without in turn; in a process of its own."""
     from toposcope import Monitor
     from toposcope.study import Study
 
     torch.set_num_threads(1)
-    model = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
     values = torch.ones(256, 256)
+    monitored, bare = (_small() for _ in range(2))
+    spent = {"monitored": 0.0, "bare": 0.0}
 
-    def work() -> None:
+    def timed(what: str, run: Callable[[], object]) -> None:
         end = perf_counter() + step_seconds
         while perf_counter() < end:
             values @ values
-
-    def bare() -> float:
-        work()
         started = thread_time()
-        optimizer.step()
-        return thread_time() - started
+        run()
+        spent[what] += thread_time() - started
 
-    usual = median([bare() for _ in range(max(50, n_steps // 20))])
     with tempfile.TemporaryDirectory() as folder:
-        with Monitor(model, Path(folder) / "run", every=10**9, quiet=True) as monitor:
-            monitor.attach(optimizer, step=0)
-            hooks, begin, own = list[float](), process_time(), thread_time()
-            for step in range(n_steps):
-                work()
-                started = thread_time()
-                optimizer.step()
-                monitor.log(loss=3 + step % 7 / 10, lr=LEARNING_RATE, grad_norm=1.0)
-                hooks.append(thread_time() - started - usual)
+        with Monitor(monitored[0], Path(folder) / "run", every=10**9, quiet=True) as monitor:
+
+            def update() -> None:
+                monitored[1].step()
+                monitor.log(loss=3 + monitor.step % 7 / 10, lr=LEARNING_RATE, grad_norm=1.0)
+
+            monitor.attach(monitored[1], step=0)
+            begin, own = process_time(), thread_time()
+            for _ in range(n_steps):
+                timed("bare", bare[1].step)
+                timed("monitored", update)
             beside = process_time() - begin - (thread_time() - own)
         kept = len(Study.load(Path(folder) / "run").log())
+    hooks = (spent["monitored"] - spent["bare"]) / n_steps
     return {
         "step": 1000 * step_seconds,
         "steps": n_steps,
-        "hooks": f"{1e6 * mean(hooks):.0f}",
+        "hooks": f"{1e6 * hooks:.0f}",
         "beside": f"{1e6 * beside / n_steps:.0f}",
-        "share": f"{(mean(hooks) + beside / n_steps) / step_seconds:.4f}",
+        "share": f"{(hooks + beside / n_steps) / step_seconds:.4f}",
         "kept": kept,
     }
+
+
+def _small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(8, 8)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
 def compare(case: Case) -> tuple[list[Row], Row]:
