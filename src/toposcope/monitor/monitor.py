@@ -186,12 +186,11 @@ class Monitor:
         return Running(
             together,
             self._probes,
-            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step),
+            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step, self._last_step),
             share=self._share,
             step=self.step,
             clock=self._clock,
             open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
-            last_step=self._last_step,
             batch=self._fixed_batch(model, together),
         )
 

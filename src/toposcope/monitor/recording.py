@@ -38,12 +38,15 @@ class Place:
     run : str
         Wanted name; a run that begins anew beside an older one of that name has a number behind it.
     n_parameters, tokens_per_step : int
+    last_step : int, optional
+        Planned.
     """
 
     directory: Path
     run: str
     n_parameters: int
     tokens_per_step: int = 0
+    last_step: int | None = None
 
 
 class Recording:

@@ -65,8 +65,6 @@ class Running:
     clock : callable
     open_sinks : callable
         Takes what counts the seconds that sinks take, and returns them.
-    last_step : int, optional
-        Planned.
     batch : FixedBatch, optional
     """
 
@@ -80,7 +78,6 @@ class Running:
         step: int,
         clock: Clock,
         open_sinks: Callable[[Callable[[float], None]], list[Sink]],
-        last_step: int | None,
         batch: FixedBatch | None,
     ) -> None:
         self.together, self._layers = together, together.layers
@@ -95,11 +92,11 @@ class Running:
         forecast = RunningForecast(
             place.directory,
             place.run,
-            last_step=last_step,
+            last_step=place.last_step,
             parameters=place.n_parameters,
             tokens_per_step=place.tokens_per_step or math.nan,
         )
-        watch = Watch(forecast, self._budget, last_step)
+        watch = Watch(forecast, self._budget, place.last_step)
         self._session = Session(
             place,
             made,

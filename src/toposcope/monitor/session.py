@@ -331,6 +331,7 @@ class Session:
         """Return what the monitor did, took and left out."""
         budget = self._budget
         return {
+            "last_step": self._place.last_step,
             "n_measured": self.n_measured,
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),

@@ -8,8 +8,8 @@ from typing import Any
 
 from toposcope.report.live import database as db
 
-RECENT = 100
-"""Logged steps whose mean is the loss that is named."""
+RECENT, RECENT_SHARE = 100, 0.05
+"""The loss that is named is the mean of so many logged steps, or of the last twentieth of the run if that is less."""
 MAX_SKIPPED = 3
 """Sentences on what was left out."""
 
@@ -70,7 +70,8 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
     recent = c.execute(
         "SELECT step, loss FROM log WHERE run = ? ORDER BY step DESC LIMIT ?", (row.run, RECENT)
     ).fetchall()
-    losses = [loss for _, loss in recent if loss is not None]
+    first = recent[0][0] * (1 - RECENT_SHARE) if recent else 0
+    losses = [loss for step, loss in recent if loss is not None and step >= first]
     finite = [loss for loss in losses if math.isfinite(loss)]
     measured = c.execute("SELECT MAX(step), COUNT(*) FROM checkpoints WHERE run = ?", (row.run,)).fetchone()
     steps = [step for step in (recent[0][0] if recent else None, measured[0]) if step is not None]
