@@ -51,7 +51,7 @@ class Case:
 
 
 CASES = (
-    Case("10M", ModelSize(hidden=384, layers=5, heads=6, vocabulary=3000, context=128), 128, 50, 20),
+    Case("10M", ModelSize(hidden=384, layers=5, heads=6, vocabulary=3000, context=128), 64, 50, 12),
     Case("100M", ModelSize(hidden=768, layers=12, heads=12, vocabulary=19_000, context=128), 16, 10, 24),
 )
 QUICK = (Case("0.1M", ModelSize(hidden=64, layers=2, heads=2, context=64), 64, 10, 3, every=10),)
@@ -156,16 +156,18 @@ def overhead(step_seconds: float, n_steps: int) -> Row:
                 monitor.log(loss=3 + monitor.step % 7 / 10, lr=LEARNING_RATE, grad_norm=1.0)
 
             monitor.attach(monitored[1], step=0)
+            for _ in range(n_steps // 4):
+                timed("bare", bare[1].step)
+                timed("monitored", update)
+            hooks = (spent["monitored"] - spent["bare"]) / (n_steps // 4)
             begin, own = process_time(), thread_time()
             for _ in range(n_steps):
-                timed("bare", bare[1].step)
                 timed("monitored", update)
             beside = process_time() - begin - (thread_time() - own)
         kept = len(Study.load(Path(folder) / "run").log())
-    hooks = (spent["monitored"] - spent["bare"]) / n_steps
     return {
         "step": 1000 * step_seconds,
-        "steps": n_steps,
+        "steps": n_steps + n_steps // 4,
         "hooks": f"{1e6 * hooks:.0f}",
         "beside": f"{1e6 * beside / n_steps:.0f}",
         "share": f"{(hooks + beside / n_steps) / step_seconds:.4f}",
