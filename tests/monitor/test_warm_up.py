@@ -1,69 +1,30 @@
-"""What a monitor needs is compiled once, however many runs begin or are killed."""
+"""What the probes need is compiled once on a machine, however many monitors begin."""
 
-import os
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from toposcope.monitor import warm_up
+from toposcope.monitor.monitor import DEFAULT_PROBES
 
-PROBES: list[dict[str, object]] = [{"name": "controls"}]
 
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The dtypes that were compiled for; nothing is compiled."""
-    made: list[str] = []
-
-    def record(_: Any, dtype: str) -> None:
-        made.append(dtype)
-        warm_up.marker(dtype).touch()
-
+def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
     monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
-    monkeypatch.setattr(warm_up, "warm_up", record)
-    monkeypatch.setattr(warm_up, "POLL_SECONDS", 0.001)
-    return made
+
+    def compile_all(_probes: object, dtype: str) -> None:
+        compiled.append(dtype)
+        (tmp_path / dtype).touch()
+
+    monkeypatch.setattr(warm_up, "warm_up", compile_all)
+    for dtype in ("float32", "float32", "bfloat16"):
+        warm_up.warm_up_once(DEFAULT_PROBES, dtype)
+    assert compiled == ["float32", "bfloat16"]
 
 
-def test_it_is_compiled_once(made: list[str]) -> None:
-    for _ in range(3):
-        warm_up.in_turn(PROBES, "float32", os.getppid())
-    warm_up.in_turn(PROBES, "float64", os.getppid())
-    assert made == ["float32", "float64"]
-
-
-def test_a_process_whose_run_was_killed_does_not_wait_for_another(made: list[str]) -> None:
-    with FileLock(f"{warm_up.marker('float32')}.lock"):
-        warm_up.in_turn(PROBES, "float32", parent=-1)
-    assert made == []
-
-
-def test_it_waits_for_another(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    other = FileLock(f"{warm_up.marker('float32')}.lock")
-    other.acquire()
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            warm_up.marker("float32").touch()
-            other.release()
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    warm_up.in_turn(PROBES, "float32", os.getppid())
-    assert len(slept) == 3
-    assert made == []
-
-
-def test_a_folder_that_cannot_be_written_is_no_obstacle(
-    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: FileLock, *_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(FileLock, "acquire", refuse)
-    warm_up.in_turn(PROBES, "float32", os.getppid())
-    assert made == ["float32"]
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", warm_up.DTYPES)
+def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
+    process = warm_up.in_background(DEFAULT_PROBES, dtype)
+    assert process.wait() == 0
+    assert warm_up.marker(dtype).exists()

@@ -3,21 +3,18 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from toposcope import kernels
 from toposcope.kernels.compiled import SOURCES
 from toposcope.probes import make_probes
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-POLL_SECONDS = 0.5
-"""Time between looks at whether another process has compiled everything."""
 
 
 def marker(dtype: str) -> Path:
@@ -44,39 +41,22 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
         marker(dtype).touch()
 
 
+def warm_up_once(probes: Sequence[dict[str, object]], dtype: str) -> None:
+    """Compile what the probes need, unless another process does: then wait for it."""
+    done = marker(dtype)
+    with FileLock(f"{done}.lock") if os.access(done.parent, os.W_OK) else nullcontext():
+        if not done.exists():
+            warm_up(probes, dtype)
+
+
 def in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
-    """Start a process that compiles everything, in its turn: see `in_turn`."""
+    """Start a process that compiles everything."""
     lines = [
         "import os",
         "os.nice(10) if hasattr(os, 'nice') else None",
-        "from toposcope.monitor.warm_up import in_turn",
-        f"in_turn({list(probes)!r}, {dtype!r}, {os.getpid()})",
+        "from toposcope.monitor.warm_up import warm_up_once",
+        f"warm_up_once({list(probes)!r}, {dtype!r})",
     ]
     silent = subprocess.DEVNULL
     command = [sys.executable, "-c", "\n".join(lines)]
     return subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)
-
-
-def in_turn(probes: Sequence[dict[str, object]], dtype: str, parent: int) -> None:
-    """Compile everything, unless another process does: then wait for it, as long as the parent lives.
-
-    Many runs may begin at once, or be killed and begin again; what they need is compiled once.
-    """
-    lock = FileLock(f"{marker(dtype)}.lock", timeout=0)
-    while not marker(dtype).exists():
-        try:
-            lock.acquire()
-        except Timeout:
-            if os.getppid() != parent:
-                return
-            time.sleep(POLL_SECONDS)
-            continue
-        except OSError:  # a folder that cannot be written
-            warm_up(probes, dtype)
-            return
-        try:
-            if not marker(dtype).exists():
-                warm_up(probes, dtype)
-        finally:
-            lock.release()
-        return
