@@ -91,4 +91,4 @@ docs: $(READY)  ## build the documentation into docs/_build
 
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build dist toposcope-demo
-	rm -f src/toposcope/kernels/__pycache__/*.nb[ic] src/toposcope/kernels/__pycache__/*.lock
+	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock monitor.*)
