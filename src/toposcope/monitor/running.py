@@ -283,7 +283,9 @@ def n_parameters(model: "nn.Module") -> int:
 
 
 def _held(value: Any) -> Any:
-    """Return a value that later changes of a tensor do not reach, without waiting for a GPU."""
+    """Return a number that later changes of a tensor do not reach, without waiting for a GPU; None if it is not one."""
     if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            return None
         return value.detach().clone() if value.device.type != "cpu" else value.detach().item()
     return value
