@@ -79,6 +79,7 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/false_alarms.py
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/plot.py
 
 compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEAD: what changed by more than its spread
@@ -90,4 +91,4 @@ docs: $(READY)  ## build the documentation into docs/_build
 
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build dist toposcope-demo
-	rm -f src/toposcope/kernels/__pycache__/*.nb[ic] src/toposcope/kernels/__pycache__/*.lock
+	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock monitor.*)

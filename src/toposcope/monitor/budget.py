@@ -35,7 +35,7 @@ class Meter:
     """
 
     def __init__(self, clock: Clock, *, beside_counts: bool = True) -> None:
-        self._clock, self._lock, self.beside_counts = clock, threading.Lock(), beside_counts
+        self.clock, self._lock, self.beside_counts = clock, threading.Lock(), beside_counts
         self._n_blocking, self._n_measuring = 0, 0
         self._at, self._cost, self._blocked = clock(), 0.0, 0.0
 
@@ -71,7 +71,7 @@ class Meter:
         It is called several times a step, and so it is written out.
         """
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             if (elapsed := now - self._at) > 0:
                 if self._n_blocking:
                     self._blocked += elapsed

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
+from toposcope.monitor.budget import Clock
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.feature import NETWORK
 from toposcope.study.tasks import checked
@@ -59,27 +60,31 @@ class Measuring:
     layers : sequence of str
         All analysed layers: with a row of each, a probe has one of the network.
     charge : callable
+    clock : callable
+        Returns seconds.
     """
 
-    def __init__(self, probes: Sequence[Probe], layers: Sequence[str], charge: Charge) -> None:
-        self._layers, self._charge = layers, charge
+    def __init__(
+        self, probes: Sequence[Probe], layers: Sequence[str], charge: Charge, clock: Clock = time.perf_counter
+    ) -> None:
+        self._layers, self._charge, self._clock = layers, charge, clock
         self._sources = {probe: probe.source(probes) for probe in probes}
         self._previous: dict[Probe, dict[str, Mapping[str, Diagram]]] = {}
 
     def measure(self, layer: Layer, probes: Iterable[Probe], into: StepMeasurements) -> None:
         """Measure one layer."""
-        started = time.perf_counter()
+        started = self._clock()
         into.hashes[layer.name] = layer.content_hash()
-        hashing = time.perf_counter() - started
+        hashing = self._clock() - started
         # A probe that compares diagrams follows the probe that makes them.
         ordered = sorted(probes, key=lambda probe: self._sources[probe] is not None)
         for probe in ordered:
-            started = time.perf_counter()
+            started = self._clock()
             subject = self._subject(probe, layer, into)
             if subject is not None:
                 for result in probe.measure(subject):
                     into.add(probe, checked(result))
-            self._charge(probe.name(), layer.name, time.perf_counter() - started + hashing / len(ordered))
+            self._charge(probe.name(), layer.name, self._clock() - started + hashing / len(ordered))
 
     def finish(self, done: StepMeasurements) -> None:
         """Add the rows of the network, where every layer has one."""

@@ -119,7 +119,7 @@ class Session:
         self._place, self._probes, self._layers, self._first = place, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
         self._training, self._further = TrainingProbe(), further
-        self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge)
+        self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
         self._examining = Examining(budget)
         self._recording: Recording | None = None
@@ -189,13 +189,15 @@ class Session:
             self._pass_on(Measured(done.step, rows, end.skipped))
             self._follow(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
+        if self.n_measured == 1:
+            self._write()  # training waits for the first measurement, which no budget covers: storing it is part of it
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
-        started = time.perf_counter()
+        started = self._budget.meter.clock()
         probe = ActivationsProbe()
         for result in probe.measure(Subject([], frozenset(), inputs={"training": activations}, step=done.step)):
             done.add(probe, checked(result))
-        self._budget.charge(probe.name(), "measured", time.perf_counter() - started)
+        self._budget.charge(probe.name(), "measured", self._budget.meter.clock() - started)
 
     def _pass_on(self, event: Event) -> None:
         """Give an event to the sinks and the watch, and what follows from it likewise."""
@@ -286,7 +288,8 @@ class Session:
             except ToposcopeError as error:
                 self._say(str(error))
                 return
-        self._follow(alerts)
+        with self._counting():
+            self._follow(alerts)
         if self._examining.n_examined > n_before:
             findings, n = list(self._examining.findings), self._examining.n_examined
             self._unwritten.append(lambda recording: recording.findings(findings, n))

@@ -1,12 +1,14 @@
 """Compiles what the probes need, once on a machine, in a process of a low priority."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from toposcope import kernels
 from toposcope.kernels.compiled import SOURCES
@@ -39,13 +41,21 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
         marker(dtype).touch()
 
 
+def warm_up_once(probes: Sequence[dict[str, object]], dtype: str) -> None:
+    """Compile what the probes need, unless another process does: then wait for it."""
+    done = marker(dtype)
+    with FileLock(f"{done}.lock") if os.access(done.parent, os.W_OK) else nullcontext():
+        if not done.exists():
+            warm_up(probes, dtype)
+
+
 def in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
     """Start a process that compiles everything."""
     lines = [
         "import os",
         "os.nice(10) if hasattr(os, 'nice') else None",
-        "from toposcope.monitor.warm_up import warm_up",
-        f"warm_up({list(probes)!r}, {dtype!r})",
+        "from toposcope.monitor.warm_up import warm_up_once",
+        f"warm_up_once({list(probes)!r}, {dtype!r})",
     ]
     silent = subprocess.DEVNULL
     command = [sys.executable, "-c", "\n".join(lines)]
