@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from toposcope.monitor import warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
@@ -22,9 +23,26 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert compiled == ["float32", "bfloat16"]
 
 
+def test_monitors_that_begin_while_another_process_compiles_start_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(warm_up, "_in_background", lambda *_: pytest.fail("a second process"))
+    compiled: list[str] = []
+    monkeypatch.setattr(warm_up, "warm_up", lambda _probes, dtype: compiled.append(dtype))
+    with FileLock(tmp_path / "float32.lock"):
+        several = [warm_up.Compiling(DEFAULT_PROBES, "float32") for _ in range(3)]
+        assert not any(each.is_ready for each in several)
+        (tmp_path / "float32").touch()
+        assert all(each.is_ready for each in several)
+    assert compiled == ["float32"] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", warm_up.DTYPES)
 def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
-    process = warm_up.in_background(DEFAULT_PROBES, dtype)
-    assert process.wait() == 0
+    compiling = warm_up.Compiling(DEFAULT_PROBES, dtype)
+    if compiling._process is not None:
+        assert compiling._process.wait() == 0
+    assert compiling.is_ready
     assert warm_up.marker(dtype).exists()

@@ -1,7 +1,6 @@
 """The monitor's side on the training thread: what is due, what is affordable, and the copying of tensors."""
 
 import math
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor import warm_up
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import Budget, Clock, Meter
 from toposcope.monitor.examining import DOCTOR
@@ -24,6 +22,7 @@ from toposcope.monitor.session import STORING, Finish, Job, Saved, Session, Snap
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.together import Together
+from toposcope.monitor.warm_up import Compiling
 from toposcope.monitor.watching import FORECAST, Watch
 from toposcope.monitor.worker import Worker
 from toposcope.probes import make_probes
@@ -116,27 +115,9 @@ class Running:
         )
         self._dtype = str(next(iter(together.parameters.values())).dtype).removeprefix("torch.")
         self._probes = probes
-        self._compiling: subprocess.Popen[bytes] | None = None
+        self._compiling = Compiling(probes, self._dtype)
         self._is_measured, self._started = False, 0.0
         self._whole_at = -1  # the last step of which everything was measured
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Compile what is to be compiled: at once if it only has to be read from the disk, else in another process."""
-        if warm_up.marker(self._dtype).exists():
-            warm_up.warm_up(self._probes, self._dtype)
-        else:
-            self._compiling = warm_up.in_background(self._probes, self._dtype)
-
-    def _is_ready(self) -> bool:
-        """Return whether everything is compiled."""
-        if self._compiling is None:
-            return True
-        if self._compiling.poll() is None:
-            return False
-        self._compiling = None
-        warm_up.warm_up(self._probes, self._dtype)
-        return True
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Keep what the loop logged."""
@@ -227,7 +208,7 @@ class Running:
 
     def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
         """Run the model on its fixed batch, if that is affordable."""
-        if self._batch is None or not self._is_ready():
+        if self._batch is None or not self._compiling.is_ready:
             return None
         seconds = self._budget.expected(ACTIVATIONS, ACTIVATION_COSTS)
         if not (seconds <= START_SECONDS if at_end else self._budget.affords(ACTIVATIONS, ACTIVATION_COSTS)):
@@ -245,7 +226,7 @@ class Running:
 
     def _planned(self, planned: Callable[[], Plan]) -> Plan:
         try:
-            if self._is_ready():
+            if self._compiling.is_ready:
                 return planned()
         except Exception:
             for _ in self.together.copies(None, lambda: False):  # lets the other ranks know

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from toposcope import kernels
 from toposcope.kernels.compiled import SOURCES
@@ -42,14 +42,57 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
 
 
 def warm_up_once(probes: Sequence[dict[str, object]], dtype: str) -> None:
-    """Compile what the probes need, unless another process does: then wait for it."""
+    """Compile what the probes need, unless another process is at it or has done it."""
     done = marker(dtype)
-    with FileLock(f"{done}.lock") if os.access(done.parent, os.W_OK) else nullcontext():
+    with suppress(Timeout), FileLock(f"{done}.lock", timeout=0):
         if not done.exists():
             warm_up(probes, dtype)
 
 
-def in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
+class Compiling:
+    """Has everything compiled by another process; only one on a machine does, however many monitors begin.
+
+    Where the folder of compiled code cannot be written, or that process fails, this one compiles when it is asked.
+
+    Parameters
+    ----------
+    probes : sequence of dict
+    dtype : str
+    """
+
+    def __init__(self, probes: Sequence[dict[str, object]], dtype: str) -> None:
+        self._probes, self._dtype, self._is_ready = probes, dtype, False
+        self._process: subprocess.Popen[bytes] | None = None
+        done = marker(dtype)
+        if done.exists() or not os.access(done.parent, os.W_OK):
+            self._finish()
+        elif not self._is_under_way():
+            self._process = _in_background(probes, dtype)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything is compiled."""
+        has_ended = self._process is None or self._process.poll() is not None
+        if not self._is_ready and has_ended and (marker(self._dtype).exists() or not self._is_under_way()):
+            self._finish()
+        return self._is_ready
+
+    def _finish(self) -> None:
+        """Read what is compiled."""
+        warm_up(self._probes, self._dtype)
+        self._is_ready = True
+
+    def _is_under_way(self) -> bool:
+        lock = FileLock(f"{marker(self._dtype)}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
+
+def _in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
     """Start a process that compiles everything."""
     lines = [
         "import os",
