@@ -1,8 +1,10 @@
 """Training gives the same numbers, to the last bit, with a monitor and without."""
 
+import gc
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from toposcope.monitor.monitor import DEFAULT_PROBES
 from toposcope.monitor.parameters import layout
 from toposcope.monitor.quantities import Quantities
 from toposcope.monitor.warm_up import marker, warm_up
+from toposcope.study.runner import locked
 from toposcope.study.store import Store
 
 
@@ -185,6 +188,28 @@ monitor.log(loss=0.5)
 """
     subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
     assert Store(tmp_path / "run" / "study.db").status("run") == status
+
+
+def test_a_monitor_that_is_forgotten_gives_its_study_free(tmp_path: Path) -> None:
+    def cell() -> None:
+        model, optimizer = _small()
+        monitor = ts.Monitor(model, tmp_path / "run", quiet=True)
+        monitor.attach(optimizer)
+        optimizer.step()
+        monitor.log(loss=0.5)
+
+    before = set(threading.enumerate())
+    cell()
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "toposcope-monitor":
+            thread.join(60)
+            assert not thread.is_alive()
+    store = Store(tmp_path / "run" / "study.db")
+    assert (store.status("run"), store.last_step("run")) == ("failed", 1)
+    store.close()
+    with locked(tmp_path / "run"):
+        pass
 
 
 def _small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

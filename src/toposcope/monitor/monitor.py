@@ -187,6 +187,9 @@ class Monitor:
                 optimizer.register_step_post_hook(self._after_step),
             ]
             atexit.register(_close, weakref.ref(self))
+            if isinstance(self._running, Running):
+                # A monitor that is no more, as when a cell of a notebook is run again, gives its study free.
+                weakref.finalize(self, self._running.abandon).atexit = False
             together.begin()
             self._running.measure_at_end(self.step)
 
