@@ -1,6 +1,10 @@
 """Training gives the same numbers, to the last bit, with a monitor and without."""
 
+import gc
 import random
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +16,13 @@ from torch._dynamo.utils import counters
 from watched_training import STEPS, WAYS, train
 
 import toposcope as ts
+from toposcope.errors import ToposcopeError
 from toposcope.monitor.monitor import DEFAULT_PROBES
+from toposcope.monitor.parameters import layout
+from toposcope.monitor.quantities import Quantities
 from toposcope.monitor.warm_up import marker, warm_up
+from toposcope.study.runner import locked
+from toposcope.study.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +79,139 @@ def test_a_compiled_model_is_compiled_as_without(tmp_path: Path) -> None:
     assert found[0]["stats"]["unique_graphs"] == found[1]["stats"]["unique_graphs"]
     assert found[0].get("graph_break") == found[1].get("graph_break")
     assert found[0]["frames"] == found[1]["frames"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "abc", {"a": 1}, 10**400, 1j, np.ones(2), torch.ones(2), torch.tensor(1j), torch.ones(2, device="meta")],
+    ids=repr,
+)
+def test_what_is_no_number_is_not_logged_and_the_rest_is(value: object, tmp_path: Path) -> None:
+    model, optimizer = _small()
+    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(optimizer)
+        for _ in range(3):
+            optimizer.step()
+            monitor.log(loss=0.5, grad_norm=value)
+    log = ts.Study.load(tmp_path / "run").log()
+    assert log["loss"].to_list() == [0.5] * 3
+
+
+@pytest.mark.parametrize("step", ["7", 1.5, -3, 2**70, float("nan"), torch.ones(2)], ids=repr)
+def test_a_step_that_is_none_is_said_once_and_not_logged(
+    step: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, optimizer = _small()
+    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(optimizer)
+        for _ in range(3):
+            optimizer.step()
+            monitor.log(loss=0.5)
+            monitor.log(step=step, loss=0.25)  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("not a number of updates; the row is left out") == 1
+    assert ts.Study.load(tmp_path / "run").log()["loss"].to_list() == [0.5] * 3
+
+
+@pytest.mark.parametrize("step", [np.int64(7), torch.tensor(7), 7.0], ids=repr)
+def test_a_step_of_another_library_is_a_step(step: object, tmp_path: Path) -> None:
+    model, optimizer = _small()
+    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(optimizer, step=step)  # type: ignore[arg-type]
+        monitor.log(step=step, loss=0.25)  # type: ignore[arg-type]
+    assert ts.Study.load(tmp_path / "run").log()["step"].to_list() == [7]
+
+
+def test_a_terminal_that_is_gone_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_step: int) -> bool:
+        raise RuntimeError("the schedule's fault")
+
+    closed = (tmp_path / "terminal").open("w")
+    closed.close()
+    model, optimizer = _small()
+    monitor = ts.Monitor(model, tmp_path / "run", every=fail)
+    monkeypatch.setattr("sys.stderr", closed)
+    monitor.attach(optimizer)
+    for _ in range(3):
+        optimizer.step()
+    monitor.close()
+
+
+def test_the_loop_may_go_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model, optimizer = _small()
+    monitor = ts.Monitor(model, "run", jsonl="run.jsonl", quiet=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monitor.attach(optimizer)
+    optimizer.step()
+    monitor.log(loss=0.5)
+    monitor.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert len(ts.Study.load(tmp_path / "run").log()) == 1
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../x", "a\nb", ".", " ", "x" * 300])
+def test_a_name_that_no_study_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ToposcopeError, match="cannot name a folder"):
+        ts.Monitor(_small()[0], tmp_path / "run", name=name)
+
+
+def test_counts_are_exact_whatever_the_default_dtype(tmp_path: Path) -> None:
+    dead = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 1000), torch.nn.ReLU(), torch.nn.Linear(1000, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.set_default_dtype(dtype)
+        try:
+            quantities = Quantities(dict(model.named_parameters()), layout(model))
+            model(torch.ones(4, 8, dtype=torch.float32)).sum().backward()
+            optimizer.step()
+            dead.append(quantities.after().rows()["0.weight"]["dead_units"])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert 0 < dead[0] == dead[1]
+
+
+@pytest.mark.parametrize(("end", "status"), [("", "complete"), ("raise ValueError('a fault')", "failed")])
+def test_a_script_that_fails_has_not_completed_its_run(end: str, status: str, tmp_path: Path) -> None:
+    script = f"""
+import torch
+import toposcope as ts
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitor = ts.Monitor(model, {str(tmp_path / "run")!r}, quiet=True)
+monitor.attach(optimizer)
+optimizer.step()
+monitor.log(loss=0.5)
+{end}
+"""
+    subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert Store(tmp_path / "run" / "study.db").status("run") == status
+
+
+def test_a_monitor_that_is_forgotten_gives_its_study_free(tmp_path: Path) -> None:
+    def cell() -> None:
+        model, optimizer = _small()
+        monitor = ts.Monitor(model, tmp_path / "run", quiet=True)
+        monitor.attach(optimizer)
+        optimizer.step()
+        monitor.log(loss=0.5)
+
+    before = set(threading.enumerate())
+    cell()
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "toposcope-monitor":
+            thread.join(60)
+            assert not thread.is_alive()
+    store = Store(tmp_path / "run" / "study.db")
+    assert (store.status("run"), store.last_step("run")) == ("failed", 1)
+    store.close()
+    with locked(tmp_path / "run"):
+        pass
+
+
+def _small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)

@@ -73,10 +73,12 @@ class Copy:
         self._event: torch.cuda.Event | None = None
         if tensor.device.type == "cuda":
             # torch keeps pinned memory and gives it out again.
-            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._tensor.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
+            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+            # The copy is queued on the tensor's own device, which need not be the current one.
+            with torch.cuda.device(tensor.device):
+                self._tensor.copy_(tensor, non_blocking=True)
+                self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._event.record()
         else:
             self._tensor = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 

@@ -1,6 +1,7 @@
 """The monitor: measures a model while it trains, without being in the way."""
 
 import atexit
+import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
 from toposcope.monitor.together import Following, Together
+from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ DEFAULT_PROBES: tuple[dict[str, Any], ...] = (
     {"name": "distances"},
 )
 """Beside ``training``, which every monitor has: exact H0, its change since the last measurement, norms and spectra."""
+
+MAX_STEP = 2**63
+"""The database holds no larger integers."""
 
 
 class Monitor:
@@ -120,17 +125,20 @@ class Monitor:
     ) -> None:
         if not 0 < budget < 1:
             raise ToposcopeError(f"budget is {budget}; give the share of the training's time, such as 0.01")
-        self.directory, self.step = Path(directory), 0
+        # The loop may go to another working directory later.
+        self.directory, self.step = Path(directory).absolute(), 0
         self._every, self._due, self._share = every, schedule(every), budget
         self._probes, self._batch = measuring_probes(probes), batch
         self._name = name or study_name(self.directory)
+        check_series_name(self._name)
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
-        self._jsonl, self._webhook, self._quiet, self._clock = jsonl, webhook, quiet, clock
+        self._jsonl = None if jsonl is None else Path(jsonl).absolute()
+        self._webhook, self._quiet, self._clock = webhook, quiet, clock
         self._model: nn.Module | None = None
         self._running: Running | Following | None = None
         self._leaving: Together | None = None
         self._handles: list[Any] = []
-        self._is_broken = False
+        self._is_broken = self._is_log_reported = False
         if webhook is not None:
             check_address(webhook)
         if model is not None:
@@ -171,7 +179,7 @@ class Monitor:
             return
         with self._guard():
             optimizer = innermost(optimizer)
-            self.step = steps_made(optimizer) if step is None else step
+            self.step = steps_made(optimizer) if step is None else _step(step)
             together = Together(model)
             self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
             self._handles = [
@@ -179,6 +187,9 @@ class Monitor:
                 optimizer.register_step_post_hook(self._after_step),
             ]
             atexit.register(_close, weakref.ref(self))
+            if isinstance(self._running, Running):
+                # A monitor that is no more, as when a cell of a notebook is run again, gives its study free.
+                weakref.finalize(self, self._running.abandon).atexit = False
             together.begin()
             self._running.measure_at_end(self.step)
 
@@ -217,8 +228,17 @@ class Monitor:
         **values : float or Tensor
             Tensors of one element; one on a GPU is not waited for.
         """
-        if self._running is not None:
-            self._running.log(self.step if step is None else step, values)
+        running = self._running
+        if running is None:
+            return
+        try:
+            running.log(self.step if step is None else _step(step), values)
+        except ToposcopeError as error:
+            if not self._is_log_reported:
+                say(f"log: {error}; the row is left out")
+            self._is_log_reported = True
+        except Exception as error:  # noqa: BLE001 - as in `_guard`
+            self._break(error)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
         """Have the doctor examine a checkpoint that was saved, and write a manifest of its hashes beside it.
@@ -232,7 +252,7 @@ class Monitor:
         """
         if self._running is not None:
             with self._guard():
-                self._running.saved(Path(path), self.step if step is None else step)
+                self._running.saved(Path(path).absolute(), self.step if step is None else _step(step))
 
     def for_trainer(self) -> Any:
         """Return a callback for the Trainer of transformers, which runs this monitor."""
@@ -319,4 +339,23 @@ class Monitor:
 
 def _close(monitor: "weakref.ref[Monitor]") -> None:
     if (alive := monitor()) is not None:
-        alive.close()
+        # A script that ends by an exception has not completed its run. In a notebook any cell may have failed.
+        has_failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+        alive._close("failed" if has_failed else "complete")  # noqa: SLF001
+
+
+def _step(step: Any) -> int:
+    """Return a number of updates as an integer of Python; tensors and NumPy's integers are taken too.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is none.
+    """
+    try:
+        number = int(step)
+        if number == step and 0 <= number < MAX_STEP:
+            return number
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise ToposcopeError(f"the step is {step!r}, not a number of updates")

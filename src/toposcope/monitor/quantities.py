@@ -244,7 +244,7 @@ class Quantities:
         """Return a vector for each column, of what this rank counts."""
         import torch
 
-        zero = torch.zeros((), device=local(self._parameters[0]).device)
+        zero = self._zeros()  # counts are rounded where the default dtype is bfloat16
         values: dict[_Column, dict[int, Tensor]] = {column: {} for column in _Column}
         counted = [k for k, counts in enumerate(self._counts) if counts]
         weights = {k: local(self._parameters[k]) for k in counted}

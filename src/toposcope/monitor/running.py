@@ -107,7 +107,7 @@ class Running:
             say,
             [ActivationsProbe()] if batch else [],
         )
-        self._batch = batch
+        self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in self._layers.values()]
         total = sum(parameter.numel() * parameter.element_size() for parameter in together.parameters.values())
         self._worker: Worker[Job] = Worker(
@@ -134,7 +134,13 @@ class Running:
 
     def count_step(self) -> None:
         """Count the step that ends."""
+        self._step += 1
         self._budget.step()
+
+    def abandon(self) -> None:
+        """End at once, from any thread; the weights may be in use, and the last step is not measured."""
+        self._worker.put(Finish("failed", self._step))
+        self._worker.stop(0)
 
     def before_step(self) -> None:
         """Prepare the measurement of a due step: copy some of the weights, to see how far the step moves them."""
@@ -264,7 +270,9 @@ def n_parameters(model: "nn.Module") -> int:
 
 
 def _held(value: Any) -> Any:
-    """Return a value that later changes of a tensor do not reach, without waiting for a GPU."""
+    """Return a number that later changes of a tensor do not reach, without waiting for a GPU; None if it is not one."""
     if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            return None
         return value.detach().clone() if value.device.type != "cpu" else value.detach().item()
     return value

@@ -368,6 +368,6 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         try:
             numbers[name] = float(value)
-        except (TypeError, ValueError, RuntimeError):
+        except Exception:  # noqa: BLE001 - whatever a user's object raises, it is no number
             continue
     return numbers

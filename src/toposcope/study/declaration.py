@@ -284,9 +284,14 @@ def check(declaration: Declaration) -> None:
         if declared.step_pattern:
             step_pattern(declared.step_pattern)
     for name in declaration.named_series():  # taken from folders that exist
-        _check_length(name)
-        if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
-            raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
+        check_series_name(name)
+
+
+def check_series_name(name: str) -> None:
+    """Refuse a name of a series that cannot name a folder."""
+    _check_length(name)
+    if not name.isprintable() or not name.strip(". ") or set(name) & set("/\\"):
+        raise ToposcopeError(f"the name {name!r} of a series cannot name a folder; give it another name")
 
 
 def _check_length(name: str) -> None:

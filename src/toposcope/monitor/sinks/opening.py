@@ -54,7 +54,9 @@ def open_sinks(
             outlets.add(str(jsonl), JsonlSink(Path(jsonl)))
         except ToposcopeError as error:
             say(f"{error}; it is left out")
-    outlets.add("terminal", TerminalSink(f"the page: toposcope show {directory}", quiet=quiet))
+    here = Path.cwd()
+    shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
+    outlets.add("terminal", TerminalSink(f"the page: toposcope show {shown}", quiet=quiet))
     return [_WithTrackers(outlets, TrackerSearch(directory))]
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
 from toposcope.probes.feature import NETWORK
@@ -91,8 +92,10 @@ def say(text: str) -> None:
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if sys.stderr is None:
         return
-    if tqdm is not None:
-        tqdm.write(clean, file=sys.stderr)
-    else:
-        sys.stderr.write(clean + "\n")
-        sys.stderr.flush()
+    # A terminal that is gone, or has another character set, must not stop the training: there is nobody to tell.
+    with suppress(OSError, ValueError):
+        if tqdm is not None:
+            tqdm.write(clean, file=sys.stderr)
+        else:
+            sys.stderr.write(clean + "\n")
+            sys.stderr.flush()
