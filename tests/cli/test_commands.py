@@ -540,7 +540,7 @@ def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple
 
 def test_export(trained: Path, tmp_path: Path) -> None:
     printed = succeed("export", trained, "--out", tmp_path / "csv", "--format", "csv")
-    names = ["features", "log", "checkpoints", "runs", "errors", "findings"]
+    names = ["features", "log", "checkpoints", "runs", "errors", "findings", "alerts", "forecasts"]
     assert [line.split(" ")[0] for line in printed.splitlines()] == [str(tmp_path / "csv" / f"{n}.csv") for n in names]
     with (tmp_path / "csv" / "log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

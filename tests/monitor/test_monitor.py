@@ -254,3 +254,13 @@ def test_a_checkpoint_that_is_gone_is_no_fault(tmp_path: Path, capsys: pytest.Ca
         monitor.saved(tmp_path / "gone", 3)
     assert Study.load(tmp_path / "run").findings().is_empty()
     assert "gone" not in capsys.readouterr().err
+
+
+def test_a_model_without_matrices_has_norms_and_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8))
+    with Monitor(model, tmp_path / "run", every=5, budget=0.5, quiet=True) as monitor:
+        train(model, monitor, 10)
+    study = Study.load(tmp_path / "run")
+    assert len(study.log()) == 10
+    assert set(study.frame()["layer"]) == {"network"}
+    assert "without the monitor" not in capsys.readouterr().err

@@ -101,11 +101,13 @@ def with_each_option(probe: type[Probe]) -> list[Probe]:
     return [plain, *changed, *make_probes([declared for declared in AT_WORK if declared["name"] == probe.name()])]
 
 
-ALL = [probe for kind in probe_types().values() for probe in with_each_option(kind)]
+# Those that a monitor feeds while a run trains are tested with it.
+CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.NEEDS}
+ALL = [probe for kind in CHECKPOINT_PROBES.values() for probe in with_each_option(kind)]
 every_probe = pytest.mark.parametrize("probe", ALL, ids=[probe.label() for probe in ALL])
-COMPARED = [kind() for kind in probe_types().values()] + make_probes(AT_WORK[-1:])
+COMPARED = [kind() for kind in CHECKPOINT_PROBES.values()] + make_probes(AT_WORK[-1:])
 """What probes that compare the findings of others find declared."""
-every_type = pytest.mark.parametrize("kind", probe_types().values(), ids=probe_types())
+every_type = pytest.mark.parametrize("kind", CHECKPOINT_PROBES.values(), ids=CHECKPOINT_PROBES)
 
 
 def generic(seed: int, dtype: torch.dtype = torch.float64, *, coarse: bool = False) -> Weights:
@@ -614,7 +616,7 @@ def test_unknown_options_are_refused(kind: type[Probe]) -> None:
 def bad_values() -> list[Any]:
     """What is of no option's type, NaN among it; a number of the right type is the probe's own to judge."""
     found = []
-    for kind in probe_types().values():
+    for kind in CHECKPOINT_PROBES.values():
         for option, hint in option_types(kind).items():
             kinds = (hint, *typing.get_args(hint))
             is_list = any(typing.get_origin(one) is tuple for one in kinds)
@@ -712,7 +714,7 @@ def test_every_statistic_has_a_kind(probe: Probe) -> None:
 
 
 def test_a_probe_that_reads_another_needs_it_declared() -> None:
-    for kind in probe_types().values():
+    for kind in CHECKPOINT_PROBES.values():
         if "diagrams" in kind.NEEDS:
             for probe in with_each_option(kind):
                 with pytest.raises(ToposcopeError) as caught:

@@ -202,12 +202,14 @@ class Running:
         plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
         self._worker.put(StepStart(step))
-        for name, copy in self.together.copies(plan.wanted, lambda: self.meter.cost <= limit):
+        unanswered: list[str] = []
+        for name, copy in self.together.copies(plan.wanted, lambda: not unanswered and self.meter.cost <= limit):
             probes, layer = plan.wanted[name], self._layers[name]
             if copy is None:
                 skipped += [f"{probe.name()}: {name}; it took longer than expected" for probe in probes]
-            else:
-                self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes)
+            elif not self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes):
+                unanswered.append(name)  # the thread hangs or has ended: no further layer waits for it
+                skipped += [f"{probe.name()}: {name}; the monitor's thread does not answer" for probe in probes]
         activations = self._activations(skipped, at_end=at_end)
         self._worker.put(StepEnd(training, activations, skipped))
         self._whole_at = self._whole_at if skipped else step

@@ -36,8 +36,8 @@ RETRY_SECONDS = 10.0
 """Time after which a write that failed is tried again."""
 N_FREE_ROWS = 1000
 """Rows of the log that are kept however fast the steps are, and that no budget covers: short runs are whole."""
-MAX_WAITING = 100_000
-"""Rows of the log that wait for a store that cannot be written; then the oldest are dropped."""
+MAX_WAITING = 1_000
+"""Writes that wait for a store that cannot be written; then the oldest are dropped."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ class Together:
 
     def __init__(self, model: "Module") -> None:
         self.parameters = watched(model)
-        self.layers = {layer.name: layer for layer in layout(model)}
+        try:
+            self.layers = {layer.name: layer for layer in layout(model)}
+        except ToposcopeError:  # without matrices there are norms and the log all the same
+            self.layers = {}
         self._quantities = Quantities(self.parameters, list(self.layers.values()), data_parallel(model))
         self.is_leader = self._quantities.is_leader
         self._number = next(_numbers)

@@ -1,12 +1,15 @@
 """The monitor's own thread: takes jobs one by one; the tensors that wait for it have bounded size."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 
+MAX_WAIT_SECONDS = 10.0
+"""Time that a job waits for room; a disk that hangs must not hold up the training for longer."""
 IDLE_SECONDS = 0.25
 """Time after which a thread without jobs looks whether anything else is to be done."""
 
@@ -54,9 +57,12 @@ class Worker(Generic[Job]):
         return self._unfinished
 
     def put(self, job: Job, n_bytes: int = 0) -> bool:
-        """Add a job, when there is room for its bytes; return False if the thread has ended."""
+        """Add a job, when there is room for its bytes; return False if there is none for long, or the thread ended."""
+        deadline = time.monotonic() + MAX_WAIT_SECONDS
         with self._changed:
             while self._bytes and self._bytes + n_bytes > self._limit and self.is_running:
+                if time.monotonic() > deadline:
+                    return False
                 self._changed.wait(IDLE_SECONDS)
             if not self.is_running:
                 return False
