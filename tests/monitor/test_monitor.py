@@ -264,3 +264,15 @@ def test_a_model_without_matrices_has_norms_and_a_log(tmp_path: Path, capsys: py
     assert len(study.log()) == 10
     assert set(study.frame()["layer"]) == {"network"}
     assert "without the monitor" not in capsys.readouterr().err
+
+
+def test_an_optimizer_of_another_model_and_a_second_one_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of()
+    own = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(torch.optim.SGD(model_of().parameters(), lr=1e-2))
+        assert "none of the model's parameters" in capsys.readouterr().err
+        monitor.attach(own)
+        assert "only the first optimizer's" in capsys.readouterr().err

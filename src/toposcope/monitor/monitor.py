@@ -16,7 +16,7 @@ from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
 from toposcope.monitor.recording import Place, study_name
-from toposcope.monitor.running import Running, measuring_probes, n_parameters, steps_made
+from toposcope.monitor.running import Running, has_any, measuring_probes, n_parameters, steps_made
 from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
@@ -137,6 +137,8 @@ class Monitor:
         self._model: nn.Module | None = None
         self._running: Running | Following | None = None
         self._leaving: Together | None = None
+        # Weak: the optimizer holds the monitor by its hooks, and both go when it does.
+        self._optimizer: weakref.ref[Optimizer] | None = None
         self._handles: list[Any] = []
         self._is_broken = self._is_log_reported = False
         if webhook is not None:
@@ -175,12 +177,19 @@ class Monitor:
         model = self._model
         if model is None:
             raise ToposcopeError("the monitor has no model: Monitor(model, ...), or monitor.watch(model) before attach")
+        optimizer = innermost(optimizer)
+        if self._running is not None and optimizer is not self._optimizer:
+            say(
+                "attach: one optimizer's steps are counted, the first one's; the layers of another have its updates only"
+            )
         if self._running is not None or self._is_broken:
             return
         with self._guard():
-            optimizer = innermost(optimizer)
+            self._optimizer = weakref.ref(optimizer)
             self.step = steps_made(optimizer) if step is None else _step(step)
             together = Together(model)
+            if not has_any(optimizer, together.parameters.values()):
+                say("attach: the optimizer holds none of the model's parameters; are they of the same model?")
             self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ class Running:
             self._started = self.meter.blocked
             self._budget.share_out()
             self._is_measured = self.together.decide(
-                self._worker.is_running and self._budget.affords(TRAINING, OF_TRAINING)
+                self._worker.is_running and self._budget.affords(TRAINING, OF_TRAINING) and not _is_captured()
             )
             if self._is_measured:
                 self.together.before()
@@ -266,9 +266,20 @@ def steps_made(optimizer: "Optimizer") -> int:
     return int(max(steps, default=0))
 
 
+def has_any(optimizer: "Optimizer", parameters: Iterable["torch.Tensor"]) -> bool:
+    """Return whether an optimizer holds any of some parameters."""
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(parameter) in own for parameter in parameters)
+
+
 def n_parameters(model: "nn.Module") -> int:
     """Return the number of trainable parameters."""
     return sum(p.numel() for p in watched(model).values() if p.requires_grad)
+
+
+def _is_captured() -> bool:
+    """Return whether this step is being recorded as a CUDA graph, of which a measurement must not become a part."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _held(value: Any) -> Any:
