@@ -178,10 +178,8 @@ class Monitor:
         if model is None:
             raise ToposcopeError("the monitor has no model: Monitor(model, ...), or monitor.watch(model) before attach")
         optimizer = innermost(optimizer)
-        if self._running is not None and optimizer is not self._optimizer:
-            say(
-                "attach: one optimizer's steps are counted, the first one's; the layers of another have its updates only"
-            )
+        if self._running is not None and self._optimizer is not None and optimizer is not self._optimizer():
+            say("attach: only the first optimizer's steps are counted and measured")
         if self._running is not None or self._is_broken:
             return
         with self._guard():
