@@ -90,5 +90,5 @@ docs: $(READY)  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:  ## remove what the other verbs made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build dist toposcope-demo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build docs/jupyter_execute dist toposcope-demo
 	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock monitor.*)

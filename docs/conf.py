@@ -19,7 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_templates", "jupyter_execute", "live/scripts"]
 templates_path = ["_templates"]
 
 # Notebooks run when the documentation is built; an error in one is an error of the build.
