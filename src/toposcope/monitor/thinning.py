@@ -40,7 +40,7 @@ class Thinning:
     >>> thinning.adapt(step_seconds=0.002, n_rows=200, seconds=200 * 20e-6)
     >>> kept = [step for step in range(1, 17) if thinning.keeps(step, {"loss": 3.0})]
     >>> thinning.every, kept
-    (8, [1, 8, 16])
+    (16, [1, 16])
     """
 
     def __init__(self, share: float) -> None:
