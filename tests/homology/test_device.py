@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import LARGE_CLOUDS, LARGE_MATRICES, Array, clouds, large_cloud, large_matrix, matrices
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from property_examples import examples
 from torch import Tensor
 
 import toposcope
@@ -25,7 +26,7 @@ from toposcope.kernels.device_search import TorchProductSearch, device_tree_squa
 from toposcope.kernels.euclidean_prim import prim_squares
 from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, difference_search
 
-moderate = settings(max_examples=100, deadline=None)
+moderate = examples(100)
 DTYPES = list(KEY_TYPES)
 
 
@@ -79,7 +80,17 @@ def test_views_are_read_where_they_lie(device: str, dtype: torch.dtype) -> None:
     assert_exact(device_tree_weights(W.requires_grad_()), W.detach())
 
 
-@pytest.mark.parametrize("shape", [(2000, 1500), (40, 30000), (30000, 40), (1, 5000), (5000, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (900, 700),
+        (40, 10000),
+        (10000, 40),
+        (1, 5000),
+        (5000, 1),
+        *(pytest.param(shape, marks=pytest.mark.slow) for shape in [(2000, 1500), (40, 30000), (30000, 40)]),
+    ],
+)
 def test_large_trees_are_exact(device: str, shape: tuple[int, int]) -> None:
     W = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     for tensor in (W, W.bfloat16()):

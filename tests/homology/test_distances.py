@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from exact_matching import exact_bottleneck, exact_wasserstein, pairing_costs
 from hard_cases import diagrams
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, neural_persistence, rips, wasserstein
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 
 Order = Literal[1, 2]
 ORDERS: tuple[Order, ...] = (1, 2)

@@ -10,11 +10,12 @@ import gudhi
 import numpy as np
 import pytest
 from hard_cases import LARGE_CLOUDS, Array, clouds, large_cloud
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from property_examples import examples
 from ripser import ripser
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -28,9 +29,9 @@ from toposcope.kernels.euclidean_tree import boruvka_squares, tree_squares
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.neighbour_search import N_LISTED, Neighbours, ProductSearch, difference_search
 
-exhaustive = settings(max_examples=600, deadline=None)
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+exhaustive = examples(600)
+thorough = examples(200)
+moderate = examples(100)
 
 Indices = NDArray[np.int64]
 Squares = Callable[[Array], Array]

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import LARGE_CLOUDS, Array, large_cloud
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import ortho_group
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import two_nn
 
-moderate = settings(max_examples=60, deadline=None)
+moderate = examples(60)
 seeds = st.integers(0, 2**32)
 
 

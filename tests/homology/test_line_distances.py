@@ -11,14 +11,15 @@ from exact_matching import exact_bottleneck, exact_wasserstein
 from gudhi import bottleneck_distance
 from gudhi.hera import wasserstein_distance
 from hard_cases import Array, halves, quarters
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from property_examples import examples
 
 from toposcope.homology import Diagram, bottleneck, distances, rips, wasserstein
 from toposcope.kernels.noncrossing_matching import cheapest_matching
 
-thorough = settings(max_examples=300, deadline=None)
+thorough = examples(300)
 
 Order = Literal[1, 2]
 ORDERS: tuple[Order, ...] = (1, 2)

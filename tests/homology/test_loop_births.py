@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import CLOUD_KINDS, Array, clouds, hard_cloud
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from scipy.spatial import Delaunay, cKDTree
 from scipy.spatial.distance import cdist, pdist, squareform
 
@@ -20,8 +21,8 @@ from toposcope.homology.point_cloud import as_cloud, with_distances
 
 rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
-thorough = settings(max_examples=300, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(300)
+moderate = examples(100)
 
 TRIANGLES = np.array([[i + j / 2, j * np.sqrt(3) / 2] for i in range(5) for j in range(5)])
 """A lattice whose equal sides differ in the last digit, or do not."""

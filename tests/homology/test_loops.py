@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from gudhi.sklearn import RipsPersistence
 from hard_cases import CLOUD_KINDS, Array, clouds, hard_cloud
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from property_examples import examples
 from scipy.spatial.distance import cdist, squareform
 
 from toposcope.errors import ToposcopeError
@@ -23,8 +24,8 @@ from toposcope.kernels.lunes import odd_branches
 
 rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
-thorough = settings(max_examples=400, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(400)
+moderate = examples(100)
 
 
 def symmetric(upper: list[float]) -> Array:

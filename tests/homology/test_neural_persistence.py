@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hard_cases import LARGE_MATRICES, large_matrix, matrices
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from weight_matrices import FORMATS, kruskal, widened
 
 from toposcope.homology import neural_persistence
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 orders = st.sampled_from([1.0, 1.5, 2.0, 3.0, 7.0])
 
 

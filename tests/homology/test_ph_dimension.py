@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from hard_cases import Array, clouds
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.ph_dimension import PHDimension, ph_dimension
 
-moderate = settings(max_examples=100, deadline=None)
-few = settings(max_examples=25, deadline=None)
+moderate = examples(100)
+few = examples(25)
 quietly = pytest.mark.filterwarnings("ignore::UserWarning")
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from exact_matching import exact_bottleneck, exact_wasserstein
 from hard_cases import Array, clouds
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import pdist, squareform
 
@@ -18,7 +19,7 @@ from toposcope.homology import Diagram, bottleneck, rips, two_nn, wasserstein
 from toposcope.homology.point_cloud import with_distances
 from toposcope.kernels.pairwise import distance_matrix, two_least
 
-moderate = settings(max_examples=60, deadline=None)
+moderate = examples(60)
 
 
 def band(n: int, seed: int, shift: float = 0.0, spread: float = 0.1) -> Diagram:

@@ -10,16 +10,17 @@ import pytest
 import torch
 from exact_matching import exact_bottleneck
 from hard_cases import Array, clouds, large_cloud
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, farthest_points, memory, point_cloud, rips
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 
 
 def simplex_tree_bars(distances: Array, max_dimension: int) -> list[Array]:

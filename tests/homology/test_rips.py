@@ -10,9 +10,10 @@ import pytest
 import torch
 from exact_matching import exact_bottleneck
 from hard_cases import Array, clouds
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from ripser import ripser
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -22,8 +23,8 @@ from toposcope.homology import Diagram, farthest_points, rips, statistics
 
 rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 
 
 def distances(points: Array) -> Array:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import Array
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from scipy.optimize import minimize
 from scipy.spatial import procrustes as scipy_procrustes
 from scipy.stats import ortho_group
@@ -16,7 +17,7 @@ from scipy.stats import ortho_group
 from toposcope.errors import ToposcopeError
 from toposcope.homology import linear_cka, procrustes
 
-moderate = settings(max_examples=60, deadline=None)
+moderate = examples(60)
 seeds = st.integers(0, 2**32)
 numbers = st.integers(2, 30)
 widths = st.integers(1, 40)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import Array
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from property_examples import examples
 from scipy.stats import entropy, ortho_group
 
 from toposcope.errors import ToposcopeError
@@ -25,7 +26,7 @@ from toposcope.homology import (
 
 MODULE = import_module("toposcope.homology.spectral_measures")  # the function has its name
 SPECTRAL = ("rankme", "effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank")
-moderate = settings(max_examples=60, deadline=None)
+moderate = examples(60)
 seeds = st.integers(0, 2**32)
 
 

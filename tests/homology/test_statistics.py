@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from gudhi.representations import Landscape
 from hard_cases import Array, diagrams
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import (
@@ -26,8 +27,8 @@ from toposcope.homology import (
     statistics,
 )
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 
 EMPTY = Diagram(np.empty((0, 2)), 1)
 SPIKE = Diagram(np.array([[0.0, 1e300], [0.0, 1e-300]]), 1)

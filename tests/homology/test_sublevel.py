@@ -10,11 +10,12 @@ import gudhi
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.sublevel import (
@@ -36,8 +37,8 @@ FORWARD = {
     "freudenthal": [(0, 1), (1, 0), (1, 1)],
 }
 
-thorough = settings(max_examples=300, deadline=None)
-moderate = settings(max_examples=150, deadline=None)
+thorough = examples(300)
+moderate = examples(150)
 
 # Few levels make plateaus; the rest of float64, its ends and both zeros make everything else.
 levels = st.sampled_from([-1.0, -0.0, 0.0, 1.0, 2.0])

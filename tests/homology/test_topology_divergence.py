@@ -9,10 +9,11 @@ import pytest
 import torch
 from exact_matching import exact_bottleneck
 from hard_cases import Array, clouds
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
+from property_examples import examples
 from ripser import ripser
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -22,8 +23,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.homology.topology_divergence import cross_barcode, rtd
 
-thorough = settings(max_examples=200, deadline=None)
-moderate = settings(max_examples=100, deadline=None)
+thorough = examples(200)
+moderate = examples(100)
 
 P, Q = np.array([[0.0], [1.0], [10.0], [11.0]]), np.array([[0.0], [1.0], [2.0], [3.0]])
 

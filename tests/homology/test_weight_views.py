@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 from hard_cases import large_matrix
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence, qkv_rows, unrolled
 
-thorough = settings(max_examples=200, deadline=None)
+thorough = examples(200)
 
 
 # Convolutions
