@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from sharded_checkpoints import Cuts, write_sharded
 from small_checkpoints import Weights, assert_refused, family_weights, random_weights, refused
 from stored_tensors import tensor_of
@@ -81,7 +82,7 @@ def cut_tensors(draw: st.DrawFn) -> tuple[Tensor, Cuts]:
     return torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))), cuts
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(cut=cut_tensors(), n_ranks=st.integers(1, 3), data=st.data())
 def test_any_rows_of_any_cut(
     cut: tuple[Tensor, Cuts], n_ranks: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

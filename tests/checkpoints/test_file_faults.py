@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sharded_checkpoints import write_sharded
@@ -78,7 +79,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(state=st.dictionaries(NAMES.filter(lambda n: n != "__metadata__"), tensors(), max_size=5), data=st.data())
 def test_any_safetensors_file(
     state: dict[str, Tensor], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -95,7 +96,7 @@ def test_any_safetensors_file(
             assert bits(tensor_of(found[name], start, stop)) == bits(tensor[start:stop])
 
 
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @given(data=st.data())
 def test_any_damage_is_refused_or_read_as_the_library_reads_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

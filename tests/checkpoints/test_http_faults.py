@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property_examples import examples
 from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
 
@@ -50,7 +51,7 @@ def refused(file: StoredFile, kind: str, *words: str, start: int = 5, stop: int 
     return message
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, SIZE), st.integers(0, SIZE), st.integers(1, SIZE), st.integers(0, 4))
 def test_any_range_however_often_it_is_cut(server: RangeServer, a: int, b: int, cut_after: int, n_cuts: int) -> None:
     start, stop = sorted((a, b))

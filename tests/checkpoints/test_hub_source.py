@@ -300,7 +300,7 @@ def test_a_hostile_listing_is_refused(
     from hub_stand_in import HubHandler
 
     content = {"type": "file", "oid": "0" * 40, **item} if isinstance(item, dict) else item
-    monkeypatch.setattr(HubHandler, "tree", lambda self, commit, cursor: self.json([content]))
+    monkeypatch.setattr(HubHandler, "tree", lambda self, model, commit, cursor: self.json([content]))
     with pytest.raises(ToposcopeError, match="hf:owner/name@") as caught:
         series("hf:owner/name", access=access)
     assert "\n" not in str(caught.value)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from range_cache_work import cached_reads_and_writes
 from range_server import RangeServer, running
 from small_checkpoints import WRITERS, family_weights
@@ -188,7 +189,7 @@ class Source:
         raise NotImplementedError
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=8),
     st.sampled_from([0, 100, 400, None]),

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property_examples import examples
 from small_checkpoints import OPTIMIZER, assert_refused, family_weights, random_weights, refused
 from stored_tensors import tensor_of
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(state=st.dictionaries(NAMES, tensors(), min_size=1, max_size=5), zipped=st.booleans(), data=st.data())
 def test_any_state_dict(
     state: dict[str, Tensor], zipped: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -299,7 +300,7 @@ def test_rows_are_read_alone_with_their_header_or_behind_it(width: int, tmp_path
     assert torch.equal(tensor_of(layer), W)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), zipped=st.booleans())
 def test_any_damage_is_refused_or_does_not_matter(
     data: st.DataObject, zipped: bool, tmp_path_factory: pytest.TempPathFactory

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from cpu_time import cpu_time_below
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from sharded_checkpoints import write_sharded
 from small_checkpoints import OPTIMIZER, family_weights, refused
 
@@ -261,7 +262,7 @@ def test_names_that_are_not_valid(name: str, tmp_path: Path) -> None:
         Checkpoint(folder, 1).layers()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(
         st.sampled_from([bytes([code]) for code in range(256)])

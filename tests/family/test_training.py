@@ -18,10 +18,10 @@ from small_runs import SIZE, contents, prepared, small_run, some_text
 
 from toposcope.checkpoints.selection import Selection
 from toposcope.errors import ToposcopeError
-from toposcope.family import Run, TrainingOptions, build, train, training
+from toposcope.family import Run, TrainingOptions, batches, build, run_folder, train, training
 from toposcope.family.corpus import load, prepare
+from toposcope.family.log import LOG_COLUMNS
 from toposcope.family.run_folder import Outcome, checkpoint_path, finished, outcome, read_run
-from toposcope.family.training import LOG_COLUMNS
 from toposcope.files import write_bytes, write_text
 from toposcope.seeds import derive_seed
 
@@ -264,7 +264,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: list[int]
 ) -> None:
     # Blocks of batches shorter than the run, so that stops fall before, on and after their borders.
-    monkeypatch.setattr(training, "BLOCK_STEPS", 16)
+    monkeypatch.setattr(batches, "BLOCK_STEPS", 16)
     run = with_training(run, steps=50, checkpoint_every=15)
     train(run, corpus_path, tmp_path / "undisturbed")
     directory = tmp_path / "stopped"
@@ -463,7 +463,7 @@ def test_two_processes_on_one_run_are_refused(
     assert first.stdout is not None
     assert first.stdout.readline() == "inside\n"
     # The wait is for a process that was just killed; this one lives.
-    monkeypatch.setattr(training, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(run_folder, "LOCK_SECONDS", 0.1)
     message = refusal(lambda: train(run, corpus_path, directory))
     assert str(directory) in message
     assert "another process" in message

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.stats import entropy
 from torch import Tensor
 
@@ -32,7 +33,7 @@ shapes = st.sampled_from(SHAPES)
 dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**32)
 blocks = st.integers(1 << 14, 1 << 20)
-few = settings(max_examples=20, deadline=None)
+few = examples(20)
 
 
 def as_layer(W: Tensor, reads: list[tuple[int, int]] | None = None, **changes: object) -> Layer:
@@ -143,7 +144,7 @@ def test_rounding_that_adds_up_is_no_spectrum(kind: str, shape: tuple[int, int],
     assert found["spectral_norm"] == pytest.approx(found["frobenius_norm"], rel=1e-13)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.sampled_from([(600, 512), (512, 600), (3000, 90), (90, 3000), (40, 30)]), dtypes, seeds, blocks)
 @example((3000, 90), torch.bfloat16, 0, 8).via("one row at a time")
 @example((90, 3000), torch.bfloat16, 0, 8).via("one row at a time")

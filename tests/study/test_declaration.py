@@ -11,7 +11,8 @@ import tomli_w
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, load_declaration, run_study
-from toposcope.study.declaration import DEFAULT_PROBES, DeclaredRun, DeclaredSeries, check
+from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check
+from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.published import Law, Published, Trace
 from toposcope.study.shipped import shipped_study
 from toposcope.version import __version__
@@ -331,7 +332,7 @@ def test_a_declaration_survives_being_written(tmp_path: Path) -> None:
 def test_defaults_are_written_out(tmp_path: Path) -> None:
     declaration = load(tmp_path, {"name": "least", "runs": [RUN]})
     written = tomllib.loads(declaration.to_toml())
-    assert written["training"] == msgspec.to_builtins(TrainingOptions())
+    assert written["training"] == msgspec.to_builtins(TrainingOptions()) | {"checkpoint_fractions": []}
     assert written["corpus"]["validation_fraction"] == 0.1
     assert [probe["name"] for probe in written["probes"]] == ["neural_persistence", "rips", "controls", "distances"]
     assert written["toposcope"] == __version__
@@ -347,7 +348,7 @@ def test_an_older_declaration_is_marked_with_the_version_that_runs_it(tmp_path: 
     assert tomllib.loads((tmp_path / "study" / "study.toml").read_text())["toposcope"] == __version__
 
 
-@pytest.mark.parametrize("name", ["quickstart", "paper"])
+@pytest.mark.parametrize("name", ["quickstart", "paper", "population", "population-gpu", "topology-gain"])
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
     check(declaration)

@@ -20,7 +20,8 @@ from toposcope.family import ModelSize, TrainingOptions
 from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
 from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study
-from toposcope.study.declaration import DeclaredRun, DeclaredSeries
+from toposcope.study.declaration import DeclaredSeries
+from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.diagrams import read_diagrams, read_states
 
 STATES: dict[str, Any] = {

@@ -38,9 +38,9 @@ from small_studies import (
 )
 
 from toposcope.errors import ToposcopeError
-from toposcope.study import Declaration, Study, checksums, run_study, runner, survey
-from toposcope.study.declaration import DeclaredRun
-from toposcope.study.store import Unit
+from toposcope.study import Declaration, Study, checksums, run_study, survey, training
+from toposcope.study.declared_run import DeclaredRun
+from toposcope.study.rows import Unit
 from toposcope.study.tasks import measure_task
 
 
@@ -78,7 +78,12 @@ def no_task(task: object) -> None:
 
 def refuse_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no training, reading or measuring begin."""
-    for module, name in ((runner, "train_task"), (survey, "read_task"), (survey, "measure_task")):
+    for module, name in (
+        (training, "train_task"),
+        (survey, "read_task"),
+        (survey, "measure_task"),
+        (survey, "measure_tasks"),
+    ):
         monkeypatch.setattr(module, name, no_task)
 
 
@@ -241,6 +246,7 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
     monkeypatch.setattr(
         survey, "measure_task", lambda t: measure_task(t) if t.probe.name() == "distances" else no_task(t)
     )
+    monkeypatch.setattr(survey, "measure_tasks", no_task)
     assert run_well(series_study(found, [RIPS, DISTANCES]), directory).rows() == before.rows()
 
 

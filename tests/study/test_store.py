@@ -13,7 +13,8 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
-from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
+from toposcope.study.rows import CheckpointRow, LayerRow, Unit
+from toposcope.study.store import Store
 
 # People query the database with tools of their own: a change here is a change of `SCHEMA_VERSION`.
 SCHEMA = {

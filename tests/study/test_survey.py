@@ -30,7 +30,7 @@ from toposcope.probes.rips import RipsProbe
 from toposcope.study import Declaration, Study, batching, run_study, survey
 from toposcope.study.batching import LONG_TASK_MS, CheckpointSize, batches, longest_task, milliseconds, portions
 from toposcope.study.declaration import DeclaredSeries
-from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, read_task
+from toposcope.study.tasks import WORK, MeasureTask, ReadTask, measure_task, measure_tasks, read_task
 from toposcope.study.work_progress import WorkProgress
 
 
@@ -71,12 +71,12 @@ def test_a_checkpoint_that_changes_while_it_is_measured_is_told(
             os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
         return measure_task(task)
 
-    monkeypatch.setattr(survey, "measure_task", measure_while_written)
+    monkeypatch.setattr(survey, "measure_tasks", lambda tasks: list(map(measure_while_written, tasks)))
     declaration = series_study(found, [NEURAL_PERSISTENCE])
     errors = run_study(declaration, tmp_path / "study", workers=1)
     assert {unit.step for unit in errors} == {5}
     assert all("changed while" in message for message in errors.values())
-    monkeypatch.setattr(survey, "measure_task", measure_task)
+    monkeypatch.setattr(survey, "measure_tasks", measure_tasks)
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     assert set(frame(tmp_path / "study")["step"]) == {0, 5}
 
@@ -121,7 +121,7 @@ def test_a_checkpoint_replaced_before_it_is_hashed_is_measured_as_it_is_then(
         return read_task(elsewhere(task))
 
     monkeypatch.setattr(survey, "read_task", replace_and_read)
-    monkeypatch.setattr(survey, "measure_task", lambda task: measure_task(elsewhere(task)))
+    monkeypatch.setattr(survey, "measure_tasks", lambda tasks: measure_tasks(elsewhere(tasks)))
     declaration = series_study(found, [NEURAL_PERSISTENCE])
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     assert "layers.1.mlp.fc1.weight" in set(frame(tmp_path / "study").filter(step=5)["layer"])
@@ -137,7 +137,7 @@ def test_a_first_checkpoint_that_changed_since_is_not_compared_with(
             write_weights(checkpoint_file(found, 0), some_weights(77))
         return measure_task(pickle.loads(pickle.dumps(task)))  # noqa: S301 - our own bytes
 
-    monkeypatch.setattr(survey, "measure_task", replace_and_measure)
+    monkeypatch.setattr(survey, "measure_tasks", lambda tasks: list(map(replace_and_measure, tasks)))
     errors = run_study(series_study(found, [CONTROLS]), tmp_path / "study", workers=1)
     assert {unit.step for unit in errors} == {5}
     assert all("step_000000.safetensors: changed while" in message for message in errors.values())

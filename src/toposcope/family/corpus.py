@@ -1,8 +1,9 @@
-"""Text to train on: a file or folder, a Hugging Face dataset, or the documentation of Python itself."""
+"""Text to train on: a file or folder, a Hugging Face dataset, or the documentation or source of Python itself."""
 
 import ast
 import hashlib
 import sysconfig
+import tokenize
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHARACTERS = 128
+BUILT_IN = ("python-docs", "python-source")
+"""Sources that are made from the installed Python."""
+MAX_SOURCE_CHARACTERS = 2_500_000
+"""Of ``python-source``: about as long as ``python-docs``."""
 
 
 class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,7 +33,8 @@ class Corpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes
     ----------
     source : str
-        ``"python-docs"`` (docstrings of the installed standard library and ``pydoc_data.topics``), a text file, a
+        ``"python-docs"`` (docstrings of the installed standard library and ``pydoc_data.topics``),
+        ``"python-source"`` (files of the installed standard library, docstrings and comments included), a text file, a
         folder of ``.txt`` and ``.md`` files, or ``"hf:owner/name"`` (needs the extra ``hf``), or
         ``"hf:owner/name:config"`` where a dataset has several configurations.
     split, column : str
@@ -94,6 +100,8 @@ def read_text(corpus: Corpus, base: Path = Path()) -> str:
     """
     if corpus.source == "python-docs":
         return "\n\n".join(_python_docs())
+    if corpus.source == "python-source":
+        return "\n\n".join(_python_source())
     if corpus.source.startswith("hf:"):
         return _hugging_face(corpus)
     path = base / Path(corpus.source).expanduser()
@@ -181,16 +189,43 @@ def _python_docs() -> list[str]:
     """Docstrings of the standard library in path and source order, then the help topics, each text once."""
     from pydoc_data.topics import topics
 
-    root = Path(sysconfig.get_path("stdlib"))
     texts: dict[str, None] = {}
-    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
-        parts = path.relative_to(root).parts
-        # Tests and installed packages differ between installations.
-        if {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(parts):
-            continue
+    for path in _standard_library():
         texts |= dict.fromkeys(_docstrings(path))
     texts |= dict.fromkeys(topics[name] for name in sorted(topics))
     return list(texts)
+
+
+def _python_source() -> Iterator[str]:
+    """Yield modules of the standard library, but for tables of characters and the help topics."""
+    root, total = _standard_library_folder(), 0
+    names = {path.relative_to(root).as_posix(): path for path in _standard_library()}
+    # By a hash of the name: the held-out part, at the end, is then of the same kind as the rest.
+    for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if name.startswith(("encodings/", "pydoc_data/")):
+            continue
+        try:
+            with tokenize.open(names[name]) as file:
+                text = file.read()
+        except (SyntaxError, UnicodeDecodeError):  # samples of broken encodings
+            continue
+        total += len(text)
+        if total > MAX_SOURCE_CHARACTERS:
+            return
+        yield text
+
+
+def _standard_library_folder() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _standard_library() -> list[Path]:
+    """Return the modules of the standard library in the order of their paths."""
+    root = _standard_library_folder()
+    # Tests and installed packages differ between installations.
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+    paths = [path for path in root.rglob("*.py") if not left_out & set(path.relative_to(root).parts)]
+    return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
 
 
 def _docstrings(path: Path) -> Iterator[str]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from toposcope.family import corpus as corpora
+from toposcope.family.batches import Batches
 from toposcope.family.model import GPT
 from toposcope.family.run_folder import read_run
 
@@ -18,8 +19,9 @@ def loss_gradients(
 ) -> dict[str, Tensor]:
     """Return the gradient of the training loss by tensor name, on a batch that is the same for every checkpoint.
 
-    A batch holds ``batch_size`` sequences cut at even distances from the training part; later batches are shifted by a
-    part of that distance, wrapping around at the end. A tied head has the gradient of the shared matrix.
+    A batch holds ``batch_size`` sequences cut at even distances from the run's share of the training part; later
+    batches are shifted by a part of that distance, wrapping around at the end. Targets are the true tokens, and nothing
+    is dropped out. A tied head has the gradient of the shared matrix.
 
     Parameters
     ----------
@@ -32,7 +34,7 @@ def loss_gradients(
         Which batch, from 0.
     """
     run = read_run(run_directory)
-    tokens = corpora.load(corpus_path).training
+    tokens = Batches(run, corpora.load(corpus_path)).tokens
     sequences = fixed_batch(tokens, run.training.batch_size, run.size.context + 1, batch)
     model = GPT(run.size)
     model.load_state_dict(weights)

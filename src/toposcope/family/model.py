@@ -6,12 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.sizes import ModelSize, find_size
+from toposcope.family.sizes import MIN_HEAD_WIDTH, ModelSize, find_size
 from toposcope.seeds import derive_seed
 
 INITIAL_STD = 0.02
-MIN_HEAD_WIDTH = 16
-"""Width of an attention head below which the CPU kernel is slow."""
 
 
 class Attention(nn.Module):
@@ -59,10 +57,12 @@ class Block(nn.Module):
         self.ln2 = nn.LayerNorm(size.hidden)
         self.mlp = MLP(size)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Add attention, then the MLP, to the residual stream."""
-        x = x + self.attn(self.ln1(x))
-        residual: Tensor = x + self.mlp(self.ln2(x))
+    def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
+        """Add attention, then the MLP, to the residual stream, each times its mask if there are masks."""
+        attended = self.attn(self.ln1(x))
+        x = x + (attended if masks is None else attended * masks[0])
+        mapped = self.mlp(self.ln2(x))
+        residual: Tensor = x + (mapped if masks is None else mapped * masks[1])
         return residual
 
 
@@ -79,18 +79,20 @@ class GPT(nn.Module):
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
         self.head.weight = self.token_emb.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return next-token logits, shape (batch, time, vocabulary), for tokens of shape (batch, time)."""
-        *_, last = self.residual_stream(tokens)
+        *_, last = self.residual_stream(tokens, masks)
         logits: Tensor = self.head(last)
         return logits
 
-    def residual_stream(self, tokens: Tensor) -> Iterator[Tensor]:
+    def residual_stream(self, tokens: Tensor, masks: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the hidden states: of the embedding, then after each block, the last after the final norm.
 
         Parameters
         ----------
         tokens : Tensor, shape (batch, time), integer
+        masks : Tensor, shape (1 + 2 layers, batch, time, hidden), optional
+            Factors of dropout (see `toposcope.family.dropout`).
 
         Yields
         ------
@@ -98,24 +100,31 @@ class GPT(nn.Module):
             One more than the number of blocks.
         """
         x = self.token_emb(tokens) + self.pos_emb.weight[: tokens.shape[1]]
-        for block in self.layers:
+        if masks is not None:
+            x = x * masks[0]
+        for i, block in enumerate(self.layers):
             yield x
-            x = block(x)
+            x = block(x, None if masks is None else masks[1 + 2 * i : 3 + 2 * i])
         yield self.ln_f(x)
 
-    def loss(self, sequences: Tensor) -> Tensor:
+    def loss(self, sequences: Tensor, targets: Tensor | None = None, masks: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of predicting each token from those before it.
 
         Parameters
         ----------
         sequences : Tensor, shape (batch, time + 1), integer
+        targets : Tensor, shape (batch, time), integer, optional
+            To be predicted in place of the tokens themselves.
+        masks : Tensor, optional
+            Factors of dropout.
         """
         sequences = sequences.long()
-        logits = self(sequences[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+        logits = self(sequences[:, :-1], masks)
+        wanted = sequences[:, 1:] if targets is None else targets.long()
+        return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
-def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
+def build(size: str | ModelSize, *, seed: int = 42, initial_scale: float = 1.0) -> GPT:
     """Make a freshly initialised model: weights N(0, 0.02), biases 0, norms 1.
 
     Parameters
@@ -124,6 +133,8 @@ def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
         A name of `SIZES`, or a declaration.
     seed : int
         The same seed gives the same weights, whatever was drawn before.
+    initial_scale : float
+        Factor of the standard deviation.
 
     Raises
     ------
@@ -134,7 +145,7 @@ def build(size: str | ModelSize, *, seed: int = 42) -> GPT:
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
-            nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+            nn.init.normal_(parameter, std=INITIAL_STD * initial_scale, generator=generator)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return model

@@ -1,5 +1,7 @@
 """The declaration of a run: its model, its corpus, its training."""
 
+import math
+
 import msgspec
 
 from toposcope.checkpoints.selection import Selection
@@ -30,9 +32,23 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     log_spaced : int
         If not 0, so many checkpoints instead, evenly spaced in the logarithm of the step (see `Selection`) from step 0
         and step 1 to the last. The state to resume from is still saved every `checkpoint_every` steps.
+    checkpoint_fractions : tuple of float
+        If not empty, checkpoints at step 0, at these fractions of the steps, and at the last step instead. The state is
+        saved as with `log_spaced`.
     validation_sequences : int
         Size of the fixed set on which the validation loss is measured, at least 64.
     seed : int
+    initial_scale : float
+        Factor of the standard deviation of the initial weights.
+    dropout : float
+        Probability with which an entry is set to zero: of the embedded sequence, and of what attention and MLP add to
+        the residual stream. The rest is divided by 1 - dropout.
+    label_noise : float
+        Share of the tokens of the training part that are replaced, as targets only, by tokens drawn evenly from the
+        vocabulary. The same tokens have the same wrong target throughout a run. The logged training loss is of these
+        targets; the validation loss is of the true ones.
+    data_share : float
+        Share of the training part that is trained on, from its start.
     """
 
     steps: int = 5000
@@ -46,19 +62,39 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     gradient_clip: float = 1.0
     checkpoint_every: int = 100
     log_spaced: int = 0
+    checkpoint_fractions: tuple[float, ...] = ()
     validation_sequences: int = 64
     seed: int = 42
+    initial_scale: float = 1.0
+    dropout: float = 0.0
+    label_noise: float = 0.0
+    data_share: float = 1.0
 
     def __post_init__(self) -> None:
         minimum = {"steps": 1, "batch_size": 1, "checkpoint_every": 1, "validation_sequences": 64}
-        for name in ("learning_rate", "gradient_clip"):
+        for name in ("learning_rate", "gradient_clip", "initial_scale", "data_share"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in (*minimum, "final_learning_rate", "warmup_steps", "decay_steps", "weight_decay", "seed"):
             if not getattr(self, name) >= minimum.get(name, 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {minimum.get(name, 0)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        if not 0 <= self.label_noise <= 1:
+            raise ValueError(f"label_noise is {self.label_noise}; it must lie between 0 and 1")
+        if self.data_share > 1:
+            raise ValueError(f"data_share is {self.data_share}; it must be at most 1")
+        if not self.initial_scale < math.inf:
+            raise ValueError("initial_scale is infinite; it must be a finite number")
         if self.log_spaced and self.log_spaced < MIN_LOG_SPACED:
             raise ValueError(f"log_spaced is {self.log_spaced}; it must be at least {MIN_LOG_SPACED}, or 0 for none")
+        if self.log_spaced and self.checkpoint_fractions:
+            raise ValueError(
+                "log_spaced and checkpoint_fractions both say which checkpoints are saved; give one of them"
+            )
+        for fraction in self.checkpoint_fractions:
+            if not 0 <= fraction <= 1:
+                raise ValueError(f"checkpoint_fractions holds {fraction}; it must lie between 0 and 1")
         ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
         if ramps > self.steps:
             raise ValueError(f"warmup_steps and decay_steps need {ramps} steps, more than steps = {self.steps}")
@@ -80,6 +116,8 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """Steps at which weights are saved."""
         if self.log_spaced:
             return Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
+        if self.checkpoint_fractions:
+            return sorted({0, *(round(fraction * self.steps) for fraction in self.checkpoint_fractions), self.steps})
         return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
 
 

@@ -1,16 +1,24 @@
 """The folder of a run that is trained here: its declaration, its checkpoints, and how far it is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
+from toposcope.checkpoints.sources.local import LocalSource
+from toposcope.checkpoints.sources.packed import file_name, read_pointer
 from toposcope.errors import ToposcopeError
 from toposcope.family.run import Run
 from toposcope.files import write_bytes
 from toposcope.version import __version__
+
+LOCK_SECONDS = 10.0
+"""How long to wait for another process that trains the same run."""
 
 Status = Literal["running", "complete", "diverged"]
 
@@ -32,14 +40,15 @@ class Outcome:
 
 def checkpoint_path(directory: Path, step: int) -> Path:
     """Return the path of the checkpoint of one step."""
-    return directory / "checkpoints" / f"step_{step:06d}.safetensors"
+    return directory / "checkpoints" / file_name(step)
 
 
 def outcome(directory: Path) -> Outcome | None:
-    """Return the status of the run in a directory from its state file; None if it has not begun."""
+    """Return the status of the run in a directory from its state file or its pack's; None if it has not begun."""
     path = directory / "state.safetensors"
     if not path.exists():
-        return None
+        pointer = read_pointer(directory / "checkpoints")
+        return Outcome(pointer.status, pointer.step) if pointer else None
     try:
         with safe_open(path, framework="np") as file:
             return msgspec.json.decode(file.metadata()["outcome"], type=Outcome)
@@ -62,7 +71,7 @@ def has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
     steps = [
         s for s in run.training.checkpoint_steps if s < last.step or (last.status != "diverged" and s == last.step)
     ]
-    return all(checkpoint_path(directory, step).is_file() for step in steps)
+    return all(LocalSource(checkpoint_path(directory, step)).exists() for step in steps)
 
 
 def read_run(directory: Path) -> Run:
@@ -114,3 +123,14 @@ def _read_run_file(path: Path) -> _RunFile:
         raise ToposcopeError(
             f"{path}: not a run's declaration ({error}); delete {path.parent} to train it again"
         ) from error
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Train in a directory alone; a ToposcopeError if another process does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(directory / ".lock", timeout=LOCK_SECONDS):
+            yield
+    except Timeout:
+        raise ToposcopeError(f"{directory}: another process is training this run; wait for it, or stop it") from None

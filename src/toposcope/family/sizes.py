@@ -4,6 +4,9 @@ import msgspec
 
 from toposcope.errors import ToposcopeError, choices
 
+MIN_HEAD_WIDTH = 16
+"""Width of an attention head below which the CPU kernel is slow."""
+
 
 class ModelSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One member of the family.

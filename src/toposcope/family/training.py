@@ -5,8 +5,6 @@ randomness is derived from the seed and the step, so a resumed run ends bit for 
 (CPU, one thread).
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +14,28 @@ import msgspec
 import numpy as np
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from toposcope.errors import ToposcopeError
+from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import corpus as corpora
+from toposcope.family.batches import Batches
+from toposcope.family.dropout import dropout_masks, mask_keys
+from toposcope.family.log import LOG_COLUMNS, as_csv, first_row, rows_of
 from toposcope.family.model import build
 from toposcope.family.run import Run
-from toposcope.family.run_folder import Outcome, Status, checkpoint_path, claim_directory, has_checkpoints, outcome
+from toposcope.family.run_folder import (
+    Outcome,
+    Status,
+    checkpoint_path,
+    claim_directory,
+    finished,
+    has_checkpoints,
+    locked,
+    outcome,
+)
 from toposcope.files import write_bytes, write_text
 from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
-
-LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
-BLOCK_STEPS = 1000
-"""Steps whose batches are drawn at once."""
-LOCK_SECONDS = 10.0
-"""How long to wait for another process that trains the same run."""
 
 
 def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = silent) -> Outcome:
@@ -60,8 +62,14 @@ def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = sil
         If the directory belongs to another declaration or process, the corpus is too short, or the disk is full.
     """
     tokens = corpora.load(corpus_path)
-    with _one_thread(), _locked(directory):
+    with one_thread(), locked(directory):
         claim_directory(run, tokens.sha256, directory)
+        # Also of a run that was trained with others, which has no state of its own.
+        if (ended := finished(run, directory)) is not None:
+            progress(run.name, run.training.steps, run.training.steps)
+            return ended
+        # It names checkpoints that are lost: the run begins anew, with its own.
+        (directory / "checkpoints" / POINTER).unlink(missing_ok=True)
         trainer = Trainer(run, tokens, directory)
         return trainer.run_to_end(progress)
 
@@ -71,14 +79,11 @@ class Trainer:
 
     def __init__(self, run: Run, tokens: corpora.Tokens, directory: Path) -> None:
         self.run, self.directory = run, directory
-        self.tokens = tokens.training
-        length = run.size.context + 1
-        corpora.spread_sequences(tokens.training, 1, length, "training")
+        self.batches = Batches(run, tokens)
         self.validation = corpora.spread_sequences(
-            tokens.validation, run.training.validation_sequences, length, "validation"
+            tokens.validation, run.training.validation_sequences, run.size.context + 1, "validation"
         )
-        self.window = torch.arange(length)
-        self.model = build(run.size, seed=run.training.seed)
+        self.model = build(run.size, seed=run.training.seed, initial_scale=run.training.initial_scale)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=run.training.learning_rate, weight_decay=run.training.weight_decay, fused=True
@@ -90,7 +95,7 @@ class Trainer:
         """Train from the last saved step to the end."""
         self._resume()
         if self.outcome.step < 0:
-            self.log[0] = [0, np.nan, self.run.training.rate(0), np.nan, 0, 0, np.nan]
+            self.log[0] = first_row(self.run)
             self._save_checkpoint(0)
         training = self.run.training
         saved = set(training.checkpoint_steps)
@@ -111,7 +116,8 @@ class Trainer:
         losses, norms = torch.empty(stop - begin), torch.empty(stop - begin)
         for step in range(begin + 1, stop + 1):
             self.optimizer.param_groups[0]["lr"] = training.rate(step)
-            loss = self.model.loss(self.tokens[self._starts(step)[:, None] + self.window])
+            sequences, targets = self.batches.batch(step)
+            loss = self.model.loss(sequences, targets, self._masks(step))
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             norms[step - begin - 1] = nn.utils.clip_grad_norm_(self.parameters, training.gradient_clip)
@@ -121,26 +127,19 @@ class Trainer:
                 progress(self.run.name, step, training.steps)
         self._write_log_rows(begin, losses.double().numpy(), norms.double().numpy())
 
-    def _starts(self, step: int) -> Tensor:
-        """Return the starts of the sequences of one update, drawn a block of steps at a time."""
-        block, row = divmod(step - 1, BLOCK_STEPS)
-        if row == 0 or getattr(self, "_block", None) != block:
-            generator = torch.Generator().manual_seed(derive_seed(self.run.training.seed, "batches", block))
-            last = len(self.tokens) - len(self.window)
-            shape = (BLOCK_STEPS, self.run.training.batch_size)
-            self._block, self._block_starts = block, torch.randint(0, last + 1, shape, generator=generator)
-        return self._block_starts[row]
+    def _masks(self, step: int) -> Tensor | None:
+        training, size = self.run.training, self.run.size
+        if not training.dropout:
+            return None
+        shares = torch.tensor([training.dropout], dtype=torch.float64)
+        keys = mask_keys([training.seed], step)
+        return dropout_masks(keys, shares, size, training.batch_size, size.context)[:, 0]
 
     def _write_log_rows(self, begin: int, losses: NDArray[np.float64], norms: NDArray[np.float64]) -> None:
         """Fill the log after `begin`, up to the first loss that is not finite."""
         bad = np.flatnonzero(~np.isfinite(losses))
         count = int(bad[0]) + 1 if len(bad) else len(losses)
-        steps = np.arange(begin + 1, begin + 1 + count)
-        tokens = steps * self.run.training.batch_size * self.run.size.context
-        rates = [self.run.training.rate(int(step)) for step in steps]
-        flops = 6.0 * self.run.size.n_parameters * tokens
-        rows = (steps, losses[:count], rates, norms[:count], tokens, flops, np.full(count, np.nan))
-        self.log[begin + 1 : begin + 1 + count] = np.column_stack(rows)
+        self.log[begin + 1 : begin + 1 + count] = rows_of(self.run, begin, losses[:count], norms[:count])
         self.outcome = Outcome("diverged" if len(bad) else "running", begin + count)
 
     def _save_checkpoint(self, step: int) -> None:
@@ -160,7 +159,7 @@ class Trainer:
     def _save_state(self) -> None:
         """Write log and state; the state last, so that all it refers to is on disk."""
         log = self.log[: self.outcome.step + 1]
-        write_text(self.directory / "log.csv", _as_csv(log))
+        write_text(self.directory / "log.csv", as_csv(log))
         tensors = {"log": torch.from_numpy(log)}
         for name, parameter in self.model.named_parameters():
             tensors[f"weight.{name}"] = parameter.detach()
@@ -191,25 +190,8 @@ class Trainer:
         return float(sum(self.model.loss(chunk) * len(chunk) for chunk in chunks) / len(self.validation))
 
 
-def _as_csv(log: NDArray[np.float64]) -> str:
-    """Return the log as CSV, with empty fields for what was not measured."""
-    integer = {"step", "tokens"}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LOG_COLUMNS)
-    last = len(log) - 1
-    for i, row in enumerate(log):
-        writer.writerow(
-            [
-                int(value) if name in integer else "" if np.isnan(value) and (name != "loss" or i != last) else value
-                for name, value in zip(LOG_COLUMNS, row.tolist(), strict=True)
-            ]
-        )
-    return text.getvalue()
-
-
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one thread, so that sums do not depend on the number of threads; runs train in parallel instead."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -217,13 +199,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(directory / ".lock", timeout=LOCK_SECONDS):
-            yield
-    except Timeout:
-        raise ToposcopeError(f"{directory}: another process is training this run; wait for it, or stop it") from None

@@ -29,6 +29,16 @@ def prim_keys(matrix: Entries) -> Keys:
 
 
 @compiled
+def prim_keys_of_each(matrix: Entries, m: int) -> Keys:
+    """Return the same of several matrices of m rows each that lie in one below the other, shape (r, m + n - 1)."""
+    buffer, starts, n, step, mask, contiguous = matrix
+    keys = np.empty((len(starts) // m, m + n - 1), buffer.dtype)
+    for r in range(len(keys)):
+        keys[r] = prim_keys(Entries(buffer, starts[r * m : (r + 1) * m], n, step, mask, contiguous))
+    return keys
+
+
+@compiled
 def _with_short_keys(matrix: Entries) -> Keys:
     """Offer keys with the number of their vertex behind them, in one word: the largest offer holds both."""
     buffer, starts, n, step, mask, _ = matrix

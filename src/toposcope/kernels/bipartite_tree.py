@@ -52,7 +52,7 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
         The multiset of keys does not depend on it.
     """
     m, n = matrix.shape
-    if m + n <= MAX_PRIM_VERTICES:
+    if is_small(m, n):
         return prim_keys(matrix.entries)
     parent: Parents = np.arange(m + n).astype(np.uint32 if m * n < 1 << 32 else np.int64)
     tree = np.empty(m + n - 1, matrix.entries.buffer.dtype)
@@ -64,6 +64,11 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
     else:
         _grow_in_threads(matrix.entries, filtered, parent, tree, n_threads)
     return tree
+
+
+def is_small(m: int, n: int) -> bool:
+    """Return whether a matrix takes Prim's algorithm."""
+    return m + n <= MAX_PRIM_VERTICES
 
 
 @compiled

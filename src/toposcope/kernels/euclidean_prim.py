@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from toposcope.kernels.compiled import compiled, compiled_sums
 from toposcope.typing import Matrix, Vector
 
+Clouds = NDArray[np.float64]
+
 
 @compiled_sums
 def squared_distance(a: Vector, b: Vector) -> float:
@@ -88,4 +90,13 @@ def prim_squares(points: Matrix) -> Vector:
             if nearest[o] < shortest:
                 shortest, closest = nearest[o], o
         squares[k] = shortest
+    return squares
+
+
+@compiled
+def prim_squares_of_each(clouds: Clouds) -> Matrix:
+    """Return the same of several clouds of one shape, (r, n, d); shape (r, n - 1)."""
+    squares = np.empty((clouds.shape[0], clouds.shape[1] - 1))
+    for r in range(len(squares)):
+        squares[r] = prim_squares(clouds[r])
     return squares

@@ -1,18 +1,18 @@
-"""The edges no point is nearer to than they are long: the relative neighbourhood graph of a cloud of any size.
+"""The relative neighbourhood graph of a point cloud of any size: the edges that no point refutes.
 
-A point *refutes* an edge if it is nearer to both of its ends than they are to each other. Points come by their distance
-from the centroid, and an edge is looked at in the row of its outer end v, since few points are nearer to that:
+A point *refutes* an edge if it is closer to both of its ends than they are to each other. Points are sorted by their
+distance from the centroid, and an edge is tested in the row of its outer end v, which has few close neighbours:
 
-1. one product gives lower bounds of the squared distances of v from all points;
-2. some points whose distances from all others are known, the *pivots*, refute most edges by these bounds;
-3. the nearest points of v refute most of the rest;
-4. every point that may be nearer to v than the other end is tried on what is left.
+1. one matrix product gives lower bounds of the squared distances from v to all points;
+2. some points with known distances to all others, the *pivots*, refute most edges by these bounds;
+3. the nearest neighbours of v refute most of the remaining edges;
+4. every point that may be closer to v than the other end is tested on the edges that are left.
 
-The last two steps measure distances from coordinate differences, and what these cannot decide is decided as
-`edge_length` rounds it: the result is that of the matrix of distances, to the last bit.
+The last two steps compute distances from coordinate differences, and undecided cases are rounded as `edge_length` does,
+so that the result equals that of the full distance matrix to the last bit.
 
-Cost: one product of all points with all, O(n) comparisons with every pivot for each point, and O(d) for each of the few
-points that are tried; O(nd) memory beside the edges.
+Cost: one product of all pairs of points, O(n) comparisons with every pivot for each point, and O(d) for each of the few
+points that are tested; O(nd) memory besides the edges.
 Source: Toussaint 1980 (the graph); the bounds are those of `toposcope.kernels.neighbour_search`.
 """
 

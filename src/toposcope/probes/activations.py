@@ -1,4 +1,4 @@
-"""Hidden states of a fixed small batch, and dead and saturated units, taken by a monitor while a run trains."""
+"""Hidden states, dead units and saturated units on a small fixed batch, measured by a monitor."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,12 +14,12 @@ UNITS = frozenset({"dead_units", "saturated_units"})
 
 
 class ActivationsProbe(Probe, frozen=True, tag="activations"):
-    """The output of each block on a fixed small batch: ranks, spectra, H0 and H1; dead and saturated units.
+    """Outputs of the blocks on a small fixed batch: ranks, spectra, H0 and H1; dead and saturated units.
 
-    Rows are ``hidden.01``, the output of the first block, and so on; for the network their means. The statistics of
-    the outputs are those of `hidden_states`, of at most 512 tokens. ``dead_units`` and ``saturated_units`` are shares
-    of the units before the second matrix of a block's MLP (see ``docs/methods/monitor.md``); they are absent where that
-    matrix is not recognised.
+    The row ``hidden.01`` is the output of the first block, and so on; the row of the network has the means. Outputs
+    have the statistics of `hidden_states`, on at most 512 tokens. ``dead_units`` and ``saturated_units`` are shares of
+    the inputs of the second matrix of a block's MLP (see ``docs/methods/monitor.md``), absent if that matrix is not
+    recognised.
     """
 
     KIND: ClassVar[Kind] = "topology"
@@ -27,11 +27,11 @@ class ActivationsProbe(Probe, frozen=True, tag="activations"):
     NORM: ClassVar[str] = "rms_radius"
 
     def by_layer(self) -> bool:
-        """Return False: one forward pass serves all blocks."""
+        """Return False: one forward pass measures all blocks."""
         return False
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
-        """Return the expected time of a forward pass and of the clouds."""
+        """Return the expected time of a forward pass and of measuring its point clouds."""
         return 0.05 * len(shapes) + 3e-8 * sum(m * n for m, n in shapes.values())
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
@@ -47,13 +47,13 @@ class ActivationsProbe(Probe, frozen=True, tag="activations"):
             yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, self.combine(rows)))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Take means over blocks, of what all have."""
+        """Average the statistics that all blocks have."""
         shared = set.intersection(*(set(row) for row in rows))
         return means([{name: row[name] for name in sorted(shared)} for row in rows])
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:
-        """Return ``control`` for shares of units, and as of `hidden_states`."""
+        """Return ``control`` for shares of units, and the kinds of `hidden_states` otherwise."""
         return "control" if statistic in UNITS else kind_of_cloud(statistic)
 
 

@@ -8,9 +8,11 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import NeuralPersistence, neural_persistence
+from toposcope.homology.neural_persistence import neural_persistence_of_each
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Subject, Value, each_layer, stacked
 from toposcope.probes.row_blocks import largest_entry
+from toposcope.probes.stacks import by_stacks
 
 
 class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
@@ -42,6 +44,21 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
+        yield from self._measure(subject, {})
+
+    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+        """Measure several checkpoints, small layers of one shape in one compiled call."""
+        if self.scale == "network":
+            return super().measure_together(subjects)
+        known = by_stacks(
+            subjects,
+            Layer.read_narrow,
+            lambda stack: neural_persistence_of_each(stack, p=self.p, essential=self.essential),
+        )
+        return [list(self._measure(subject, found)) for subject, found in zip(subjects, known, strict=True)]
+
+    def _measure(self, subject: Subject, known: Mapping[str, NeuralPersistence]) -> Iterator[Measurement | Failure]:
+        """Measure a checkpoint, of which the persistence of some layers is known."""
         scale: Literal["layer"] | float = "layer"
         if self.scale == "network":
             try:
@@ -52,7 +69,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
                 return
 
         def measure_layer(layer: Layer) -> Measurement:
-            persistence = neural_persistence(
+            persistence = known.get(layer.name) or neural_persistence(
                 layer.read_narrow(), scale=scale, p=self.p, essential=self.essential, name=f"layer {layer.name}"
             )
             return Measurement(

@@ -227,6 +227,10 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Measure the wanted layers of a checkpoint."""
         raise NotImplementedError
 
+    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+        """Measure several checkpoints, each as `measure` does, to the last bit; a probe may save time by it."""
+        return [list(self.measure(subject)) for subject in subjects]
+
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Return the statistics of several layers taken together: of the network, or of the layers of one role.
 

@@ -16,7 +16,7 @@ from toposcope.homology import Diagram, points_for_loops, rips, statistics
 from toposcope.homology.arrays import as_float_matrix
 from toposcope.homology.loops import loop_bytes
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
-from toposcope.homology.rips import expected_seconds
+from toposcope.homology.rips import components_of_each, expected_seconds
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     NOISE,
@@ -32,6 +32,7 @@ from toposcope.probes.probe import (
     stacked,
 )
 from toposcope.probes.row_draws import draw_rows, with_noise
+from toposcope.probes.stacks import by_stacks
 from toposcope.typing import Indices, Matrix
 
 SUMS = ("count", "total", "total_p2", "n_significant", "n_zero", "n_essential", "n_truncated")
@@ -126,6 +127,22 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
                 self, subject, lambda layer: self.measure_rows(layer.matrix(), layer.name, layer.role)
             )
 
+    def measure_together(self, subjects: Sequence[Subject]) -> list[list[Measurement | Failure]]:
+        """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
+        if self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None:
+            return super().measure_together(subjects)
+        known = by_stacks(subjects, Layer.matrix, components_of_each)
+
+        def measure(subject: Subject, found: Mapping[str, Diagram]) -> Iterator[Measurement | Failure]:
+            def measure_layer(layer: Layer) -> Measurement:
+                if layer.name not in found:
+                    return self.measure_rows(layer.matrix(), layer.name, layer.role)
+                return self._measurement([[found[layer.name]]], layer.name, layer.role, "")
+
+            return each_layer(self, subject, measure_layer)
+
+        return [list(measure(subject, found)) for subject, found in zip(subjects, known, strict=True)]
+
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine by sums, maxima or means; the random draws of layers are independent."""
         return combine_diagrams(rows, np.linalg.norm)
@@ -140,8 +157,12 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         else:
             diagrams_of_draws = [self._diagrams(cloud)] * self.draws
             flag = landmark_flag(diagrams_of_draws[0])
-        diagrams = {f"H{d.dimension}": d for d in diagrams_of_draws[0]}
-        return Measurement(layer, role, with_noise([_statistics(draw) for draw in diagrams_of_draws]), diagrams, flag)
+        return self._measurement(diagrams_of_draws, layer, role, flag)
+
+    @staticmethod
+    def _measurement(draws: Sequence[Sequence[Diagram]], layer: str, role: str, flag: str) -> Measurement:
+        diagrams = {f"H{d.dimension}": d for d in draws[0]}
+        return Measurement(layer, role, with_noise([_statistics(draw) for draw in draws]), diagrams, flag)
 
     def _diagrams(self, points: Matrix) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold

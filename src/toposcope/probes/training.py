@@ -1,4 +1,4 @@
-"""Norms of weights, gradients and updates, taken by a monitor after a step of training."""
+"""Norms of weights, gradients and updates, measured by a monitor after a training step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,29 +13,29 @@ NORMS = frozenset({"weight_norm", "gradient_norm", "update_norm"})
 
 
 class TrainingProbe(Probe, frozen=True, tag="training"):
-    """What a step of training did to each layer.
+    """Norms and counts of each layer after an optimizer step.
 
-    ``weight_norm`` after the step, ``gradient_norm`` (before the step, not clipped unless the loop clips) and
-    ``update_norm``, the norm of the difference that the step made, all L2; ``update_ratio``, the update's norm over
-    that of the weights before it; ``nonfinite`` and ``nonfinite_gradients``, counts; ``dead_units``, the share of
-    output units whose gradient is exactly 0. What was not to be had at a step is absent.
+    L2 norms: ``weight_norm`` after the step, ``gradient_norm`` (after clipping, if the loop clips) and ``update_norm``,
+    that of the difference that the step made. ``update_ratio`` is the update's norm over that of the weights before the
+    step. ``nonfinite`` and ``nonfinite_gradients`` are counts, and ``dead_units`` is the share of output units whose
+    gradient is exactly 0. Statistics that were not measured at a step are absent.
 
-    For the network, norms are those of one long vector of all parameters, counts are added, and ``dead_units`` is the
-    mean over layers.
+    For the network, norms are those of all parameters as one vector, counts are summed, and ``dead_units`` is the mean
+    over layers.
     """
 
     KIND: ClassVar[Kind] = "norm"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"training"})
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
-        """Return what the monitor found, by layer, in the input ``training``."""
+        """Return the monitor's measurements by layer, from the input ``training``."""
         found: Mapping[str, dict[str, float]] = subject.inputs["training"]
         yield from each_layer(
             self, subject, lambda layer: Measurement(layer.name, layer.role, found.get(layer.name, {}))
         )
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
-        """Combine what all layers have."""
+        """Combine the statistics that all layers have."""
         names = [name for name in rows[0] if all(name in row for row in rows)]
         combined = {name: _combined(name, stacked(rows, name)) for name in names if name != "update_ratio"}
         if "update_ratio" in names and {"update_norm", "weight_norm"} <= combined.keys():

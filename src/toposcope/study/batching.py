@@ -14,6 +14,15 @@ BATCH_SECONDS = 1.0
 LONG_TASK_MS = 10_000
 """Milliseconds from which a task starts before all others, so that it does not run alone at the end."""
 
+MAX_GROUPED = 64
+"""Tasks that a process gets at once, at most."""
+
+MAX_GROUP_MS = 1000
+"""Expected milliseconds of tasks that a process gets at once; one that takes longer is handed out by itself."""
+
+GROUPS_PER_WORKER = 8
+"""Groups of tasks for each process, at least, as long as there are as many tasks."""
+
 RunStep = tuple[str, int]
 """A run and a step."""
 
@@ -73,3 +82,19 @@ def batches(seconds: Mapping[str, float]) -> Iterator[list[str]]:
         total += expected
     if batch:
         yield batch
+
+
+def groups(costs: Sequence[int], n_workers: int) -> Iterator[range]:
+    """Group tasks, whose milliseconds are known, that are too small to be handed out one at a time.
+
+    Every worker gets several groups, so that the workers finish together.
+    """
+    size = max(1, min(MAX_GROUPED, len(costs) // (GROUPS_PER_WORKER * n_workers)))
+    start, total = 0, 0
+    for place, cost in enumerate(costs):
+        if place > start and (place - start >= size or total + cost > MAX_GROUP_MS):
+            yield range(start, place)
+            start, total = place, 0
+        total += cost
+    if start < len(costs):
+        yield range(start, len(costs))

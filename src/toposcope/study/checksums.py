@@ -1,8 +1,8 @@
-"""Checksums of groups of rows in a store: what changed in the file without being written is noticed.
+"""Checksums of groups of rows in a store, which reveal changes that the store did not write.
 
-A group is what is measured, read or logged together: the rows of one probe on one checkpoint, one checkpoint with its
-layers and its evidence, the log of one run, and so on. Its checksum is the sum of the CRC-32 of its rows: their order
-does not matter.
+A group has the rows that are measured, read or logged together: those of one probe on one checkpoint, one checkpoint
+with its layers and evidence, the log of one run, and so on. Its checksum is the sum of the CRC-32 of its rows, whatever
+their order.
 """
 
 import sqlite3
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Group(NamedTuple):
-    """Rows that have one checksum: of a kind, and as far as the kind tells them apart of a run, a step and a probe."""
+    """Rows with one checksum: those of a kind and, if the kind distinguishes them, of a run, a step and a probe."""
 
     kind: str
     run: str = ""

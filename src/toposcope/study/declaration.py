@@ -4,6 +4,7 @@ import math
 import re
 import tomllib
 from collections import Counter
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +13,21 @@ import tomli_w
 
 from toposcope.checkpoints import Access, Series, series
 from toposcope.checkpoints.roles import checked
+from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import is_remote, local_path, refuse_credentials_anywhere
 from toposcope.checkpoints.steps import step_pattern
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
-from toposcope.family.corpus import CHARACTERS
-from toposcope.family.sizes import find_size
+from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family.corpus import BUILT_IN
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, make_probes
 from toposcope.probes.needs import needs_of
+from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.field_errors import readable
+from toposcope.study.population import Population
 from toposcope.study.published import Published
+from toposcope.study.series_patterns import expanded, is_pattern
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -53,24 +57,6 @@ PUBLISHED_CLOUD: dict[str, Any] = {
 PUBLISHED_PROBES: list[dict[str, Any]] = [{"name": "neural_persistence"}, PUBLISHED_CLOUD, {"name": "controls"}]
 
 
-class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run to train.
-
-    Attributes
-    ----------
-    size : str or ModelSize
-        A name of the family, or its dimensions.
-    name : str
-        Its folder under ``runs/``; by default the name of the size.
-    training : dict
-        Fields of `TrainingOptions` that differ from the study's.
-    """
-
-    size: str | ModelSize
-    name: str = ""
-    training: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
 class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run that exists: a series of checkpoints, features of it that were published, or both.
 
@@ -78,13 +64,19 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     ----------
     path : str
         A path, relative to the TOML file; ``hf:owner/name@revisions``; or a URL. Empty for
-        published features without checkpoints.
+        published features without checkpoints. With braces it stands for several series, as in a shell:
+        ``hf:owner/name-seed{1..9}@step*`` (`toposcope.study.series_patterns.expanded`).
     name : str
         By default the last part of the path.
+    log : str
+        A training log in any format that `toposcope.logs.read_log` reads, in place of the one beside the checkpoints;
+        a relative path starts at the TOML file. ``{name}`` in it stands for the name of the series; of a log of
+        several runs, the one of that name is meant.
     features : str
         A JSON file of published features (see ``docs/import.md``); a relative path starts at the TOML file.
     optional : bool
-        If the series cannot be opened, the study continues with a note instead of an error.
+        If the series cannot be opened, or has no checkpoint at one of `steps`, the study continues with a note instead
+        of an error.
     steps : list of int
         Only these; all if empty.
     every : int
@@ -106,6 +98,7 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     path: str = ""
     name: str = ""
+    log: str = ""
     features: str = ""
     optional: bool = False
     steps: list[int] = []
@@ -132,19 +125,36 @@ class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return bool(self.steps or self.every or self.log_spaced)
 
     def open(self, access: Access) -> Series:
-        """Open the series."""
-        return series(
-            self.path,
-            steps=self.steps or None,
-            every=self.every,
-            log_spaced=self.log_spaced,
-            pattern=self.step_pattern,
-            roles=self.roles,
-            access=access,
-        )
+        """Open the series; of an optional one, those of its steps that exist."""
+        opened = series(self.path, pattern=self.step_pattern, roles=self.roles, access=access)
+        there = [step for step in self.steps if step in opened.steps]
+        steps = there if self.optional and there else self.steps
+        return opened.select(Selection(steps=steps, every=self.every, log_spaced=self.log_spaced))
+
+    def expanded(self) -> list["DeclaredSeries"]:
+        """Return the series that a path with braces stands for, unless it exists as it is.
+
+        ``{name}`` in the log of each is filled in.
+
+        Raises
+        ------
+        ToposcopeError
+            If the braces are wrong, or several series are to have one name.
+        """
+        declared = [self]
+        if is_pattern(self.path) and (is_remote(self.path) or not Path(local_path(self.path)).exists()):
+            if self.name:
+                raise ToposcopeError(
+                    f"series: {self.path!r} stands for several, and name is {self.name!r}; leave it out: each has the "
+                    "last part of its path"
+                )
+            declared = [msgspec.structs.replace(self, path=path) for path in expanded(self.path)]
+        if "{name}" not in self.log:
+            return declared
+        return [msgspec.structs.replace(s, log=s.log.replace("{name}", s.resolved_name())) for s in declared]
 
 
-class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """What a study trains, reads and measures.
 
     Attributes
@@ -156,6 +166,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     training : TrainingOptions
         Of every run that does not override it.
     runs : list of DeclaredRun
+    population : Population, optional
+        More runs, by what varies between them.
     series : list of DeclaredSeries
     probes : list of dict
         ``name`` and options of each; if left out, `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
@@ -174,6 +186,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     text: Text = Text()
     training: TrainingOptions = TrainingOptions()
     runs: list[DeclaredRun] = []
+    population: Population | None = None
     series: list[DeclaredSeries] = []
     probes: list[dict[str, Any]] | None = None
     protocol: Literal["exact", "published"] = "exact"
@@ -184,10 +197,20 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if self.probes is None:
             default = PUBLISHED_PROBES if self.protocol == "published" else DEFAULT_PROBES
             msgspec.structs.force_setattr(self, "probes", list(default))
+        msgspec.structs.force_setattr(
+            self, "series", [each for declared in self.series for each in declared.expanded()]
+        )
 
     def resolved_runs(self) -> list[Run]:
-        """Return the runs with all inherited options filled in."""
-        return [self._resolve(declared) for declared in self.runs]
+        """Return the runs with all inherited options filled in: those declared one by one, then the population."""
+        return list(self._resolved_runs)
+
+    @cached_property
+    def _resolved_runs(self) -> list[Run]:
+        drawn = self.population.declared_runs() if self.population else []
+        return [declared.resolve(self.corpus, self.training) for declared in self.runs] + [
+            declared.resolve(self.corpus, self.training, "population") for declared in drawn
+        ]
 
     def resolved_probes(self) -> list[Probe]:
         """Return the probes."""
@@ -200,25 +223,6 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def to_toml(self) -> str:
         """Return the declaration with every default written out."""
         return tomli_w.dumps(_without_none(msgspec.to_builtins(msgspec.structs.replace(self, toposcope=__version__))))
-
-    def _resolve(self, declared: DeclaredRun) -> Run:
-        name = declared.name or (declared.size if isinstance(declared.size, str) else "")
-        if not name:
-            raise ToposcopeError("runs: a run with a size of its own needs a name")
-        try:
-            training = msgspec.convert({**msgspec.to_builtins(self.training), **declared.training}, TrainingOptions)
-        except msgspec.ValidationError as error:
-            raise ToposcopeError(f"runs: {name}: {readable(error, TrainingOptions, '[training]')}") from error
-        if isinstance(declared.size, ModelSize) and declared.size.vocabulary not in (
-            CHARACTERS,
-            self.corpus.vocabulary,
-        ):
-            raise ToposcopeError(
-                f"runs: {name}: vocabulary is {declared.size.vocabulary}, that of the corpus {self.corpus.vocabulary}; "
-                "declare it with the corpus alone"
-            )
-        size = msgspec.structs.replace(find_size(declared.size), vocabulary=self.corpus.vocabulary)
-        return Run(name=name, size=size, corpus=self.corpus, training=training)
 
 
 def load_declaration(path: str | Path) -> Declaration:
@@ -262,7 +266,7 @@ def check(declaration: Declaration) -> None:
     declaration.resolved_probes()
     names = [run.name for run in declaration.resolved_runs()] + [s.resolved_name() for s in declaration.series]
     if not names:
-        raise ToposcopeError("neither [[runs]] nor [[series]]: there is nothing to measure")
+        raise ToposcopeError("no [[runs]], [population] or [[series]]: there is nothing to measure")
     for name, count in Counter(names).items():
         if count > 1:
             raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
@@ -275,11 +279,13 @@ def check(declaration: Declaration) -> None:
     reading = [
         probe.name() for probe in declaration.resolved_probes() if any(need.reads_text for need in needs_of(probe))
     ]
-    if reading and not declaration.text.source and not declaration.runs:
+    if reading and not declaration.text.source and not declaration.resolved_runs():
         raise ToposcopeError(f'{reading[0]} reads a text with the models: name one with source = "FILE" under [text]')
     for declared in declaration.series:
         if not declared.path and not (declared.name and (declared.features or declared.live)):
             raise ToposcopeError("series: neither a path nor a name with features: there is nothing to read")
+        if declared.log and is_remote(declared.log):
+            raise ToposcopeError(f"series: log is {declared.log!r}; a training log is a file of this machine")
         checked(declared.roles)
         if declared.step_pattern:
             step_pattern(declared.step_pattern)
@@ -343,21 +349,35 @@ def _anchored(declaration: Declaration, folder: Path) -> Declaration:
         return str(folder / local_path(path)) if path and not is_remote(path) else path
 
     def of_text(source: str) -> str:
-        named = source in ("", "python-docs") or source.startswith("hf:")
+        named = source in ("", *BUILT_IN) or source.startswith("hf:")
         return source if named else str(folder / Path(source).expanduser())
+
+    def of_corpus(corpus: str | dict[str, Any]) -> str | dict[str, Any]:
+        if isinstance(corpus, str):
+            return of_text(corpus)
+        source = corpus.get("source")
+        return {**corpus, "source": of_text(source)} if isinstance(source, str) else corpus
 
     series = [
         msgspec.structs.replace(
             s,
             path=anchored(s.path),
+            log=anchored(s.log),
             features=anchored(s.features),
             tokenizer=s.tokenizer if s.tokenizer == BY_CHARACTERS else anchored(s.tokenizer),
         )
         for s in declaration.series
     ]
+    runs = [msgspec.structs.replace(run, corpus=of_corpus(run.corpus)) for run in declaration.runs]
+    population = declaration.population
+    if population is not None and population.vary.corpus is not msgspec.UNSET:
+        vary = msgspec.structs.replace(population.vary, corpus=[of_corpus(each) for each in population.vary.corpus])
+        population = msgspec.structs.replace(population, vary=vary)
     corpus, text = declaration.corpus, declaration.text
     return msgspec.structs.replace(
         declaration,
+        runs=runs,
+        population=population,
         series=series,
         corpus=msgspec.structs.replace(corpus, source=of_text(corpus.source)),
         text=msgspec.structs.replace(text, source=of_text(text.source)),

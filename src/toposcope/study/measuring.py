@@ -18,8 +18,8 @@ from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
 from toposcope.study.module import measure_module
 from toposcope.study.opening import open_series
+from toposcope.study.rows import Unit
 from toposcope.study.runner import run_study
-from toposcope.study.store import Unit
 from toposcope.study.study import FRAME_SCHEMA, Study
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress
 from toposcope.study.kinds import kind_of
-from toposcope.study.store import Unit
+from toposcope.study.rows import Unit
 from toposcope.study.study import FRAME_SCHEMA
 from toposcope.study.tasks import checked, one_line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from toposcope.probes import Probe
 from toposcope.probes.needs import needs_of
 from toposcope.study.diagrams import is_readable
-from toposcope.study.store import CheckpointRow, Unit
+from toposcope.study.rows import CheckpointRow, Unit
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 
@@ -11,29 +12,33 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Access, Checkpoint, Series, series
+from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.cluster import engine_named
-from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
+from toposcope.engine.pool import Engine, Workers, processors
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
-from toposcope.family import corpus as corpora
-from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import diagnose, n_parameters
-from toposcope.logs import LogTable, log_beside
+from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes import Probe
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
+from toposcope.study.corpora import StudyCorpora
 from toposcope.study.declaration import Declaration, DeclaredSeries, check, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.store import Store, Unit
+from toposcope.study.other_corpora import STAGE as OTHER_CORPORA
+from toposcope.study.other_corpora import measure_missing, stored_losses
+from toposcope.study.rows import Unit
+from toposcope.study.store import Store
 from toposcope.study.survey import Survey
-from toposcope.study.tasks import TrainTask, import_training, train_task
+from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
+MAX_STEPS_NAMED = 5
 MAX_DROPPED_NAMED = 5
 """Damaged groups of rows that a note names; the rest are counted."""
 WHOLE_RUN = -1
@@ -116,14 +121,12 @@ def locked(directory: Path) -> Iterator[None]:
         holder.write_text(f"{os.getpid()}\n")
     except Timeout:
         who = holder.read_text().strip() if holder.exists() else "unknown"
-        raise ToposcopeError(
-            f"{directory}: another process (pid {who}) is running this study; wait for it, or stop it"
-        ) from None
+        other = "this process already runs" if who == str(os.getpid()) else f"another process (pid {who}) is running"
+        raise ToposcopeError(f"{directory}: {other} this study; wait for it, or stop it") from None
     except OSError as error:
         lock.release()
-        raise ToposcopeError(
-            f"{directory}: cannot be used: {error.strerror or error}; free some space or choose another directory"
-        ) from error
+        mend = "free some space, or choose another directory" if error.errno == ENOSPC else "choose another directory"
+        raise ToposcopeError(f"{directory}: cannot be used: {error.strerror or error}; {mend}") from error
     try:
         yield
     finally:
@@ -155,12 +158,14 @@ class _Runner:
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
     logs: dict[str, LogTable | None] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
-    corpus_sha256: str = ""
     text_sha256: str = ""
+    runs: dict[str, Run] = field(init=False)
+    corpora: StudyCorpora = field(init=False)
 
-    @property
-    def corpus_path(self) -> Path:
-        return self.directory / "corpus.safetensors"
+    def __post_init__(self) -> None:
+        runs = self.declaration.resolved_runs()
+        self.runs = {run.name: run for run in runs}
+        self.corpora = StudyCorpora.of(self.directory, self.declaration.corpus, runs)
 
     @property
     def text_path(self) -> Path:
@@ -172,6 +177,7 @@ class _Runner:
         self.store.set_meta("dropped", ", ".join(self.store.dropped[:MAX_DROPPED_NAMED]) + self._more_dropped())
         self._train()
         self._find_series()
+        self._measure_on_other_corpora()
         self._save_text()
         self._survey()
         self._examine()
@@ -182,42 +188,32 @@ class _Runner:
         return f" and {more} more" if more > 0 else ""
 
     def _train(self) -> None:
-        runs = self.declaration.resolved_runs()
-        for position, run in enumerate(runs):
-            self.store.put_run(run.name, position, "family", run.size.n_parameters, str(self.run_directory(run.name)))
-        if not runs:
-            return
-        try:
-            self._prepare_corpus(runs)
-        except ToposcopeError as error:
-            if self.corpus_path.exists():  # measurements that used it stay valid
-                self.corpus_sha256 = self.store.meta("corpus_sha256") or ""
-            for run in runs:
-                if not self._store_outcome(run):
-                    self._fail_run(run.name, "train", str(error))
-            return
-        unfinished = [run for run in runs if not self._store_outcome(run)]
-        # The longest first, so that the processors finish together.
-        ordered = sorted(unfinished, key=lambda r: -r.size.n_parameters * r.training.steps * r.training.batch_size)
-        for run in ordered:
-            self.progress(run.name, 0, run.training.steps)
-        tasks = [TrainTask(run, self.corpus_path, self.run_directory(run.name)) for run in ordered]
-        for task, result in self.pool.run(train_task, tasks, self.progress):
-            if isinstance(result, TaskFailure):
-                self._fail_run(task.run.name, "train", result.message)
-            else:
-                self._store_outcome(task.run)
+        population = self.declaration.population
+        training = StudyTraining(
+            runs=self.runs,
+            corpora=self.corpora,
+            device=population.device if population else None,
+            together=frozenset(list(self.runs)[len(self.declaration.runs) :]),
+            directory=self.directory,
+            store=self.store,
+            pool=self.pool,
+            progress=self.progress,
+        )
+        for name, message in training.go().items():
+            self._fail_run(name, "train", message)
 
-    def _prepare_corpus(self, runs: list[Run]) -> None:
-        """Tokenize the corpus; where nothing is left to train, use the stored tokens."""
-        if not self.corpus_path.exists() or not all(self._is_finished(run) for run in runs):
-            self.pool.start(import_training)
-            self.progress("corpus", 0, 1)
-            self.corpus_sha256 = corpora.prepare(self.declaration.corpus, self.corpus_path)
-            self.progress("corpus", 1, 1)
-        else:
-            self.corpus_sha256 = corpora.load(self.corpus_path).sha256
-        self.store.set_meta("corpus_sha256", self.corpus_sha256)
+    def _measure_on_other_corpora(self) -> None:
+        """Measure the validation loss of every checkpoint on the corpora of other runs."""
+        runs = [
+            (run, self.run_directory(name), self.checkpoints[name])
+            for name, run in self.runs.items()
+            if name in self.checkpoints
+        ]
+        for name, error in measure_missing(runs, self.corpora, self.pool, self.progress):
+            if error:
+                self._fail({Unit(name, WHOLE_RUN, "", OTHER_CORPORA, ""): error})
+            else:
+                self._put_log(name, self.logs[name], None)
 
     def _save_text(self) -> None:
         """Save the text that models read; if it cannot be read, use the saved copy of the same text."""
@@ -227,7 +223,7 @@ class _Runner:
         text, corpus = self.declaration.text, self.declaration.corpus
         declared = msgspec.json.encode([text] if text.source else [text, corpus]).decode()
         try:
-            content = text.read(corpus, self.corpus_sha256)
+            content = text.read(corpus, self.corpora.sha256.get(corpus, ""))
             write_bytes(self.text_path, content.encode(errors="surrogatepass"))
             self.store.set_meta("text", declared)
         except ToposcopeError as error:
@@ -238,24 +234,19 @@ class _Runner:
         self.text_sha256 = text_key(content)
         self.store.set_meta("text_sha256", self.text_sha256)
 
-    def _is_finished(self, run: Run) -> bool:
-        return finished(run, self.run_directory(run.name)) is not None
-
-    def _store_outcome(self, run: Run) -> bool:
-        """Store the status of a run if it is finished; return whether it is."""
-        outcome = finished(run, self.run_directory(run.name))
-        if outcome is not None:
-            self.store.set_status(run.name, outcome.status, outcome.step)
-        return outcome is not None
-
     def run_directory(self, name: str) -> Path:
         return self.directory / "runs" / name
 
     def _find_series(self) -> None:
         """List the checkpoints of every run, and store its training log."""
-        runs = [run.name for run in self.declaration.resolved_runs()]
         declared = {name: s for name, s in self.declaration.named_series().items() if not s.live}
-        specs = {name: str(self.run_directory(name)) for name in runs} | {n: s.path for n, s in declared.items()}
+        specs = {name: str(self.run_directory(name)) for name in self.runs} | {n: s.path for n, s in declared.items()}
+        # What is fetched is stored as it comes.
+        is_slow = any(is_remote(spec) for spec in specs.values())
+        with nullcontext() if is_slow else self.store.together():
+            self._find_each(declared, specs)
+
+    def _find_each(self, declared: Mapping[str, DeclaredSeries], specs: Mapping[str, str]) -> None:
         for position, (name, spec) in enumerate(specs.items()):
             published = self._published(declared[name]) if name in declared else None
             if name in declared:
@@ -277,14 +268,14 @@ class _Runner:
                 self._put_log(name, None, published)
                 self._fail_run(name, "read", str(error))
                 continue
-            self._store_log(name, opened, published)
+            self._store_log(name, declared[name].log if name in declared else "", opened, published)
             self.checkpoints[name] = {c.step: c for c in opened}
             tokenizer = declared[name].tokenizer if name in declared else ""
-            self.origins[name] = Origin(
-                opened.source, tokenizer, self.corpus_path if name in runs else None, self.access
-            )
+            corpus = self.corpora.path(self.runs[name].corpus) if name in self.runs else None
+            self.origins[name] = Origin(opened.source, tokenizer, corpus, self.access)
             self.store.set_meta(f"ignored {name}", ", ".join(opened.ignored))
             if name in declared:
+                self.store.set_meta(f"absent {name}", _absent_steps(declared[name], opened))
                 self.store.set_status(name, "running", opened.steps[-1])
 
     def _published(self, declared: DeclaredSeries) -> PublishedRun | None:
@@ -322,10 +313,13 @@ class _Runner:
     def _open(self, declared: DeclaredSeries) -> Series:
         return self.opened.get(declared.resolved_name()) or declared.open(self.access)
 
-    def _store_log(self, name: str, opened: Series, published: PublishedRun | None) -> None:
+    def _store_log(self, name: str, declared_log: str, opened: Series, published: PublishedRun | None) -> None:
         """Store the training log; if it cannot be read, the checkpoints are measured all the same."""
         try:
-            self.logs[name] = log_beside(opened.source) if opened.source else None
+            if declared_log:
+                self.logs[name] = _declared_log(declared_log, name)
+            else:
+                self.logs[name] = log_beside(opened.source) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail({Unit(name, WHOLE_RUN, "", "log", ""): str(error)})
@@ -335,6 +329,8 @@ class _Runner:
         """Store a training log, completed with the columns published beside the features."""
         if published:
             log = log.filled_from(published.log) if log else published.log
+        if name in self.runs and log:
+            log = log.filled_from(stored_losses(self.run_directory(name), self.corpora.digests(self.runs[name].corpus)))
         self.store.put_log(name, log)
 
     def _survey(self) -> None:
@@ -356,17 +352,21 @@ class _Runner:
         self.errors.update(survey.go())
 
     def _context(self, name: str) -> RunContext:
-        trained_here = any(run.name == name for run in self.declaration.resolved_runs())
+        run = self.runs.get(name)
         return RunContext(
             origin=self.origins[name],
             text=partial(read_saved_text, self.text_path),
             text_sha256=self.text_sha256,
-            directory=self.run_directory(name) if trained_here else None,
-            corpus_sha256=self.corpus_sha256,
+            directory=self.run_directory(name) if run else None,
+            corpus_sha256=self.corpora.sha256.get(run.corpus, "") if run else "",
         )
 
     def _examine(self) -> None:
         """Examine each series by the summaries made while it was read; steps that were not selected are not missing."""
+        with self.store.together():
+            self._examine_all()
+
+    def _examine_all(self) -> None:
         declared = self.declaration.named_series()
         for name in self.checkpoints:
             evidence = self.store.evidence(name)
@@ -387,6 +387,21 @@ class _Runner:
     def _fail_run(self, name: str, stage: str, message: str) -> None:
         self.store.set_status(name, "failed", None)
         self._fail({Unit(name, WHOLE_RUN, "", stage, ""): message})
+
+
+def _absent_steps(declared: DeclaredSeries, opened: Series) -> str:
+    """Name the steps that were asked of an optional series and are not there."""
+    if not declared.optional or declared.every or declared.log_spaced:
+        return ""
+    absent = sorted(set(declared.steps) - set(opened.steps))
+    more = f" and {len(absent) - MAX_STEPS_NAMED} more" if len(absent) > MAX_STEPS_NAMED else ""
+    return ", ".join(map(str, absent[:MAX_STEPS_NAMED])) + more
+
+
+def _declared_log(path: str, name: str) -> LogTable | None:
+    """Return what a declared log holds of a run: all of it, or, of several runs, the one of that name."""
+    logs = read_logs(path).logs
+    return (logs[0] if len(logs) == 1 else read_log(path, run=name)).table
 
 
 def _reads_text(probe: Probe, probes: list[Probe]) -> bool:

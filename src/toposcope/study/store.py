@@ -1,74 +1,28 @@
 """The database of a study: SQLite in WAL mode, one writer, any number of readers. The schema is in ``schema.sql``."""
 
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
-from toposcope.study import checksums
+from toposcope.study import checksums, log_rows
 from toposcope.study.kinds import PUBLISHED, kind_of
+from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 
 SCHEMA_VERSION = "5"
 OLDER_VERSIONS = ("1", "2", "3", "4")
 """Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
 ``checksums``, 4 neither ``alerts`` nor ``forecasts``."""
 WITHOUT_KINDS = ("1", "2")
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """One analysed layer in the store."""
-
-    layer: str
-    role: str
-    n_rows: int
-    n_columns: int
-    dtype: str
-    content_hash: str
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the stored data."""
-        return self.n_rows * self.n_columns * itemsize(self.dtype)
-
-
-@dataclass(frozen=True)
-class CheckpointRow:
-    """One checkpoint in the store."""
-
-    run: str
-    step: int
-    path: str
-    fingerprint: str
-    weights_hash: str
-    layers: tuple[LayerRow, ...]
-
-
-@dataclass(frozen=True, order=True)
-class Unit:
-    """One thing to measure: a layer or pseudo-layer of a checkpoint, by one probe."""
-
-    run: str
-    step: int
-    layer: str
-    probe: str
-    options: str
-
-
-_COLUMNS = frozenset(COLUMNS)
 
 
 class Store:
@@ -93,6 +47,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._joined = False
+        self._unsealed: set[str] = set()
         self.dropped: list[str] = []
         with self._readable_errors():
             self._connection = sqlite3.connect(path, isolation_level=None)
@@ -159,7 +114,7 @@ class Store:
         """Store one fact about the study."""
         with self._transaction() as c:
             c.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-            checksums.seal(c, "meta")
+            self._seal_whole(c, "meta")
 
     def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
@@ -170,23 +125,28 @@ class Store:
                 "source = excluded.source",
                 (run, position, kind, n_parameters, source),
             )
-            checksums.seal(c, "runs")
+            self._seal_whole(c, "runs")
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
         """Store the number of parameters of a run's model."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET n_parameters = ? WHERE run = ?", (n_parameters, run))
-            checksums.seal(c, "runs")
+            self._seal_whole(c, "runs")
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
         with self._transaction() as c:
             c.execute("UPDATE runs SET status = ?, last_step = ? WHERE run = ?", (status, last_step, run))
-            checksums.seal(c, "runs")
+            self._seal_whole(c, "runs")
 
     def status(self, run: str) -> str | None:
         """Return the status of a run."""
         rows = self._rows("SELECT status FROM runs WHERE run = ?", run)
+        return str(rows[0][0]) if rows else None
+
+    def kind(self, run: str) -> str | None:
+        """Return the kind of a run; None if there is no run of that name."""
+        rows = self._rows("SELECT kind FROM runs WHERE run = ?", run)
         return str(rows[0][0]) if rows else None
 
     def put_log(self, run: str, log: LogTable | None) -> None:
@@ -194,19 +154,8 @@ class Store:
 
         NaN means not logged; infinities are stored. None deletes the stored log.
         """
-        log = log or LogTable.from_rows({})
-        columns = [log.values[name].tolist() for name in COLUMNS]
-        rows = [(step, *map(_or_null, row)) for step, *row in zip(log.steps.tolist(), *columns, strict=True)]
-        further = [
-            (step, name, target_of(name).unit, value)
-            for name in log.further_targets
-            for step, value in zip(log.steps.tolist(), log.values[name].tolist(), strict=True)
-            if not math.isnan(value)
-        ]
         with self._transaction() as c:
-            _write_changed(c, "log", run, ("step", *COLUMNS), rows)
-            _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
-            checksums.seal(c, "log", run=run)
+            log_rows.replace(c, run, log or LogTable.from_rows({}))
 
     def append_log(self, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Add rows to the training log of a run, or columns to stored rows, without reading the rest of it.
@@ -217,16 +166,8 @@ class Store:
         rows : mapping of int to mapping of str to float
             By step: values of `COLUMNS`, and further losses and accuracies under their own names. NaN is not stored.
         """
-        logged = {step: _without_nan(values) for step, values in rows.items()}
-        further = [(step, name) for step, values in logged.items() for name in sorted(values.keys() - _COLUMNS)]
         with self._transaction() as c:
-            (last,) = c.execute("SELECT MAX(step) FROM log WHERE run = ?", (run,)).fetchone()
-            new = {step: values for step, values in logged.items() if last is None or step > last}
-            _append_rows(c, run, new)
-            for step in logged.keys() - new.keys():
-                _change_row(c, run, step, logged[step])
-            for step, name in further:
-                _append_target(c, run, (step, name, target_of(name).unit, logged[step][name]))
+            log_rows.append(c, run, rows)
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
@@ -393,8 +334,8 @@ class Store:
                     (unit.run, unit.step, unit.layer, unit.probe, unit.options),
                 )
                 _insert(c, unit, key, measurement, diagrams)
-            kinds = {(unit.probe, name) for unit, _, measurement, _ in rows for name in measurement.statistics}
-            _put_kinds(c, kinds)
+            _put_kinds(c, {(unit.probe, name) for unit, _, measurement, _ in rows for name in measurement.statistics})
+            self._seal_whole(c, "kinds")
             _seal_units(c, (unit for unit, *_ in rows))
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
@@ -408,6 +349,7 @@ class Store:
             for step, statistics in features.items():
                 _insert(c, units[step], key, Measurement("network", "network", dict(statistics)), "")
             _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
+            self._seal_whole(c, "kinds")
             checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
@@ -425,7 +367,7 @@ class Store:
         """Delete the errors of the last run of the study."""
         with self._transaction() as c:
             c.execute("DELETE FROM errors")
-            checksums.seal(c, "errors")
+            self._seal_whole(c, "errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Store what failed."""
@@ -434,7 +376,7 @@ class Store:
             return
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)", rows)
-            checksums.seal(c, "errors")
+            self._seal_whole(c, "errors")
 
     def _rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._readable_errors():
@@ -447,8 +389,18 @@ class Store:
             self._joined = True
             try:
                 yield
+                for kind in sorted(self._unsealed):
+                    checksums.seal(self._connection, kind)
             finally:
                 self._joined = False
+                self._unsealed.clear()
+
+    def _seal_whole(self, c: sqlite3.Connection, kind: str) -> None:
+        """Store the checksum of a kind that is one group, of what is put together once: it is of all its rows."""
+        if self._joined:
+            self._unsealed.add(kind)
+        else:
+            checksums.seal(c, kind)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -494,7 +446,6 @@ def _insert(c: sqlite3.Connection, unit: Unit, key: str, measurement: Measuremen
 def _put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
     rows = [(probe, name, kind_of(probe, name)) for probe, name in sorted(statistics)]
     c.executemany("INSERT OR REPLACE INTO kinds VALUES (?, ?, ?)", rows)
-    checksums.seal(c, "kinds")
 
 
 def _stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -507,59 +458,6 @@ def _seal_units(c: sqlite3.Connection, units: Iterable[Unit]) -> None:
     """Store the checksums of the groups that hold some measurements."""
     for run, step, probe, options in sorted({(u.run, u.step, u.probe, u.options) for u in units}):
         checksums.seal(c, "measurements", run=run, step=step, probe=probe, options=options)
-
-
-def _write_changed(
-    c: sqlite3.Connection, table: str, run: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
-) -> None:
-    """Make the sorted rows, the first column their step, those of a run; equal rows before any change stay."""
-    names = ", ".join(columns)
-    stored = c.execute(f"SELECT {names} FROM {table} WHERE run = ? ORDER BY {names}", (run,)).fetchall()
-    pairs = zip(stored, rows, strict=False)
-    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
-    changed = [*stored[same : same + 1], *rows[same : same + 1]]
-    if changed:
-        first = min(step for step, *_ in changed)
-        c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
-        values = ", ".join("?" * (len(columns) + 1))
-        new = [(run, *row) for row in rows if row[0] >= first]
-        c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
-
-
-def _append_rows(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float]]) -> None:
-    """Add rows of steps that the log does not hold."""
-    rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
-    query = f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?, {_marks(COLUMNS)})"
-    c.executemany(query, [(run, *row) for row in rows])
-    if rows:
-        checksums.add(c, "log", run, rows)
-
-
-def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
-    names = ", ".join(COLUMNS)
-    stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
-    row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
-    c.execute(f"INSERT OR REPLACE INTO log (run, step, {names}) VALUES (?, ?, {_marks(row)})", (run, step, *row))
-    checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
-
-
-def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float]) -> None:
-    query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
-    stored = c.execute(query, (run, *row[:2])).fetchall()
-    c.execute("INSERT OR REPLACE INTO log_targets VALUES (?, ?, ?, ?, ?)", (run, *row))
-    checksums.add(c, "log", run, [row], stored)
-
-
-def _without_nan(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items() if not math.isnan(value)}
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
-
-
-def _or_null(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _mend(message: str) -> str:

@@ -7,9 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from toposcope.errors import ToposcopeError, choices
+from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
 from toposcope.notebook import facts_table
@@ -165,6 +167,42 @@ class Study:
         )
         return frame.filter(pl.col("run").is_in(self._run_names()))
 
+    def population(self) -> pl.DataFrame:
+        """Return what the runs that are trained here were declared with, in the order declared.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns ``run``, ``size`` (``hidden-8-layers-2`` for one without a name), ``n_parameters``, ``corpus`` (its
+            source), and the fields of `TrainingOptions` that are numbers or names.
+        """
+        names = {size: name for name, size in SIZES.items()}
+        rows = [
+            {
+                "run": run.name,
+                "size": names.get(run.size) or f"hidden-{run.size.hidden}-layers-{run.size.layers}",
+                "n_parameters": run.size.n_parameters,
+                "corpus": run.corpus.source,
+                **{name: v for name, v in msgspec.structs.asdict(run.training).items() if not isinstance(v, tuple)},
+            }
+            for run in self.declaration.resolved_runs()
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def targets(self) -> pl.DataFrame:
+        """Return the further losses and accuracies of the training logs: ``run, step, target, unit, value``.
+
+        Among them is, for a run trained here, the validation loss on each corpus that other runs are trained on.
+        """
+        schema = {
+            "run": pl.String,
+            "step": pl.Int64,
+            "target": pl.String,
+            "unit": pl.String,
+            "value": pl.Float64,
+        }
+        return self._of_runs("log_targets", "run, step, target, unit, value", schema)
+
     def progress(self) -> pl.DataFrame:
         """Return `runs` with how many checkpoints carry a measurement, and how many errors there are, by run."""
         done = self._query(
@@ -267,6 +305,7 @@ class Study:
             for name in series
             if (files := self._ignored(name))
         ]
+        notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         notes += [
             f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
             for name in self._runs_of_8_bits()

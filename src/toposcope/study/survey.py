@@ -1,6 +1,6 @@
 """Reading and measuring checkpoints: by bytes in flight, a portion at a time, only what is missing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,14 +21,16 @@ from toposcope.study.batching import (
     RunStep,
     batches,
     checkpoint_size,
+    groups,
     longest_task,
     milliseconds,
     portions,
 )
 from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.plan import InputKeys, Planned, plan
-from toposcope.study.store import CheckpointRow, Store, Unit
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, one_line, read_task
+from toposcope.study.rows import CheckpointRow, Unit
+from toposcope.study.store import Store
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_task
 from toposcope.study.work_progress import WorkProgress
 from toposcope.study.write_groups import WriteGroup
 
@@ -172,10 +174,7 @@ class Survey:
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with WriteGroup(self._store) as group:
             for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
-                results = engine.run(
-                    measure_task, engine_tasks, work.add_running, lambda task: task.n_bytes, group.flush
-                )
-                for task, result in results:
+                for task, result in run_in_groups(engine, engine_tasks, work.add_running, group.flush):
                     work.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
@@ -340,16 +339,41 @@ class Survey:
                 contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current), states)
         write_all_bytes(contents)
         with self.store.together():
+            self.store.put_measurements(
+                (work.unit(r.layer), work.task.wanted[r.layer], r, work.file if r.diagrams else "")
+                for work in finished
+                for r in work.measurements
+            )
             for work in finished:
-                keys, file = work.task.wanted, work.file
-                rows = ((work.unit(r.layer), keys[r.layer], r, file if r.diagrams else "") for r in work.measurements)
-                self.store.put_measurements(rows)
                 work.pending.current |= {r.layer for r in work.measurements}
                 self._fail({work.unit(r.layer): r.message for r in work.results if isinstance(r, Failure)})
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
         self.store.put_errors(errors)
+
+
+def run_in_groups(
+    engine: Engine, tasks: Sequence[MeasureTask], progress: Progress, idle: Callable[[], None]
+) -> Iterator[tuple[MeasureTask, list[Measurement | Failure] | TaskFailure]]:
+    """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
+    waiting = [
+        tasks[places.start : places.stop] for places in groups([t.milliseconds for t in tasks], engine.n_workers)
+    ]
+    while waiting:
+        apart: list[Sequence[MeasureTask]] = []
+        for group, results in engine.run(measure_tasks, waiting, progress, _expected_bytes, idle):
+            if not isinstance(results, TaskFailure):
+                yield from zip(group, results, strict=True)
+            elif len(group) == 1:
+                yield group[0], results
+            else:
+                apart += [[task] for task in group]
+        waiting = apart
+
+
+def _expected_bytes(tasks: Sequence[MeasureTask]) -> int:
+    return max(task.n_bytes for task in tasks)
 
 
 def _is_changed(checkpoint: Checkpoint, row: CheckpointRow) -> bool:

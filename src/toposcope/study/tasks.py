@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,12 +19,12 @@ from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.study.batching import milliseconds
-from toposcope.study.store import CheckpointRow, LayerRow
+from toposcope.study.rows import CheckpointRow, LayerRow
 
 WORK = "work"
 """What tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done."""
 
-MAX_OPEN_CHECKPOINTS = 8
+MAX_OPEN_CHECKPOINTS = 64
 """Checkpoints a process keeps open, as far as their headers."""
 
 
@@ -34,6 +35,17 @@ class TrainTask:
     run: Run
     corpus: Path
     directory: Path
+
+
+@dataclass(frozen=True)
+class PackTask:
+    """Train runs of one shape as one model, or go on with them; `folder` holds the packs of the study."""
+
+    runs: tuple[Run, ...]
+    corpora: tuple[Path, ...]
+    directories: tuple[Path, ...]
+    folder: Path
+    device: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,18 @@ def train_task(task: TrainTask) -> Outcome | TaskFailure:
         return TaskFailure(one_line(error))
 
 
+def pack_task(task: PackTask) -> list[Outcome] | TaskFailure:
+    """Train runs as one model; an error stops no other runs."""
+    from toposcope.family.together import train_pack
+
+    try:
+        return train_pack(task.runs, task.corpora, task.directories, task.folder, device=task.device, progress=report)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
+        return TaskFailure(one_line(error))
+
+
 def read_task(task: ReadTask) -> Read | TaskFailure:
     """Read one checkpoint."""
     checkpoint = task.checkpoint
@@ -111,17 +135,7 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
         evidence = summarise(checkpoint, deep=True, progress=lambda n: report(WORK, n, 0))
         if evidence.error:
             return Read(None, evidence)
-        layers = tuple(
-            LayerRow(
-                layer.name,
-                layer.role,
-                layer.shape[0],
-                layer.shape[1],
-                layer.dtype,
-                evidence.tensors[layer.name].content_hash,
-            )
-            for layer in checkpoint.analysed()
-        )
+        layers = tuple(LayerRow.of(layer, evidence.tensors[layer.name].content_hash) for layer in checkpoint.analysed())
         _check_unchanged(checkpoint, fingerprint)
         place = (task.run, checkpoint.step, checkpoint.location)
         row = CheckpointRow(*place, fingerprint, _hash_all(evidence), layers)
@@ -130,6 +144,32 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
         raise
     except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
         return TaskFailure(one_line(error))
+
+
+def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
+    """Measure several checkpoints, those of one probe together; each gives what `measure_task` gives."""
+    results: list[list[Measurement | Failure]] = [[] for _ in tasks]
+    places: dict[Probe, list[int]] = {}
+    for place, task in enumerate(tasks):
+        places.setdefault(task.probe, []).append(place)
+    for probe, of_probe in places.items():
+        together = _measured_together(probe, [tasks[place] for place in of_probe]) if len(of_probe) > 1 else None
+        for i, place in enumerate(of_probe):
+            results[place] = measure_task(tasks[place]) if together is None else together[i]
+    return results
+
+
+def _measured_together(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
+    """Measure several checkpoints with one probe; None if anything is wrong with one of them."""
+    try:
+        measured = probe.measure_together([_subject(task) for task in tasks])
+        for task in tasks:
+            _check_all_unchanged(task)
+    except Exception:  # noqa: BLE001 - each is then measured by itself, which gives the reason to the one it is of
+        return None
+    for task in tasks:
+        report(WORK, task.milliseconds, 0)
+    return [[checked(result) for result in results] for results in measured]
 
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
@@ -141,14 +181,18 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
             results.append(checked(result))
             if task.probe.by_layer() and result.layer in shapes:
                 report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
-        for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
-            if seen is not None:
-                _check_unchanged(*seen)
+        _check_all_unchanged(task)
         return results
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - kept as rows of the study; a panic of compiled code is no Exception
         return [Failure(layer, one_line(error)) for layer in task.wanted]
+
+
+def _check_all_unchanged(task: MeasureTask) -> None:
+    for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
+        if seen is not None:
+            _check_unchanged(*seen)
 
 
 def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:

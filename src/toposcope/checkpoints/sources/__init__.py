@@ -70,6 +70,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
             found: list[tuple[str, Source]] = kind.roots(spec, access)
             return found
     path = local_path(spec)
-    if not path.exists():
+    place = LocalSource(path)
+    if not place.exists():
         raise ToposcopeError(f"{path}: no such file or folder")
-    return [(name_of(path), LocalSource(path))]
+    return [(name_of(path), place)]

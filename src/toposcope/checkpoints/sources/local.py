@@ -9,7 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, CheckpointError, Files, check_range
+from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Bytes,
+    CheckpointError,
+    Files,
+    StoredFile,
+    check_range,
+)
 from toposcope.errors import ToposcopeError
 
 MAX_COPIED_BYTES = 1 << 16
@@ -85,25 +94,37 @@ class LocalSource:
     def files(self) -> Files:
         """List the files below, without hidden folders; a single file is listed under its own name.
 
-        A folder without permission or a dangling link is listed under its name and a slash, and refused when read.
+        A folder without permission or a dangling link is listed under its name and a slash, and refused when read. The
+        checkpoints of a run in a pack are listed in place of the file that names the pack.
         """
         try:
             if not self.path.is_dir():
+                if (packed := None if self.path.exists() else packed_file(self.path)) is not None:
+                    return {self.path.name: packed}
                 own = self.path.stat()
                 if not stat.S_ISREG(own.st_mode):
                     raise ToposcopeError(
                         f"{self.path}: a pipe, a socket or a device, not a file; name a file or folder"
                     )
                 return {self.path.name: LocalFile.of(self.path, own)}
-            found = {}
+            found: dict[str, StoredFile] = {}
             for name, entry, status in _walk(self.path, "", (_identity(self.path.stat()),)):
                 path = Path(entry.path)
                 found[name] = LocalFile.of(path, status) if status else LocalFile(path, 0, "")
                 if len(found) > MAX_FILES:
                     raise ToposcopeError(f"{self.path}: more than {MAX_FILES:,} files; name the folder of a series")
+            for name in [name for name in found if name.rpartition("/")[2] == POINTER]:
+                prefix = name.removesuffix(POINTER)
+                packed_here = packed_files(self.path / prefix)
+                del found[name]
+                found = {prefix + inner: file for inner, file in packed_here.items()} | found
             return found
         except OSError as error:
             raise ToposcopeError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+
+    def exists(self) -> bool:
+        """Return whether there is such a file or folder, or a checkpoint in a pack."""
+        return self.path.exists() or packed_file(self.path) is not None
 
     def file(self) -> LocalFile | None:
         """Return the file it names, if it exists."""

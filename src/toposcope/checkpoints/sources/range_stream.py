@@ -1,4 +1,4 @@
-"""A stored file as the seekable stream that Python's libraries read."""
+"""A stored file as a seekable binary stream for Python's libraries."""
 
 import io
 from typing import Any
@@ -7,13 +7,13 @@ from toposcope.checkpoints.sources.source import StoredFile
 
 
 class RangeStream(io.RawIOBase):
-    """A stored file, or a part of it, as a raw stream; wrap it in `io.BufferedReader`.
+    """A raw stream over a stored file or a part of it; wrap it in `io.BufferedReader`.
 
     Parameters
     ----------
     file : StoredFile
     start, stop : int
-        The bytes that the stream covers.
+        Range of bytes of the file; by default all of it.
     """
 
     def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:

@@ -1,0 +1,275 @@
+"""Training runs of one shape as one model.
+
+Every run ends as if it had been trained alone, but for rounding: in a folder of its own with ``run.json``, ``log.csv``
+and checkpoints that every other command reads. The weights are in the pack's folder, one file a step for all runs.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from toposcope.checkpoints.sources.packed import POINTER, PackPointer
+from toposcope.errors import ToposcopeError
+from toposcope.family import corpus as corpora
+from toposcope.family.log import LOG_COLUMNS, as_csv, first_row, rows_of
+from toposcope.family.model import build
+from toposcope.family.run import Run
+from toposcope.family.run_folder import Outcome, Status, checkpoint_path, claim_directory, finished, locked
+from toposcope.family.together.feed import Feed
+from toposcope.family.together.folders import STATE, pack_checkpoint, pack_name
+from toposcope.family.together.model import Layout, losses
+from toposcope.family.together.packs import packs
+from toposcope.family.together.updates import PackState, Updates
+from toposcope.family.training import one_thread, train
+from toposcope.files import write_bytes
+from toposcope.progress import Progress, silent
+
+STATE_SECONDS = 10.0
+"""Least time between two writes of the state to resume from; a stop loses about as much."""
+
+
+def train_together(
+    runs: Sequence[Run],
+    corpus_paths: Sequence[Path],
+    directories: Sequence[Path],
+    pack_directory: Path,
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> list[Outcome]:
+    """Train or resume runs, those of one shape as one model where that is quicker (see `packs`).
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Of different names.
+    corpus_paths : sequence of Path
+        The tokens of each run, written by `toposcope.family.corpus.prepare`.
+    directories : sequence of Path
+        The folder of each run.
+    pack_directory : Path
+        Holds the weights, in a folder for each pack.
+    device : str
+        ``cpu`` or ``cuda``.
+    progress : callable
+        Called with the name of a pack, or of a run that is trained alone.
+
+    Returns
+    -------
+    list of Outcome
+        Of each run. One that diverges ends there; the others of its pack continue.
+
+    Raises
+    ------
+    ToposcopeError
+        If a folder belongs to another declaration or process, a corpus is too short, or the disk is full.
+    """
+    outcomes: dict[int, Outcome] = {}
+    for members in packs(runs, device):
+        if len(members) == 1 and device == "cpu":
+            (i,) = members
+            outcomes[i] = train(runs[i], corpus_paths[i], directories[i], progress)
+        else:
+            ended = train_pack(
+                [runs[i] for i in members],
+                [corpus_paths[i] for i in members],
+                [directories[i] for i in members],
+                pack_directory,
+                device=device,
+                progress=progress,
+            )
+            outcomes.update(zip(members, ended, strict=True))
+    return [outcomes[i] for i in range(len(runs))]
+
+
+def train_pack(
+    runs: Sequence[Run],
+    corpus_paths: Sequence[Path],
+    directories: Sequence[Path],
+    pack_directory: Path,
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> list[Outcome]:
+    """Train or resume the runs of one group of `packs` as one model (see `train_together`)."""
+    known = [finished(run, directory) for run, directory in zip(runs, directories, strict=True)]
+    if all(known):
+        return [outcome for outcome in known if outcome]
+    opened = {path: corpora.load(path) for path in dict.fromkeys(corpus_paths)}
+    tokens = [opened[path] for path in corpus_paths]
+    for run, corpus, directory in zip(runs, tokens, directories, strict=True):
+        claim_directory(run, corpus.sha256, directory)
+    folder = pack_directory / pack_name(runs, [corpus.sha256 for corpus in tokens])
+    with one_thread(), locked(folder):
+        trainer = PackTrainer(runs, tokens, folder, torch.device(device))
+        trainer.run_to_end(progress)
+        for i, directory in enumerate(directories):
+            if known[i] is None:
+                trainer.write_run(i, directory)
+        return [before or now for before, now in zip(known, trainer.record.outcomes, strict=True)]
+
+
+class _Progress(msgspec.Struct):
+    """How far a pack is: the last step, and how each run is doing."""
+
+    step: int
+    outcomes: list[Outcome]
+
+
+@dataclass
+class _Record:
+    """What is logged of a pack, in a row for each run and a column for each step.
+
+    Attributes
+    ----------
+    losses, norms, validation : Tensor, shape (runs, steps + 1), float64
+    outcomes : list of Outcome
+    """
+
+    losses: Tensor
+    norms: Tensor
+    validation: Tensor
+    outcomes: list[Outcome]
+
+
+class PackTrainer:
+    """Model, optimizer, data and logs of the runs of a pack."""
+
+    def __init__(
+        self, runs: Sequence[Run], tokens: Sequence[corpora.Tokens], folder: Path, device: torch.device
+    ) -> None:
+        self.runs, self.folder = list(runs), folder
+        self.training, self.size = runs[0].training, runs[0].size
+        self.feed = Feed(runs, tokens, device)
+        self.layout = Layout(self.size)
+        models = [build(self.size, seed=r.training.seed, initial_scale=r.training.initial_scale) for r in runs]
+        weights = self.layout.joined(models).to(device)
+        self.state = PackState(weights, torch.zeros_like(weights), torch.zeros_like(weights))
+        self.updates = Updates(self.size, [run.training for run in runs], self.state, self.feed)
+        losses_, norms, validation = torch.full((3, len(runs), self.training.steps + 1), torch.nan, dtype=torch.float64)
+        self.record = _Record(losses_, norms, validation, [Outcome("running", -1)] * len(runs))
+        self.step = -1
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an update would change anything: there are steps left, and a run that has not diverged."""
+        return self.step < self.training.steps and any(each.status == "running" for each in self.record.outcomes)
+
+    def run_to_end(self, progress: Progress) -> None:
+        """Train from the last saved state to the end."""
+        self._resume()
+        if self.step < 0:
+            self.step = 0
+            self._save_checkpoint()
+        written = monotonic()
+        saved = set(self.training.checkpoint_steps)
+        every = min(run.training.checkpoint_every for run in self.runs)
+        for stop in sorted(saved.union(range(0, self.training.steps, every))):
+            if self.is_running and stop > self.step:
+                self.advance(stop)
+                if stop in saved:
+                    self._save_checkpoint()
+                progress(self.folder.name, stop, self.training.steps)
+                if monotonic() - written > STATE_SECONDS or not self.is_running:
+                    self._save_state()
+                    written = monotonic()
+        progress(self.folder.name, self.training.steps, self.training.steps)
+
+    def advance(self, stop: int) -> None:
+        """Make the updates up to a step."""
+        begin = self.step
+        found, norms = self.updates.advance(begin, stop)
+        self.record.losses[:, begin + 1 : stop + 1] = torch.from_numpy(found.T)
+        self.record.norms[:, begin + 1 : stop + 1] = torch.from_numpy(norms.T)
+        self.step = stop
+        for i, outcome in enumerate(self.record.outcomes):
+            if outcome.status == "running":
+                bad = np.flatnonzero(~np.isfinite(found[:, i]))
+                diverged = Outcome("diverged", begin + 1 + int(bad[0])) if len(bad) else None
+                self.record.outcomes[i] = diverged or Outcome("running", stop)
+
+    def _save_checkpoint(self) -> None:
+        """Measure validation losses, and save the weights of all runs; those of diverged runs are never read."""
+        found = self._validation_losses().tolist()
+        status: Status = "complete" if self.step == self.training.steps else "running"
+        for i, outcome in enumerate(self.record.outcomes):
+            if outcome.status == "running":
+                self.record.validation[i, self.step] = found[i]
+                # The last update can ruin weights whose training loss was still finite.
+                self.record.outcomes[i] = Outcome(status if math.isfinite(found[i]) else "diverged", self.step)
+        weights = {name: part.cpu().clone() for name, part in self.layout.named(self.state.weights).items()}
+        weights["head.weight"] = weights["token_emb.weight"].clone()
+        # Nothing else: the library writes several facts in any order.
+        facts = {"runs": msgspec.json.encode([run.name for run in self.runs]).decode()}
+        write_bytes(pack_checkpoint(self.folder, self.step), safetensors.torch.save(weights, metadata=facts))
+
+    def _save_state(self) -> None:
+        record = self.record
+        tensors = {
+            "losses": record.losses[:, : self.step + 1].contiguous(),
+            "norms": record.norms[:, : self.step + 1].contiguous(),
+            "validation": record.validation[:, : self.step + 1].contiguous(),
+            "weights": self.state.weights.cpu(),
+            "first": self.state.first.cpu(),
+            "second": self.state.second.cpu(),
+        }
+        text = msgspec.json.encode(_Progress(self.step, record.outcomes)).decode()
+        write_bytes(self.folder / STATE, safetensors.torch.save(tensors, metadata={"progress": text}))
+
+    def _resume(self) -> None:
+        path = self.folder / STATE
+        if not path.exists():
+            return
+        try:
+            with safe_open(path, framework="pt") as file:
+                last = msgspec.json.decode(file.metadata()["progress"], type=_Progress)
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, msgspec.MsgspecError) as error:
+            raise ToposcopeError(f"{path}: damaged ({error}); delete it and run again to retrain this pack") from error
+        steps = [step for step in self.training.checkpoint_steps if step <= last.step]
+        # If a checkpoint is lost, training starts again and ends at the same weights.
+        if not all(pack_checkpoint(self.folder, step).is_file() for step in steps):
+            return
+        self.step, self.record.outcomes = last.step, last.outcomes
+        for name in ("losses", "norms", "validation"):
+            getattr(self.record, name)[:, : last.step + 1] = state[name]
+        for name in ("weights", "first", "second"):
+            getattr(self.state, name).copy_(state[name])
+
+    @torch.no_grad()
+    def _validation_losses(self) -> Tensor:
+        """Return the validation loss of each run."""
+        weights = self.layout.named(self.state.weights)
+        chunks = torch.split(self.feed.validation, self.training.batch_size, dim=1)
+        each = [losses(self.size, weights, c[..., :-1], c[..., 1:]) * c.shape[1] for c in chunks]
+        return torch.stack(each).sum(0).double().cpu() / self.feed.validation.shape[1]
+
+    def write_run(self, i: int, directory: Path) -> None:
+        """Write the log of a run that has ended, and where its checkpoints are."""
+        run, last = self.runs[i], self.record.outcomes[i]
+        losses_, norms, validation = (
+            values[i, : last.step + 1].numpy()
+            for values in (self.record.losses, self.record.norms, self.record.validation)
+        )
+        log = np.vstack([first_row(run), rows_of(run, 0, losses_[1:], norms[1:])])
+        log[:, LOG_COLUMNS.index("validation_loss")] = validation
+        steps = [s for s in run.training.checkpoint_steps if s < last.step + (last.status != "diverged")]
+        folder = directory / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        place = Path(os.path.relpath(self.folder, folder)).as_posix()
+        pointer = PackPointer(pack=place, run=run.name, steps=steps, status=last.status, step=last.step)
+        # The pointer last: it says that the run has ended. What training it alone left unfinished would come before it.
+        write_bytes(directory / "log.csv", as_csv(log).encode())
+        for left in (directory / "state.safetensors", *(checkpoint_path(directory, step) for step in steps)):
+            left.unlink(missing_ok=True)
+        write_bytes(folder / POINTER, msgspec.json.format(msgspec.json.encode(pointer)) + b"\n")

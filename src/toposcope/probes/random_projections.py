@@ -1,0 +1,109 @@
+"""Random projections of the weights (see ``docs/methods/controls.md``)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from toposcope.checkpoints import Layer
+from toposcope.kernels.sign_projections import WORD_BITS, add_sign_projections
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening
+from toposcope.seeds import derive_seed
+from toposcope.typing import Vector
+
+DEFAULT_COUNT = 30
+"""As many as there are statistics of the network by `neural_persistence` and `rips` with their defaults."""
+
+
+class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
+    """``projection_1``, ``projection_2``, ...: sums of all weights of the network, each with a random sign.
+
+    The signs of a layer are derived from its name and shape: they are the same at every checkpoint, and in every run
+    with such a layer. As many numbers as topology gives, linear in the weights and chosen blindly: what topology knows
+    should be more. The mean square of a projection over the signs is the squared norm of the weights (Achlioptas 2003).
+
+    Attributes
+    ----------
+    count : int
+        Projections; the first are the same for every count.
+    seed : int
+    """
+
+    KIND: ClassVar[Kind] = "control"
+
+    count: int = DEFAULT_COUNT
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}; it must be at least 1")
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return the network alone."""
+        return [NETWORK]
+
+    def by_layer(self) -> bool:
+        """Return False: the network is measured at once."""
+        return False
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of a pass over the entries for every 64 projections."""
+        return 7e-9 * -(-self.count // WORD_BITS) * sum(m * n for m, n in shapes.values())
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the expected memory of a few blocks of rows, or of a layer that has to be read at once."""
+        return 3 * BLOCK_BYTES + max((8 * m * n for m, n in shapes.values()), default=0)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the network, if it is wanted."""
+
+        def measure_network() -> Measurement:
+            combined = self.combine([self._projected(layer) for layer in subject.layers])
+            return Measurement(NETWORK, NETWORK, {name: float(value) for name, value in combined.items()})
+
+        if NETWORK in subject.wanted:
+            yield guarded(NETWORK, measure_network)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Add the projections of layers: those of one long vector."""
+        return {name: stacked(rows, name).sum(axis=0)[()] for name in rows[0]}
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: controls have no scale-free twins."""
+        return 0
+
+    def _projected(self, layer: Layer) -> dict[str, float]:
+        sums = sign_projections(layer, self.count, self.seed)
+        return {f"projection_{k}": float(value) for k, value in enumerate(sums, 1)}
+
+
+def sign_projections(layer: Layer, count: int, seed: int, block: int = BLOCK_BYTES) -> Vector:
+    """Return the projections of one layer on directions of random signs, read a few rows at a time.
+
+    Parameters
+    ----------
+    layer : Layer
+    count, seed : int
+        The signs are derived from the seed, the layer's name, and its shape with one neuron a row.
+    block : int
+        Bytes of a block of rows in float64.
+
+    Raises
+    ------
+    ToposcopeError
+        If the layer cannot be read, or is not finite.
+    """
+    m, n = layer.shape
+    neurons = (n, m) if layer.transposed else (m, n)
+    # The position of an entry is that in the matrix with one neuron a row, however it is stored.
+    steps = (1, m) if layer.transposed else (n, 1)
+    seeds = [derive_seed(seed, "projections", layer.name, *neurons, word) for word in range(-(-count // WORD_BITS))]
+    sums = np.zeros((len(seeds), WORD_BITS))
+    stored, widened = Rows(layer), Widening(1.0)
+    for start, stop in stored.blocks(block):
+        W = widened(stored.read(start, stop))
+        for word, word_seed in enumerate(seeds):
+            add_sign_projections(W, start * steps[0], *steps, np.uint64(word_seed), sums[word])
+    return sums.reshape(-1)[:count]

@@ -1,0 +1,93 @@
+"""The rows of training logs in the database of a study: written anew where they changed, or appended."""
+
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toposcope.logs import COLUMNS, LogTable
+from toposcope.logs.columns import target_of
+from toposcope.study import checksums
+
+_COLUMNS = frozenset(COLUMNS)
+
+
+def replace(c: sqlite3.Connection, run: str, log: LogTable) -> None:
+    """Make the log of a run that of a table; rows before the first change stay as they are."""
+    columns = [log.values[name].tolist() for name in COLUMNS]
+    rows = [(step, *map(_or_null, row)) for step, *row in zip(log.steps.tolist(), *columns, strict=True)]
+    further = [
+        (step, name, target_of(name).unit, value)
+        for name in log.further_targets
+        for step, value in zip(log.steps.tolist(), log.values[name].tolist(), strict=True)
+        if not math.isnan(value)
+    ]
+    _write_changed(c, "log", run, ("step", *COLUMNS), rows)
+    _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
+    checksums.seal(c, "log", run=run)
+
+
+def append(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
+    """Add rows to the log of a run, or columns to stored rows (see `Store.append_log`)."""
+    logged = {step: _without_nan(values) for step, values in rows.items()}
+    (last,) = c.execute("SELECT MAX(step) FROM log WHERE run = ?", (run,)).fetchone()
+    new = {step: values for step, values in logged.items() if last is None or step > last}
+    _insert(c, run, new)
+    for step in logged.keys() - new.keys():
+        _change_row(c, run, step, logged[step])
+    for step, values in logged.items():
+        for name in sorted(values.keys() - _COLUMNS):
+            _append_target(c, run, (step, name, target_of(name).unit, values[name]))
+
+
+def _write_changed(
+    c: sqlite3.Connection, table: str, run: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
+) -> None:
+    """Make the sorted rows, the first column their step, those of a run; equal rows before any change stay."""
+    names = ", ".join(columns)
+    stored = c.execute(f"SELECT {names} FROM {table} WHERE run = ? ORDER BY {names}", (run,)).fetchall()
+    pairs = zip(stored, rows, strict=False)
+    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
+    changed = [*stored[same : same + 1], *rows[same : same + 1]]
+    if changed:
+        first = min(step for step, *_ in changed)
+        c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
+        values = ", ".join("?" * (len(columns) + 1))
+        new = [(run, *row) for row in rows if row[0] >= first]
+        c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
+
+
+def _insert(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float]]) -> None:
+    """Add rows of steps that the log does not hold."""
+    rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
+    query = f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?, {_marks(COLUMNS)})"
+    c.executemany(query, [(run, *row) for row in rows])
+    if rows:
+        checksums.add(c, "log", run, rows)
+
+
+def _change_row(c: sqlite3.Connection, run: str, step: int, logged: Mapping[str, float]) -> None:
+    names = ", ".join(COLUMNS)
+    stored = c.execute(f"SELECT {names} FROM log WHERE run = ? AND step = ?", (run, step)).fetchone()
+    row = [logged.get(name, old) for name, old in zip(COLUMNS, stored or (None,) * len(COLUMNS), strict=True)]
+    c.execute(f"INSERT OR REPLACE INTO log (run, step, {names}) VALUES (?, ?, {_marks(row)})", (run, step, *row))
+    checksums.add(c, "log", run, [(step, *row)], [(step, *stored)] if stored else [])
+
+
+def _append_target(c: sqlite3.Connection, run: str, row: tuple[int, str, str, float]) -> None:
+    query = "SELECT step, target, unit, value FROM log_targets WHERE run = ? AND step = ? AND target = ?"
+    stored = c.execute(query, (run, *row[:2])).fetchall()
+    c.execute("INSERT OR REPLACE INTO log_targets VALUES (?, ?, ?, ?, ?)", (run, *row))
+    checksums.add(c, "log", run, [row], stored)
+
+
+def _without_nan(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if not math.isnan(value)}
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value

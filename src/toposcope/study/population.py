@@ -1,0 +1,183 @@
+"""``[population]``: many runs by what varies between them, as a grid or drawn from lists and ranges."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+
+import msgspec
+import numpy as np
+
+from toposcope.family import ModelSize, TrainingOptions
+from toposcope.seeds import derive_seed
+from toposcope.study.declared_run import DeclaredRun
+from toposcope.typing import Vector
+
+MAX_RUNS = 100_000
+SIGNIFICANT_DIGITS = 12
+"""Of a number drawn from a range: the last bits of a logarithm differ between machines."""
+SEED_RANGE = 1 << 32
+"""Seeds of runs are below it."""
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Numbers from `low` to `high`, both included; with `log`, evenly spread in their logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ValueError(f"low is {self.low} and high is {self.high}; they must be finite")
+        if not self.low < self.high:
+            raise ValueError(f"low is {self.low}; it must be below high = {self.high}")
+        if self.log and not self.low > 0:
+            raise ValueError(f"low is {self.low}; a logarithmic range must begin above 0")
+
+    def at(self, share: float, *, whole: bool) -> float:
+        """Return the number at a share, 0 to 1, of the range; with `whole`, each whole number has an equal part."""
+        low, high = self.low, self.high + 1 if whole else self.high
+        if self.log:
+            value = math.exp((1 - share) * math.log(low) + share * math.log(high))
+        else:
+            value = (1 - share) * low + share * high
+        number = math.floor(value) if whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+        return type(number)(min(max(number, self.low), self.high))
+
+
+_TRAINING: dict[str, Any] = get_type_hints(TrainingOptions)
+_NUMBERS = (int, float)
+
+
+def _values_of(kind: Any) -> Any:
+    values = list[kind] | msgspec.UnsetType
+    return values | Range if kind in _NUMBERS else values
+
+
+if TYPE_CHECKING:
+    Vary = Any
+else:
+    Vary = msgspec.defstruct(
+        "Vary",
+        [
+            ("size", list[str | ModelSize]),
+            ("corpus", list[str | dict[str, Any]] | msgspec.UnsetType, msgspec.UNSET),
+            *((name, _values_of(kind), msgspec.UNSET) for name, kind in _TRAINING.items()),
+        ],
+        frozen=True,
+        forbid_unknown_fields=True,
+        kw_only=True,
+        module=__name__,
+    )
+    Vary.__doc__ = (
+        """What varies: ``size``, ``corpus`` and the fields of `TrainingOptions`, each a list or a `Range`."""
+    )
+
+
+class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Runs that differ in what varies; everything else is the study's.
+
+    Each varied field has random numbers of its own, derived from `seed` by its name: varying one more field changes no
+    other value, and a random design with more `runs` begins with the same ones.
+
+    Attributes
+    ----------
+    vary : Vary
+        ``size``, and ``corpus`` and fields of `TrainingOptions` as needed: each a list of values, or a `Range`. If
+        ``seed`` is not among them, every run has a training seed of its own.
+    design : "latin-hypercube", "random" or "grid"
+        ``grid``: every combination of the listed values. ``random``: each value drawn by itself. ``latin-hypercube``:
+        each range cut into as many equal parts as there are runs, with one value in each, and each listed value used
+        equally often.
+    runs : int
+        How many; a grid has as many as there are combinations.
+    seed : int
+    device : "cpu" or "cuda"
+        Where the runs are trained.
+    """
+
+    vary: Vary
+    design: Literal["latin-hypercube", "random", "grid"] = "latin-hypercube"
+    runs: int = 0
+    seed: int = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, values in self._varied():
+            if isinstance(values, list):
+                _check_list(name, values)
+            elif _TRAINING[name] is int and not (values.low.is_integer() and values.high.is_integer()):
+                raise ValueError(f"vary.{name} is a whole number; low and high must be whole too")
+        if self.design != "grid":
+            if not 1 <= self.runs <= MAX_RUNS:
+                raise ValueError(f"runs is {self.runs}; a {self.design} design needs how many, at most {MAX_RUNS}")
+            return
+        ranges = [name for name, values in self._varied() if isinstance(values, Range)]
+        if ranges:
+            raise ValueError(f'vary.{ranges[0]} is a range; list its values, or choose design = "latin-hypercube"')
+        if self.runs:
+            raise ValueError("a grid has as many runs as there are combinations; leave out runs")
+        combinations = math.prod(len(values) for values in self._lists())
+        if combinations > MAX_RUNS:
+            raise ValueError(
+                f'the grid has {combinations} combinations, more than {MAX_RUNS}; choose design = "latin-hypercube"'
+            )
+
+    def declared_runs(self) -> list[DeclaredRun]:
+        """Return the runs, named by size and number."""
+        return [self._run(number, chosen) for number, chosen in enumerate(self._chosen(), 1)]
+
+    def _varied(self) -> list[tuple[str, list[Any] | Range]]:
+        values = ((name, getattr(self.vary, name)) for name in self.vary.__struct_fields__)
+        return [(name, value) for name, value in values if value is not msgspec.UNSET]
+
+    def _chosen(self) -> Iterator[dict[str, Any]]:
+        """Yield the values of what varies, run by run."""
+        names = [name for name, _ in self._varied()]
+        rows: Iterable[tuple[Any, ...]]
+        if self.design == "grid":
+            rows = itertools.product(*self._lists())
+        else:
+            rows = zip(*(self._drawn(name, values) for name, values in self._varied()), strict=True)
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def _lists(self) -> list[list[Any]]:
+        return [values for _, values in self._varied() if isinstance(values, list)]
+
+    def _drawn(self, name: str, values: list[Any] | Range) -> list[Any]:
+        """Return the value of one field for each run."""
+        shares = self._shares(name).tolist()
+        if isinstance(values, Range):
+            return [values.at(share, whole=_TRAINING[name] is int) for share in shares]
+        if self.design == "latin-hypercube":  # by the rank of each share, so that values are used equally often
+            shares = [min(int(share * self.runs), self.runs - 1) / self.runs for share in shares]
+        # A rank times a count, divided by the runs, can come out just below the whole number that it is.
+        return [values[min(int(share * len(values) + 1e-9), len(values) - 1)] for share in shares]
+
+    def _shares(self, name: str) -> Vector:
+        """Return a number from 0 to 1 for each run."""
+        generator = np.random.default_rng(derive_seed(self.seed, "population", name))
+        if self.design == "random":
+            return generator.random(self.runs)
+        from scipy.stats import qmc  # slow to import
+
+        shares: Vector = qmc.LatinHypercube(1, seed=generator).random(self.runs)[:, 0]
+        return shares
+
+    def _run(self, number: int, chosen: dict[str, Any]) -> DeclaredRun:
+        size, corpus = chosen.pop("size"), chosen.pop("corpus", {})
+        chosen.setdefault("seed", derive_seed(self.seed, "population", "seed of run", number) % SEED_RANGE)
+        label = size if isinstance(size, str) else f"hidden-{size.hidden}-layers-{size.layers}"
+        return DeclaredRun(size=size, name=f"{label}-{number:04d}", corpus=corpus, training=chosen)
+
+
+def _check_list(name: str, values: Sequence[Any]) -> None:
+    if not values:
+        raise ValueError(f"vary.{name} is empty; list its values, or leave it out")
+    seen = set()
+    for value in values:
+        key = msgspec.json.encode(value)
+        if key in seen:
+            raise ValueError(f"vary.{name} holds {value!r} twice; list each value once")
+        seen.add(key)

@@ -1,0 +1,51 @@
+"""The rows that a study keeps of checkpoints, their layers, and what is measured on them."""
+
+from dataclasses import dataclass
+
+from toposcope.checkpoints import Layer
+from toposcope.checkpoints.formats.dtypes import itemsize
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One analysed layer in the store."""
+
+    layer: str
+    role: str
+    n_rows: int
+    n_columns: int
+    dtype: str
+    content_hash: str
+
+    @classmethod
+    def of(cls, layer: Layer, content_hash: str) -> "LayerRow":
+        """Return the row of a layer whose content has this hash."""
+        return cls(layer.name, layer.role, layer.shape[0], layer.shape[1], layer.dtype, content_hash)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the stored data."""
+        return self.n_rows * self.n_columns * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One checkpoint in the store."""
+
+    run: str
+    step: int
+    path: str
+    fingerprint: str
+    weights_hash: str
+    layers: tuple[LayerRow, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """One thing to measure: a layer or pseudo-layer of a checkpoint, by one probe."""
+
+    run: str
+    step: int
+    layer: str
+    probe: str
+    options: str

@@ -1,0 +1,163 @@
+"""Training the runs of a study: their corpora first, then what is not finished."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toposcope.engine.pool import TaskFailure, Workers
+from toposcope.family import Run
+from toposcope.family.run_folder import finished
+from toposcope.progress import Progress
+from toposcope.study.corpora import StudyCorpora
+from toposcope.study.store import Store
+from toposcope.study.tasks import PackTask, TrainTask, import_training, pack_task, train_task
+
+NO_GPU = 'device = "cuda" under [population], and this machine has no GPU that torch can use; leave device out'
+
+
+@dataclass
+class StudyTraining:
+    """The runs that a study trains.
+
+    Attributes
+    ----------
+    runs : mapping of str to Run
+        By name.
+    corpora : StudyCorpora
+    device : "cpu", "cuda" or None
+        Where the runs of a population are trained; None if there is none.
+    together : collection of str
+        The runs of the population: they train as one model where that is quicker. The others train one by one.
+    directory : Path
+        The study's.
+    errors : dict of str
+        Why runs could not be trained, by their names.
+    """
+
+    runs: Mapping[str, Run]
+    corpora: StudyCorpora
+    device: str | None
+    together: Collection[str]
+    directory: Path
+    store: Store
+    pool: Workers
+    progress: Progress
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def run_directory(self, name: str) -> Path:
+        """Return the folder of a run."""
+        return self.directory / "runs" / name
+
+    def go(self) -> dict[str, str]:
+        """Train what is not finished; return what failed."""
+        with self.store.together():
+            for position, run in enumerate(self.runs.values()):
+                place = str(self.run_directory(run.name))
+                self.store.put_run(run.name, position, "family", run.size.n_parameters, place)
+            unfinished = [run for run in self.runs.values() if not self._store_outcome(run)]
+        self._prepare_corpora(unfinished)
+        ready = [run for run in unfinished if run.corpus not in self.corpora.errors]
+        self.errors.update({r.name: self.corpora.errors[r.corpus] for r in unfinished if r not in ready})
+        for run in ready:
+            self.progress(run.name, 0, run.training.steps)
+        alone = [run for run in ready if run.name not in self.together]
+        self._train_alone(alone + self._train_packs([run for run in ready if run.name in self.together]))
+        return self.errors
+
+    def _train_packs(self, unfinished: Sequence[Run]) -> list[Run]:
+        """Train the runs of the population together; return those that are quicker alone, or failed together."""
+        if not unfinished:
+            return []
+        device = self.device or "cpu"
+        if device == "cuda" and not _has_gpu():
+            self.errors.update(dict.fromkeys((run.name for run in unfinished), NO_GPU))
+            return []
+        everyone = [run for run in self.runs.values() if run.name in self.together]
+        waiting = {run.name for run in unfinished}
+        groups = [group for group in self._begun_packs(everyone) if waiting.intersection(run.name for run in group)]
+        for group in groups:
+            waiting -= {run.name for run in group}
+        # By all runs, so that a pack that was stopped before its first state is the same again; where some runs of it
+        # are finished, as when the population has grown, by the others.
+        for group in self._packs(everyone, device):
+            if all(run.name in waiting for run in group):
+                groups.append(group)
+                waiting -= {run.name for run in group}
+        groups += self._packs([run for run in unfinished if run.name in waiting], device)
+        alone = [run for group in groups if len(group) == 1 and device == "cpu" for run in group]
+        tasks = [self._pack_task(group, device) for group in groups if len(group) > 1 or device != "cpu"]
+        tasks.sort(key=lambda task: -sum(map(_work, task.runs)))
+        with nullcontext(self.pool) if device == "cpu" else Workers(1) as workers:  # one process has the GPU
+            for task, result in workers.run(pack_task, tasks, self.progress):
+                if isinstance(result, TaskFailure) and device == "cpu":
+                    alone += task.runs  # one of them may be at fault
+                elif isinstance(result, TaskFailure):
+                    self.errors.update({run.name: result.message for run in task.runs})
+                else:
+                    for run in task.runs:
+                        self._store_outcome(run)
+        return alone
+
+    def _begun_packs(self, runs: Sequence[Run]) -> list[list[Run]]:
+        from toposcope.family.together.folders import begun_packs
+
+        found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
+        return [[runs[i] for i in group] for group in found]
+
+    def _packs(self, runs: Sequence[Run], device: str) -> list[list[Run]]:
+        from toposcope.family.together import packs
+
+        return [[runs[i] for i in group] for group in packs(runs, device, self.pool.n_workers)]
+
+    def _pack_task(self, runs: Sequence[Run], device: str) -> PackTask:
+        paths = tuple(self.corpora.path(run.corpus) for run in runs)
+        directories = tuple(self.run_directory(run.name) for run in runs)
+        return PackTask(tuple(runs), paths, directories, self.directory / "packs", device)
+
+    def _train_alone(self, runs: Sequence[Run]) -> None:
+        # The longest first, so that the processors finish together.
+        tasks = [
+            TrainTask(run, self.corpora.path(run.corpus), self.run_directory(run.name))
+            for run in sorted(runs, key=lambda run: -_work(run))
+        ]
+        for task, result in self.pool.run(train_task, tasks, self.progress):
+            if isinstance(result, TaskFailure):
+                self.errors[task.run.name] = result.message
+            else:
+                self._store_outcome(task.run)
+
+    def _prepare_corpora(self, unfinished: list[Run]) -> None:
+        """Tokenize the corpora; where nothing is left to train on one, use the stored tokens."""
+        to_train = {run.corpus for run in unfinished}
+        for done, corpus in enumerate(self.corpora.used):
+            if corpus not in to_train and self.corpora.path(corpus).exists():
+                self.corpora.load_digest(corpus)
+                continue
+            self.pool.start(import_training)
+            self.progress("corpus", done, len(self.corpora.used))
+            self.corpora.prepare(corpus)
+            self.progress("corpus", done + 1, len(self.corpora.used))
+        for corpus in self.corpora.used:
+            key = f"corpus_sha256 {self.corpora.path(corpus).stem}".removesuffix(" corpus")
+            if corpus in self.corpora.sha256:
+                self.store.set_meta(key, self.corpora.sha256[corpus])
+            elif self.corpora.path(corpus).exists() and (known := self.store.meta(key)):
+                self.corpora.sha256[corpus] = known  # measurements that used it stay valid
+
+    def _store_outcome(self, run: Run) -> bool:
+        """Store the status of a run if it is finished; return whether it is."""
+        outcome = finished(run, self.run_directory(run.name))
+        if outcome is not None:
+            self.store.set_status(run.name, outcome.status, outcome.step)
+        return outcome is not None
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _work(run: Run) -> int:
+    return run.size.n_parameters * run.training.steps * run.training.batch_size

@@ -1,0 +1,236 @@
+"""Checkpoints of one run in the files of many: listed as ordinary ones, read where they lie, refused when damaged."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toposcope.checkpoints import Checkpoint, series
+from toposcope.checkpoints.sources import CheckpointError, LocalSource, packed
+from toposcope.checkpoints.sources.packed import POINTER, PackPointer, file_name
+from toposcope.errors import ToposcopeError
+from toposcope.integrity import write_manifest
+
+NAMES = ["low", "middle", "high"]
+STEPS = [0, 10, 200]
+
+
+def own_tensors(run: int, step: int) -> dict[str, np.ndarray]:
+    """What a run has of its own, in several dtypes and shapes."""
+    draw = np.random.default_rng([run, step])
+    return {
+        "layers.0.weight": draw.normal(size=(6, 5)).astype(np.float32),
+        "layers.0.bias": draw.normal(size=6).astype(np.float32),
+        "half": draw.normal(size=(3, 4)).astype(np.float16),
+        "scalar": np.array(draw.normal()),
+        "count": np.array([run, step], dtype=np.int64),
+        "empty": np.zeros((0, 4), dtype=np.float32),
+    }
+
+
+def write_pack(folder: Path, step: int) -> Path:
+    each = [own_tensors(run, step) for run in range(len(NAMES))]
+    joined = {name: np.stack([tensors[name] for tensors in each]) for name in each[0]}
+    path = folder / file_name(step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(safetensors.numpy.save(joined, metadata={"runs": json.dumps(NAMES)}))
+    return path
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    for step in STEPS:
+        write_pack(tmp_path / "packs" / "one", step)
+    for name in NAMES:
+        folder = tmp_path / "runs" / name / "checkpoints"
+        folder.mkdir(parents=True)
+        pointer = PackPointer(pack="../../../packs/one", run=name, steps=STEPS, status="complete", step=200)
+        (folder / POINTER).write_bytes(msgspec.json.encode(pointer))
+        (folder.parent / "log.csv").write_text("step,loss\n0,\n10,4.5\n")
+    return tmp_path
+
+
+def test_a_run_in_a_pack_is_a_series(study: Path) -> None:
+    for run, name in enumerate(NAMES):
+        opened = series(study / "runs" / name)
+        assert opened.steps == STEPS
+        assert opened.ignored == ()
+        for checkpoint in opened:
+            expected = own_tensors(run, checkpoint.step)
+            assert {entry.name for entry in checkpoint.entries} == set(expected)
+            for entry in checkpoint.entries:
+                np.testing.assert_array_equal(entry.whole(), expected[entry.name])
+                assert entry.shape == expected[entry.name].shape
+
+
+def test_its_hashes_are_those_of_files_of_its_own(study: Path, tmp_path: Path) -> None:
+    for run, name in enumerate(NAMES):
+        for checkpoint in series(study / "runs" / name):
+            own = tmp_path / "own.safetensors"
+            own.write_bytes(safetensors.numpy.save(own_tensors(run, checkpoint.step), metadata={"format": "pt"}))
+            assert checkpoint.content_hash() == Checkpoint(own, checkpoint.step).content_hash()
+            (file,) = checkpoint.files.values()
+            assert file.read(0, file.size).tobytes() == own.read_bytes()
+
+
+@settings(max_examples=200, deadline=None)
+@given(ends=st.tuples(st.integers(0, 900), st.integers(0, 900)))
+def test_any_range_is_that_of_the_whole(tmp_path_factory: pytest.TempPathFactory, ends: tuple[int, int]) -> None:
+    folder = tmp_path_factory.getbasetemp() / "ranges"
+    pack = write_pack(folder / "pack", 10)
+    pointer = PackPointer(pack="pack", run="middle", steps=[10], status="complete", step=10)
+    (folder / POINTER).write_bytes(msgspec.json.encode(pointer))
+    (file,) = LocalSource(folder / file_name(10)).files().values()
+    whole = safetensors.numpy.save(own_tensors(1, 10), metadata={"format": "pt"})
+    assert file.size == len(whole)
+    start, stop = sorted(min(end, file.size) for end in ends)
+    assert file.read(start, stop).tobytes() == whole[start:stop]
+    with pytest.raises(CheckpointError, match="truncated"):
+        file.read(0, file.size + 1)
+    assert pack.exists()
+
+
+def test_the_text_of_a_place_opens_it_again(study: Path) -> None:
+    for checkpoint in series(study / "runs" / "high"):
+        assert not Path(checkpoint.location).exists()
+        (again,) = series(checkpoint.location)
+        assert again.step == checkpoint.step
+        assert again.content_hash() == checkpoint.content_hash()
+        assert again.fingerprint() == checkpoint.fingerprint()
+    assert series(f"{study}/runs/high/checkpoints").steps == STEPS
+
+
+def test_a_folder_that_moves_as_a_whole_is_read_as_before(study: Path, tmp_path: Path) -> None:
+    before = [c.content_hash() for c in series(study / "runs" / "low")]
+    (tmp_path / "moved").mkdir()
+    for part in ("runs", "packs"):
+        (study / part).rename(tmp_path / "moved" / part)
+    assert [c.content_hash() for c in series(tmp_path / "moved" / "runs" / "low")] == before
+
+
+def test_only_the_rows_of_the_run_are_read(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    preadv = os.preadv
+
+    def counted(file: int, buffers: Any, offset: int) -> int:
+        got = preadv(file, buffers, offset)
+        read.append(got)
+        return got
+
+    monkeypatch.setattr(os, "preadv", counted)
+    checkpoint = series(study / "runs" / "middle")[0]
+    assert not read
+    (entry,) = (entry for entry in checkpoint.entries if entry.name == "layers.0.weight")
+    read.clear()
+    entry.whole()
+    assert sum(read) == entry.n_bytes
+
+
+def test_a_file_of_its_own_comes_before_the_pack(study: Path) -> None:
+    own = study / "runs" / "low" / "checkpoints" / file_name(10)
+    own.write_bytes(safetensors.numpy.save({"w": np.ones((2, 2), np.float32)}))
+    checkpoint = series(study / "runs" / "low")[1]
+    assert [entry.name for entry in checkpoint.entries] == ["w"]
+    assert series(study / "runs" / "low").steps == STEPS
+
+
+def test_a_manifest_lies_beside_a_run_in_a_pack(study: Path) -> None:
+    checkpoint = series(study / "runs" / "low")[0]
+    assert write_manifest(checkpoint).parent == study / "runs" / "low" / "checkpoints"
+    assert series(study / "runs" / "low").steps == STEPS
+
+
+def test_a_new_pack_has_another_fingerprint(study: Path) -> None:
+    checkpoint = series(study / "runs" / "low")[0]
+    before, (listed,) = checkpoint.fingerprint(), checkpoint.files.values()
+    path = study / "packs" / "one" / file_name(0)
+    os.utime(path, ns=(1, 1))
+    assert checkpoint.fingerprint() != before
+    with pytest.raises(CheckpointError, match="changed while it was in use"):
+        listed.read(0, 10)
+
+
+def without_run(study: Path) -> None:
+    path = study / "runs" / "low" / "checkpoints" / POINTER
+    path.write_text(path.read_text().replace('"low"', '"lower"'))
+
+
+def unknown_field(study: Path) -> None:
+    path = study / "runs" / "low" / "checkpoints" / POINTER
+    path.write_text(path.read_text().replace('"run"', '"rum"'))
+
+
+def negative_step(study: Path) -> None:
+    path = study / "runs" / "low" / "checkpoints" / POINTER
+    path.write_text(path.read_text().replace("[0,", "[-5,"))
+
+
+def no_json(study: Path) -> None:
+    (study / "runs" / "low" / "checkpoints" / POINTER).write_bytes(b"\xff" * 20)
+
+
+def missing(study: Path) -> None:
+    (study / "packs" / "one" / file_name(10)).unlink()
+
+
+def truncated(study: Path) -> None:
+    path = study / "packs" / "one" / file_name(10)
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def cut_in_the_header(study: Path) -> None:
+    path = study / "packs" / "one" / file_name(10)
+    path.write_bytes(path.read_bytes()[:30])
+
+
+def empty(study: Path) -> None:
+    (study / "packs" / "one" / file_name(10)).write_bytes(b"")
+
+
+def no_pack(study: Path) -> None:
+    path = study / "packs" / "one" / file_name(10)
+    path.write_bytes(safetensors.numpy.save(own_tensors(0, 10)))
+
+
+def fewer_rows(study: Path) -> None:
+    path = study / "packs" / "one" / file_name(10)
+    tensors = {"w": np.ones((2, 4, 4), np.float32)}
+    path.write_bytes(safetensors.numpy.save(tensors, metadata={"runs": json.dumps(NAMES)}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without_run,
+        unknown_field,
+        negative_step,
+        no_json,
+        missing,
+        truncated,
+        cut_in_the_header,
+        empty,
+        no_pack,
+        fewer_rows,
+    ],
+)
+def test_damage_is_refused_in_a_line(study: Path, damage: Callable[[Path], None]) -> None:
+    damage(study)
+    with pytest.raises(ToposcopeError) as caught:
+        series(study / "runs" / "low")
+    assert "\n" not in str(caught.value)
+    assert str(study) in str(caught.value)
+
+
+def test_headers_are_read_once_for_all_runs(study: Path) -> None:
+    packed._layout.cache_clear()
+    for name in NAMES:
+        series(study / "runs" / name)
+    assert packed._layout.cache_info().misses == len(STEPS)
