@@ -6,10 +6,11 @@ from itertools import permutations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_populations import Array, population, uninformative, wandering
 from named_features import by_feature
+from property_examples import examples
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis import between_runs_step_table, between_runs_table
@@ -45,7 +46,7 @@ def partial_by_least_squares(x: Array, y: Array, controls: Array) -> float:
     return float(np.corrcoef(*left)[0, 1])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(9, 30), st.integers(0, 3))
 def test_correlations_are_those_of_other_implementations(seed: int, n: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -74,7 +75,7 @@ def test_few_runs_have_the_exact_p() -> None:
     assert result.p[1] == pytest.approx((everyone >= everyone[0] - 1e-9).mean(), abs=0.06)  # by 1,000 draws
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=60))
 def test_two_statistics_are_combined_by_the_smaller_p(pairs: list[tuple[int, int]]) -> None:
     mean, largest = np.array(pairs, dtype=np.float64).T

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import ruptures
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from toposcope.analysis.change_points import ChangePoint, change_points
 from toposcope.analysis.coloured_noise import ColouredNoise
@@ -61,7 +62,7 @@ def near(found: list[ChangePoint], place: int) -> list[ChangePoint]:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([8, 10, 13]), st.floats(0.1, 10))
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_the_lines_are_the_best_of_any_number(seed: int, n: int, penalty: float) -> None:
     """As dynamic programming over every number of changes; PELT of ruptures prunes a little too much (min_size 3)."""
     rng = np.random.default_rng(seed)

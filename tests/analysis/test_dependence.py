@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.signal import lfilter
 from scipy.stats import spearmanr
 
@@ -67,7 +68,7 @@ def test_block_length_is_the_published_rule(phi: float, n: int) -> None:
 
 
 @given(st.integers(5, 80), st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_blocks_are_at_least_the_root_and_draws_are_blocks(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     length = int(block_length(rng.normal(size=(1, n)).cumsum(axis=1))[0])
@@ -83,7 +84,7 @@ def test_blocks_are_at_least_the_root_and_draws_are_blocks(n: int, seed: int) ->
 
 
 @given(st.integers(5, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_resampled_rho_is_scipys(n: int, distinct: int, seed: int) -> None:
     """With ties in feature and target, and those that drawing makes."""
     rng = np.random.default_rng(seed)

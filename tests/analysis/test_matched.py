@@ -5,10 +5,11 @@ from itertools import permutations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from named_features import by_feature
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.stats import rankdata
 
 from toposcope.analysis.matched import MATCHED, collapse_table, matched_table
@@ -166,7 +167,7 @@ def test_sizes_that_coincide_and_sizes_with_nothing_in_common() -> None:
     assert np.isnan(constant["spread"])
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3), (5, 1, 3, 2), (1, 1, 2, 3), (1, 2, 3, 4, 5)]))
 def test_the_share_of_orders_is_that_of_all_of_them(seed: int, sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.signal import lfilter
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis.ranks import Correlations, partial, ranks
 
@@ -46,7 +47,7 @@ def test_a_feature_that_is_the_clock_has_no_partial_correlation() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(8, 40))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_monotone_maps_change_nothing(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     x, y, z = rng.normal(size=(3, n))
@@ -69,3 +70,15 @@ def test_features_at_once_are_features_one_by_one() -> None:
     for i, row in enumerate(x):
         alone = given_controls(row, y, *z)
         assert [together.rho[i], together.p[i]] == pytest.approx([alone.rho[0], alone.p[0]])
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 16, 17])
+def test_ranks_are_those_of_scipy_to_the_last_bit(n: int) -> None:
+    rng = np.random.default_rng(n)
+    values = np.round(rng.normal(size=(4, 30, n)) * 2) / 2
+    values[0, 3] = np.nan
+    values[1, 2, n // 2] = np.nan
+    values[2, 1, 0] = np.inf
+    expected = rankdata(values, axis=-1) - (n + 1) / 2
+    np.testing.assert_array_equal(ranks(values), expected)
+    np.testing.assert_array_equal(ranks(values[2, 1]), expected[2, 1])

@@ -202,7 +202,7 @@ def test_the_second_script_is_small_and_knows_no_other_server() -> None:
 def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> None:
     with served(tmp_path, cache) as running, running.events() as events:
         _, message = next(events)
-        assert "No run here yet" in message["html"]["now"]
+        assert "There is no run here yet" in message["html"]["now"]
         shape = message["shape"]
         live_study(tmp_path / "mine", steps=5, every=5)
         while message["shape"] == shape:
@@ -211,14 +211,14 @@ def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> 
 
 
 def test_what_the_analyses_need_is_said(server: LiveServer) -> None:
-    assert "need 8 measured steps of a run; there are 4" in server.get().body
+    assert "need a run with 8 measured steps; the longest has 4 so far" in server.get().body
 
 
 @pytest.mark.slow
 def test_the_analysed_sections_follow(tmp_path: Path, cache: Path) -> None:
     study = live_study(tmp_path / "mine", steps=400, every=40)
     with served(study.directory, cache) as running:
-        assert "The analysis is being made" in running.get().body
+        assert "The analysis is running" in running.get().body
         with running.events() as events:
             while next(events)[1]["version"] != 1:
                 study.log([study.store._rows("SELECT MAX(step) + 1 FROM log")[0][0]])
@@ -230,8 +230,8 @@ def test_the_analysed_sections_follow(tmp_path: Path, cache: Path) -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path, server: LiveServer) -> None:
-    assert "cannot listen there" in complaint_of("show", tmp_path, "--port", str(server.port))
-    assert "cannot listen there" in complaint_of("show", tmp_path, "--host", "192.0.2.1")
+    assert "cannot listen" in complaint_of("show", tmp_path, "--port", str(server.port))
+    assert "cannot listen" in complaint_of("show", tmp_path, "--host", "192.0.2.1")
     assert "does not exist" in complaint_of("show", tmp_path / "nowhere")
 
 

@@ -22,12 +22,12 @@ def said(*statuses: Status, faults: dict[str, str] | None = None) -> dict[str, A
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
-        ({}, "mine: step 1,000 of 2,000, loss 2.500; forecast to end at 2.400 (2.200 to 2.600)."),
+        ({}, "mine: step 1,000 of 2,000, loss 2.500; predicted final loss 2.400 (2.200 to 2.600)."),
         ({"forecast": None, "last_step": None}, "mine: step 1,000, loss 2.500; running."),
-        ({"step": None, "loss": None}, "mine has begun; nothing is logged yet."),
+        ({"step": None, "loss": None}, "mine has started; nothing is logged yet."),
         ({"status": "complete", "step": 2000}, "mine: step 2,000, loss 2.500; finished."),
-        ({"status": "diverged"}, "mine: step 1,000 of 2,000, loss 2.500; the run is diverged."),
-        ({"is_finite": False}, "mine: step 1,000 of 2,000; the loss is not a number any more."),
+        ({"status": "diverged"}, "mine: step 1,000 of 2,000, loss 2.500; diverged."),
+        ({"is_finite": False}, "mine: step 1,000 of 2,000; the loss is NaN or infinite."),
         ({"loss": 1e-7, "forecast": None}, "mine: step 1,000 of 2,000, loss 1e-07; running."),
     ],
 )
@@ -36,13 +36,23 @@ def test_one_run_in_a_sentence(changes: dict[str, Any], first: str) -> None:
 
 
 def test_what_is_wrong_and_what_to_do() -> None:
-    assert said(RUNNING)["second"] == "No alert. Go on."
+    assert said(RUNNING)["second"] == "No alerts. Go on."
     assert said(RUNNING)["age"] == 5.0
     alert = {"step": 7, "since": 6, "check": "spike", "place": "", "message": "the loss rose."}
     noticed = replace(RUNNING, alerts=[alert], n_alerts=3, skipped=["rips: too dear"], n_skipped=2)
     text = said(noticed, faults={"torn": "torn: cannot be read now: it is damaged"})["second"]
-    assert text.startswith("3 alerts; the last: the loss rose. Go on. Left out at the last measurement")
+    assert text.startswith("3 alerts; the latest: the loss rose. Go on. Not measured last time: rips (too dear).")
     assert text.endswith("Torn: cannot be read now: it is damaged.")
+
+
+def test_a_run_that_is_silent_may_have_been_interrupted() -> None:
+    recent, silent = (
+        replace(RUNNING, name=name, updated=updated) for name, updated in (("new", 90.0), ("old", -900.0))
+    )
+    assert "interrupted" not in said(recent)["second"]
+    assert said(silent)["second"].startswith("Nothing was written for more than 15 minutes; training may have")
+    assert said(recent, silent)["second"].startswith("Nothing was written by old for more than 15 minutes")
+    assert "interrupted" not in said(replace(silent, status="complete"))["second"]
 
 
 def test_a_cost_above_the_budget_is_marked() -> None:
@@ -54,9 +64,9 @@ def test_a_cost_above_the_budget_is_marked() -> None:
 def test_several_runs_name_the_lowest_loss() -> None:
     other = replace(RUNNING, name="other", status="complete", loss=2.1)
     told = said(RUNNING, other, replace(RUNNING, name="third", loss=None))
-    assert told["first"] == "3 runs, 2 in training; the lowest loss is 2.100, of other."
+    assert told["first"] == "3 runs, 2 in training; other has the lowest loss, 2.100."
     assert [row["cells"][0] for row in told["rows"]] == [("mine", ""), ("other", "finished"), ("third", "")]
-    assert said()["first"].startswith("No run here yet")
+    assert said()["first"].startswith("There is no run here yet")
 
 
 def test_the_newest_alerts_of_all_runs_come_first() -> None:

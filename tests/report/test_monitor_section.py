@@ -32,7 +32,7 @@ def test_the_report_of_a_run_that_still_trains_has_the_section(study: LiveStudy)
     page = study_page(Study.load(study.directory))
     assert {"alerts", "forecasts"} <= page.tables().keys()
     assert SECTION.finding(page.material) == "1 alert in mine; 3 forecasts"
-    assert SECTION.summary(page.material)[0].startswith("While mine trained, the monitor noticed at step 500:")
+    assert SECTION.summary(page.material)[0].startswith("While mine trained, the monitor raised an alert at step 500:")
     (chart,) = [chart for anchor, chart in page.charts() if anchor == "monitor"]
     assert chart.name == "forecasts-made"
 
@@ -66,7 +66,7 @@ def test_commands_take_a_study_without_checkpoint_files(study: LiveStudy, tmp_pa
     assert "1,000" in done.out
     done = called("doctor", study.directory)
     assert done.code != 0
-    assert "name the folder that they are saved in" in done.err
+    assert "no checkpoint was examined while it trained; name the folder with checkpoints" in done.err
 
 
 def test_a_study_of_the_version_before_monitors_is_read(tmp_path: Path) -> None:

@@ -66,7 +66,13 @@ def study_of(probe: str, statistic: str, kind: str) -> Material:
 
 
 @pytest.mark.parametrize(
-    ("probe", "statistic", "kind"), [("hessian", "trace", "spectrum"), ("small_weights", "share", "control")]
+    ("probe", "statistic", "kind"),
+    [
+        ("hessian", "trace", "spectrum"),
+        ("small_weights", "share", "control"),
+        ("placebo_twin", "H0.total", "control"),
+        ("random_projections", "projection_3", "control"),
+    ],
 )
 def test_what_is_no_topology_is_not_announced_as_topology(probe: str, statistic: str, kind: str) -> None:
     """Even though nobody here knows the probe: the kind is what was stored with its values."""

@@ -1,19 +1,19 @@
-"""The report of a small study, made by the real commands."""
+"""The report of a small study, made by the commands."""
 
 import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import polars as pl
 import pytest
+from commands import called, complaint_of
 from page_checks import PAGE_CHECKS
 from read_page import Element, read
 
@@ -48,7 +48,6 @@ size = { hidden = 16, layers = 1, heads = 2, context = 16 }
 name = "d"
 size = { hidden = 24, layers = 1, heads = 2, context = 16 }
 """
-COMMAND = (sys.executable, "-c", "from toposcope.cli import main; main()")
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
     (base / "text.txt").write_text("the quick brown fox jumps over the lazy dog; " * 200)
     (base / "small.toml").write_text(DECLARATION)
-    run = subprocess.run(
-        [*COMMAND, "study", "run", "small.toml", "--out", "out", "--workers", "2"],
-        cwd=base, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert "report: " in run.stdout
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(base)
+        run = called("study", "run", "small.toml", "--out", "out", "--workers", "1")
+    assert run.code == 0, run.err
+    assert "report: " in run.out
     return base / "out"
 
 
@@ -182,16 +180,22 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
     before = files(folder / "report")
-    write_report(Study.load(folder))
+    write_report(Study.load(folder), workers=2)  # the command had one
     assert files(folder / "report") == before
 
 
-def small_report(folder: Path, *figures: str) -> None:
+@cache
+def small_document(*figures: str) -> tuple[Document, Rendered]:
     point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
     pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
     document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
+    return document, render_all(document.charts(), ("svg",))
+
+
+def small_report(folder: Path, *figures: str) -> None:
+    document, rendered = small_document(*figures)
     tables = {"t": pl.DataFrame({"a": [[1, 2]], "b": ["x,y"]})}
-    writing.write_document(folder, document, tables, render_all(document.charts(), ("svg",)))
+    writing.write_document(folder, document, tables, rendered)
 
 
 @pytest.mark.parametrize("survived", range(7))
@@ -253,25 +257,15 @@ def test_two_studies_side_by_side(both: Path) -> None:
     assert all(len(pair.all("figure")) == 2 for pair in pairs)
 
 
-def test_the_command_of_two(folder: Path) -> None:
-    def told(*words: str | Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [*COMMAND, "report", *words], capture_output=True, text=True, check=False, cwd=folder.parent
-        )
-        return done.returncode, done.stderr.splitlines()[-1]
-
-    code, line = told("out", "out", "out")
-    assert (code, line) == (2, "Error: 3 studies given; give one, or two to see side by side")
-    code, line = told("out", "out")
-    assert (code, line) == (2, "Error: out: the same study is given twice; give two different ones")
-    code, line = told("out", "--out", "x")
-    assert code == 2
-    assert "only for two studies" in line
-    empty = folder.parent / "empty"
-    empty.mkdir()
-    code, line = told("out", "empty")
-    assert code == 1
-    assert "no study here" in line
+def test_the_command_of_two(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    three = complaint_of("report", "out", "out", "out")
+    assert three == "Error: 3 studies given; give one, or two to see side by side"
+    assert complaint_of("report", "out", "out") == "Error: out: the same study is given twice; give two different ones"
+    assert "only for two studies" in complaint_of("report", "out", "--out", "x")
+    empty = called("report", "out", tmp_path)
+    assert empty.code == 1
+    assert "no study here" in empty.err.splitlines()[-1]
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

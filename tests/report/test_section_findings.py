@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -39,13 +40,18 @@ def test_the_finding_stands_in_the_document() -> None:
     assert composed.finding == "2 runs"
 
 
+@cache
+def with_and_without_states(n_runs: int) -> list[Material]:
+    full = material(n_runs, 4)
+    testable = full.tables["association"].with_columns(untested=pl.lit(""))
+    return [with_tables(of, {"association": testable}) for of in (full, with_states(full))]
+
+
 @pytest.mark.parametrize("anchor", sorted(SECTIONS))
 @pytest.mark.parametrize("n_runs", [1, 200])
 def test_a_finding_is_one_short_sentence(anchor: str, n_runs: int) -> None:
-    full = material(n_runs, 4)
-    testable = full.tables["association"].with_columns(untested=pl.lit(""))
-    for of in (full, with_states(full)):
-        text = finding(anchor, with_tables(of, {"association": testable}))
+    for of in with_and_without_states(n_runs):
+        text = finding(anchor, of)
         assert len(text) <= MAX_CHARACTERS, text
         assert not re.search(r"\bnan\b|None\b(?! of| can)|\.$|  ", text), text
         assert not text or text[0] in "0123456789" or text[0].isupper()

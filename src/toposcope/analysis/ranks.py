@@ -15,6 +15,10 @@ MIN_RESIDUAL_SHARE = 1e-9
 """If the residual ranks are below this share of the ranks, the series is a function of the controls."""
 
 
+MAX_PAIRED = 16
+"""Values up to which ranks are found by comparing all pairs."""
+
+
 class Correlations(NamedTuple):
     """Correlation and two-sided p of each feature, shape (f,); NaN where not defined."""
 
@@ -24,8 +28,17 @@ class Correlations(NamedTuple):
 
 def ranks(values: Matrix) -> Matrix:
     """Return mid-ranks along the last axis, centred on 0."""
-    ranked = rankdata(values, axis=-1)
+    ranked = _by_pairs(values) if values.shape[-1] <= MAX_PAIRED else rankdata(values, axis=-1)
     return np.asarray(ranked - (values.shape[-1] + 1) / 2)
+
+
+def _by_pairs(values: Matrix) -> Matrix:
+    """Return mid-ranks from 1 by comparing all pairs: of short series, sooner than they are sorted."""
+    values = np.asarray(values)
+    one, other = values[..., :, None], values[..., None, :]
+    ranked: Matrix = (other < one).sum(axis=-1) + ((other == one).sum(axis=-1) + 1) / 2
+    ranked[np.isnan(values).any(axis=-1)] = np.nan
+    return ranked
 
 
 def correlate(x: Matrix, y: Vector) -> Vector:

@@ -1,6 +1,7 @@
 """The association table of a study: every feature of every run and group of layers, with a verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,9 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 SEED = 42
+MAX_COMPARED = 24
+"""Runs that are compared with each other; of more, each block of so many is by itself, and groups of layers are left
+out: a population is about what differs between runs."""
 _PLACE = {**dict.fromkeys(("run", "group", "target", "feature", "kind"), pl.String), "n": pl.Int64}
 
 
@@ -25,7 +29,7 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
     """Measure the association of every feature with the targets of its run (docs/methods/association.md).
 
     Features of the whole network are measured against every target, those of groups of layers against the first, most
-    reliable one.
+    reliable one; of more than 24 runs only the network is.
 
     Parameters
     ----------
@@ -40,20 +44,32 @@ def association_table(trajectories: Sequence[Trajectory], method: Method = "holm
         and ``p_pairing_differences`` of `toposcope.analysis.pairing.pairing_p`, and those of
         `toposcope.analysis.verdict.with_verdicts`.
     """
+    grouped = len(trajectories) <= MAX_COMPARED
+    return with_verdicts(pl.concat([_of_block(block, grouped) for block in _blocks(trajectories)]), method)
+
+
+def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
+    """Divide runs, in their order, into as few equal blocks as `MAX_COMPARED` allows; no run is one empty block."""
+    count = max(1, -(-len(trajectories) // MAX_COMPARED))
+    ends = [round(len(trajectories) * i / count) for i in range(count + 1)]
+    return [trajectories[begin:end] for begin, end in pairwise(ends)]
+
+
+def _of_block(trajectories: Sequence[Trajectory], grouped: bool) -> pl.DataFrame:
+    """Return the rows, without verdicts, of runs that are compared with each other."""
     tasks = [
         (trajectory, group, target)
         for trajectory in trajectories
         for i, target in enumerate(trajectory.targets)
-        for group in (_features(trajectory) if i == 0 else [NETWORK])
+        for group in (_features(trajectory) if grouped and i == 0 else [NETWORK])
     ]
     parts = [_of_group(trajectory, group, target, trajectories) for trajectory, group, target in tasks]
     table = pl.concat([_empty(), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
-    table = table.with_columns(
+    return table.with_columns(
         p_pairing=_pairings(table, given_step, trajectories),
         p_pairing_differences=_pairings(table, changes, trajectories),
     )
-    return with_verdicts(table, method)
 
 
 def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Sequence[Trajectory]) -> pl.Series:

@@ -10,6 +10,10 @@ ROWS = alt.NamedData("rows")
 HEIGHT = 190
 MAX_MAP_HEIGHT = 640
 """Of the layer map, in pixels, unless it has hundreds of layers."""
+ONE_VALUE = "datum.label === '0' && datum.value ? format(datum.value, '.3~g') : datum.label"
+"""Labels of an axis: where there is one value only, Vega would round it to a whole number."""
+END_OF_NAME = "length(datum.label) > 28 ? '…' + slice(datum.label, -27) : datum.label"
+"""Labels of layers, which differ at their end."""
 _ZOOM = "wheel![event.shiftKey]"
 
 
@@ -48,9 +52,10 @@ def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> d
 
 def _lines(runs: list[str], log_steps: bool) -> Any:
     """Draw one line a run, with a cursor at one step."""
+    x = step_axis_of(log_steps)
     base = alt.Chart(ROWS).encode(
-        x=step_axis_of(log_steps),
-        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        x=x if log_steps else x.scale(nice=False, padding=6),  # the mark of a forecast is at the end
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=ONE_VALUE)),
         color=run_colour(runs),
     )
     hover = alt.selection_point(
@@ -58,6 +63,8 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
     here = base.transform_filter(AT_CURSOR)
+    # A run of one step is no line yet.
+    alone = base.transform_joinaggregate(n="count()", groupby=["run"]).transform_filter("datum.n === 1")
     # Rows may stand for several steps, or for where a run will end: only those of the live page do.
     forecast = base.transform_filter("isValid(datum.forecast)")
     return alt.layer(
@@ -65,6 +72,7 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
         .mark_area(opacity=0.25, clip=True)
         .encode(y=alt.Y("low:Q", title=None), y2="high:Q"),
         base.mark_line(clip=True).add_params(zoom),
+        alone.mark_point(size=30, filled=True, opacity=1, clip=True),
         base.mark_point(opacity=0, size=60).add_params(hover),
         here.mark_rule(strokeDash=[4, 3]).encode(y=alt.value(0), y2=alt.value("height"), color=alt.value("gray")),
         here.mark_point(size=60, filled=True, opacity=1),
@@ -95,7 +103,7 @@ def _layer_map(n_layers: int) -> Any:
     """Draw a quantity of every layer at every checkpoint; a click opens the layer at that step."""
     base = alt.Chart(ROWS).encode(
         x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
-        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelLimit=150, labelOverlap="greedy")),
+        y=alt.Y("layer:N", title=None, sort=None, axis=alt.Axis(labelExpr=END_OF_NAME, labelOverlap="greedy")),
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),

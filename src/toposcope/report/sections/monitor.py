@@ -1,4 +1,4 @@
-"""What a monitor said while runs trained: its alerts, and its forecasts of the final loss beside how it came out."""
+"""The monitor's alerts, and its forecasts of the final loss compared with the outcome."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,12 +13,12 @@ from toposcope.report.section import ReportSection
 from toposcope.report.tables import Column, table, text_of
 
 FINAL_SHARE = 0.02
-"""Of the planned steps, the last ones: their mean loss is the final loss, as forecasts define it."""
+"""Share of the planned steps at the end whose mean loss is the final loss, as forecasts define it."""
 MAX_ALERTS_SHOWN = 100
 
 
 def final_losses(material: Material) -> dict[str, float]:
-    """Return the final loss of the runs that reached the last step that was forecast for them."""
+    """Return the final loss of the runs that reached their planned last step."""
     planned = material.forecasts.group_by("run").agg(last_step=pl.col("last_step").last())
     late = (
         material.log.join(planned, on="run")
@@ -50,8 +50,8 @@ def _chart(material: Material) -> Chart | None:
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     yield from _alerts(material)
     if len(material.forecasts):
-        yield say("Forecasts of the final loss that were made while the runs trained. ", *_outcomes(material),
-                  "All: ", csv("forecasts"), ".")  # fmt: skip
+        yield say("Forecasts of the final loss made while the runs trained. ", *_outcomes(material),
+                  "All of them: ", csv("forecasts"), ".")  # fmt: skip
     yield from pictures
 
 
@@ -68,13 +68,13 @@ def _alerts(material: Material) -> Iterable[Block | None]:
         text_of("what", "message", prose=True),
     )
     more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
-    yield say(f"What the monitor noticed while the runs trained. {more}All, with the numbers behind them: ",
+    yield say(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",
               csv("alerts"), ".")  # fmt: skip
     yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()), "Alerts")
 
 
 def _outcomes(material: Material) -> Iterable[str]:
-    """Say of each run that ended how many of its forecasts held the loss it ended at."""
+    """Yield, for each run that ended, how many of its forecast intervals contain the final loss."""
     for run, loss in final_losses(material).items():
         made = material.forecasts.filter(run=run)
         n = len(made.filter(pl.col("low") <= loss, pl.col("high") >= loss))
@@ -98,11 +98,11 @@ def _summary(material: Material) -> list[str]:
     first = alerts.row(0, named=True)
     more = f" and {counted(len(alerts) - 1, 'further alert')}" if len(alerts) > 1 else ""
     what = first["message"].rstrip(".")
-    return [f"While {first['run']} trained, the monitor noticed at step {first['step']:,}: {what}{more}."]
+    return [f"While {first['run']} trained, the monitor raised an alert at step {first['step']:,}: {what}{more}."]
 
 
 def _or_absent(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a table; one without rows does not apply to a study that nobody watched."""
+    """Return a table, without columns if it has no rows: the study was not monitored."""
     return frame if len(frame) else pl.DataFrame()
 
 

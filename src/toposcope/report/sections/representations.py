@@ -44,8 +44,8 @@ STATE_QUANTITIES = Terms(
 )  # fmt: skip
 
 
-OTHERWISE = "hidden states (default options)"
-"""What a note calls a cloud that has no options to be told apart by."""
+DEFAULT_CLOUD_NAME = "hidden states (default options)"
+"""Name in notes of the cloud with default options."""
 
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -53,7 +53,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     clouds = clouds_of(material.trajectories)
     labels = [label for t in material.trajectories for label, cloud in t.clouds.items() if label == cloud]
     names = list(dict.fromkeys(map(cloud_named, (*clouds, *labels))))
-    others = [OTHERWISE if name == "hidden states" else name for name in names[len(clouds) :]]
+    others = [DEFAULT_CLOUD_NAME if name == "hidden states" else name for name in names[len(clouds) :]]
     note = (
         f"The figures are of {joined(names[: len(clouds)])}; the tables also hold {joined(others)}." if others else ""
     )

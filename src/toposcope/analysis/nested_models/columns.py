@@ -1,0 +1,205 @@
+"""What is known of each run at a fraction of its training, in blocks of columns: losses, schedule, norms, topology."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toposcope.analysis.nested_models.population import Losses, NestedPopulation
+from toposcope.analysis.run_population import FINAL_LOSSES
+from toposcope.analysis.trajectories import Trajectory
+from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
+from toposcope.probes.probe import NOISE
+from toposcope.typing import Indices, Matrix, Vector
+
+FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+MIN_NEARNESS = 0.8
+"""A run takes part if its latest checkpoint up to the fraction is at this share of it, or later."""
+MIN_KNOWN_SHARE = 0.9
+"""Columns that are known in a smaller share of the runs are left out; in the others the mean takes their place."""
+TOLERANCE = 1e-9
+PROJECTIONS, TWIN = "random_projections", "placebo_twin"
+"""Probes whose columns topology has to beat."""
+LOSS, SCHEDULE, PLAIN = "loss", "schedule", "plain"
+LEVELS = "levels"
+"""The columns of the losses whose products with the schedule count too."""
+MIN_ROWS = 3
+"""Logged losses that a slope takes."""
+MIN_MEAN_ROWS, MEAN_SHARE = 10, 0.1
+"""The level of the training loss is the mean over the last tenth of the rows, at least ten."""
+_DIMENSION = re.compile(r"H\d+(?=\.)")
+
+
+@dataclass(frozen=True, eq=False)
+class FractionColumns:
+    """Columns of the runs that have a checkpoint at a fraction.
+
+    Attributes
+    ----------
+    fraction : float
+        Nothing after this share of a run's steps was looked at.
+    places : ndarray of int, shape (n,)
+        Of the runs in the population.
+    at : ndarray of int, shape (n,)
+        Place of the checkpoint among those of the run.
+    blocks : dict of ndarray, shape (n, p)
+        ``loss``, ``levels``, ``schedule``, ``plain``, and ``random_projections`` and ``placebo_twin`` where measured.
+    families : dict of ndarray, shape (n, p)
+        Topology, by probe and dimension.
+    """
+
+    fraction: float
+    places: Indices
+    at: Indices
+    blocks: dict[str, Matrix]
+    families: dict[str, Matrix]
+
+    def of_runs(self, chosen: Indices) -> "FractionColumns":
+        """Return the same columns of some of the runs."""
+        return FractionColumns(
+            self.fraction,
+            self.places[chosen],
+            self.at[chosen],
+            {name: block[chosen] for name, block in self.blocks.items()},
+            {name: block[chosen] for name, block in self.families.items()},
+        )
+
+
+def fraction_columns(population: NestedPopulation, fraction: float) -> FractionColumns | None:
+    """Return the columns at a fraction; None if no run has topology there."""
+    members = [
+        (i, at)
+        for i, (t, last) in enumerate(zip(population.runs, population.last_steps, strict=True))
+        if (at := _checkpoint(t, fraction * last)) is not None
+        and not population.diverged_at[i] <= t.steps[at]
+        and _has_topology(t, at)
+    ]
+    if not members:
+        return None
+    places, at = np.array(members, dtype=np.int64).T
+    runs = [population.runs[i] for i in places]
+    found: dict[str, list[Vector]] = {LOSS: [], PLAIN: []}
+    for feature, series in _series(runs):
+        found.setdefault(_block_of(feature), []).extend(_level_and_change(series, at))
+    targets = [
+        _level_and_change([t.targets.get(name) for t in runs], at, second=True)
+        for name in FINAL_LOSSES
+        if name != "loss"
+    ]
+    targets.append(_level_and_change([population.losses[i].others for i in places], at, second=True))
+    shapes = np.array([_shape(population.losses[i], int(t.steps[a])) for i, t, a in zip(places, runs, at, strict=True)])
+    found[LOSS] = [*(column for columns in targets for column in columns), *shapes.T, *found[LOSS]]
+    found[LEVELS] = [columns[0] for columns in targets] + [shapes[:, 0], shapes[:, 1]]
+    found[SCHEDULE] = list(_schedule(population, places, at))
+    blocks = {name: _usable(columns, len(places)) for name, columns in found.items()}
+    named = (LOSS, LEVELS, SCHEDULE, PLAIN, PROJECTIONS, TWIN)
+    return FractionColumns(
+        fraction,
+        places,
+        at,
+        {name: blocks[name] for name in named if name in blocks},
+        {name: block for name, block in blocks.items() if name not in named and block.shape[1]},
+    )
+
+
+def family_of(feature: Feature) -> str:
+    """Return the family of a topological feature: its probe, and the dimension of the homology where it has one."""
+    dimension = _DIMENSION.match(feature.statistic)
+    return f"{feature.label} {dimension[0]}" if dimension else feature.label
+
+
+def _block_of(feature: Feature) -> str:
+    if feature.probe in (PROJECTIONS, TWIN):
+        return feature.probe
+    if feature.kind == TOPOLOGY:
+        return family_of(feature)
+    return LOSS if feature.kind == "loss" else PLAIN
+
+
+def _checkpoint(t: Trajectory, end: float) -> int | None:
+    """Return the place of the latest checkpoint up to a step, if it is near it."""
+    place = int(np.searchsorted(t.steps, end * (1 + TOLERANCE), side="right")) - 1
+    return place if place >= 0 and t.steps[place] > 0 and t.steps[place] >= MIN_NEARNESS * end else None
+
+
+def _has_topology(t: Trajectory, at: int) -> bool:
+    return any(feature.kind == TOPOLOGY and np.isfinite(values[at]) for feature, values in t.features.items())
+
+
+def _series(runs: Sequence[Trajectory]) -> Iterator[tuple[Feature, list[Vector | None]]]:
+    """Yield the features of the network and their scale-free twins, each with its values in every run."""
+    for tables in ([t.features for t in runs], [t.twins.get(NETWORK, {}) for t in runs]):
+        for feature in dict.fromkeys(feature for table in tables for feature in table):
+            if not feature.statistic.endswith(NOISE):
+                yield feature, [table.get(feature) for table in tables]
+
+
+def _level_and_change(series: Sequence[Vector | None], at: Indices, *, second: bool = False) -> list[Vector]:
+    """Return values at a checkpoint and their change since the one before; of logarithms where all are positive.
+
+    With `second`, also how the change differs from the change before it.
+    """
+    values = np.full((3, len(series)), np.nan)
+    for i, (of_run, place) in enumerate(zip(series, at, strict=True)):
+        if of_run is not None:
+            for back in range(min(place, 2) + 1):
+                values[back, i] = of_run[place - back]
+    known = np.isfinite(values)
+    if known.any() and (values[known] > 0).all():
+        values = np.log(values, where=known, out=np.full_like(values, np.nan))
+    change, before = values[0] - values[1], values[1] - values[2]
+    return [values[0], change, change - before] if second else [values[0], change]
+
+
+def _shape(losses: Losses, step: int) -> Vector:
+    """Return of the training loss up to a step: level, slope, curvature and scatter of its logarithm."""
+    seen = (losses.steps <= step) & np.isfinite(losses.training) & (losses.training > 0)
+    x, y = np.log(losses.steps[seen]), np.log(losses.training[seen])
+    if len(y) < MIN_ROWS:
+        return np.full(4, np.nan)
+    late, middle = x > np.log(step / 2), (x > np.log(step / 4)) & (x <= np.log(step / 2))
+    level = y[-max(MIN_MEAN_ROWS, int(MEAN_SHARE * len(y))) :].mean()
+    slope, scatter = _line(x[late], y[late])
+    return np.array([level, slope, slope - _line(x[middle], y[middle])[0], scatter])
+
+
+def _line(x: Vector, y: Vector) -> tuple[float, float]:
+    """Return the slope of a line and the scatter about it; NaN for fewer than three values."""
+    if len(x) < MIN_ROWS:
+        return np.nan, np.nan
+    x, y = x - x.mean(), y - y.mean()
+    slope = float(x @ y / (x @ x))
+    return slope, float((y - slope * x).std())
+
+
+def _schedule(population: NestedPopulation, places: Indices, at: Indices) -> Iterator[Vector]:
+    """Yield what is known of the training at its start, and the learning rate of the moment."""
+    for values in population.declared.values():
+        yield _logarithm(values[places])
+    rates = np.full((3, len(places)), np.nan)
+    for i, (place, a) in enumerate(zip(places, at, strict=True)):
+        t = population.runs[place]
+        clocks = [t.clocks.get(name) for name in ("learning_rate", "cumulative_learning_rate")]
+        rates[:2, i] = [np.nan if clock is None else clock[a] for clock in clocks]
+        rates[2, i] = population.rates_left[place][a]
+    yield _logarithm(rates[0])
+    yield _logarithm(rates[1])
+    yield rates[2]
+
+
+def _logarithm(values: Vector) -> Vector:
+    known = np.isfinite(values)
+    if not known.any() or not (values[known] > 0).all():
+        return values
+    return np.log(values, where=known, out=np.full_like(values, np.nan))
+
+
+def _usable(columns: Iterable[Vector], n: int) -> Matrix:
+    """Return the columns that are known in most runs and differ between runs."""
+    table = np.array(list(columns)).reshape(-1, n).T
+    known = np.isfinite(table)
+    often = known.mean(axis=0) >= MIN_KNOWN_SHARE
+    low = np.where(known, table, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(known, table, -np.inf).max(axis=0, initial=-np.inf)
+    return np.asarray(table[:, often & (high > low)])

@@ -1,0 +1,255 @@
+"""Nested models of a population: how well each predicts, what its controls do, and what follows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.nested_models.boosting import boosted_predictions
+from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, fraction_columns
+from toposcope.analysis.nested_models.controls import NOISE_LEVELS, Draws, planted, shuffled
+from toposcope.analysis.nested_models.fitting import (
+    BEFORE,
+    CONTROLS,
+    MEDIAN,
+    WITH_PLAIN,
+    folds,
+    further_tables,
+    predictions,
+    widths,
+)
+from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
+from toposcope.analysis.nested_models.problems import Problem, problems
+from toposcope.analysis.nested_models.skill import compare, wilcoxon_p
+from toposcope.analysis.verdict import LEVEL
+from toposcope.engine.pool import TaskFailure, Workers, shared
+from toposcope.errors import ToposcopeError
+from toposcope.progress import Progress, silent
+from toposcope.typing import Vector
+
+MIN_RUNS = 20
+"""Configurations that a test takes."""
+MIN_EVENTS = 10
+"""Runs that diverge, and runs that do not, that a test of divergence takes."""
+RIDGE, BOOSTING = "ridge", "boosting"
+SHUFFLED, PLANTED = "topology of other runs", "planted feature"
+_BESIDE = {PROJECTIONS: "projections", TWIN: "twin"}
+MODELS: dict[str, type[pl.DataType]] = {
+    "target": pl.String,
+    "fraction": pl.Float64,
+    **dict.fromkeys(("left_out", "learner", "model", "versus"), pl.String),
+    **dict.fromkeys(("n_runs", "n_groups", "n_columns"), pl.Int64),
+    **dict.fromkeys(("mae", "skill", "skill_low", "skill_high", "p", "p_wilcoxon", "p_adjusted"), pl.Float64),
+    **{f"{name}_{end}": pl.Float64 for end in _BESIDE.values() for name in ("skill_beside", "p_beside")},
+}
+DRAWS: dict[str, type[pl.DataType]] = {
+    "target": pl.String,
+    "fraction": pl.Float64,
+    **dict.fromkeys(("control", "model"), pl.String),
+    "noise": pl.Float64,
+    "n_draws": pl.Int64,
+    **dict.fromkeys(("skill", "skill_least", "skill_most"), pl.Float64),
+    **dict.fromkeys(("n_found", "n_as_good"), pl.Int64),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What was fitted of one target at one fraction: rows of `MODELS`, and the draws of the controls."""
+
+    rows: list[dict[str, object]]
+    shuffled: dict[str, Draws] = field(default_factory=dict)
+    planted: Sequence[Draws] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class NestedModels:
+    """The tables of nested models.
+
+    Attributes
+    ----------
+    models : polars.DataFrame
+        A row for each target, fraction, kind of group that is left out, learner and model: ``mae``; ``skill`` beside
+        the model ``versus``, with its interval, ``p`` and ``p_wilcoxon``; ``p_adjusted`` where topology is tested; of
+        models with topology also ``skill_beside_projections`` and so on, which compare them with the controls.
+    draws : polars.DataFrame
+        A row for each target, fraction and control that is drawn: the mean and range of its skill; ``n_found``, how
+        many draws were significant (planted features after adjustment, the topology of other runs without it);
+        ``n_as_good``, how many have at least the skill of the model itself.
+    untested : dict of str
+        Why a target is not tested, by its name.
+    """
+
+    models: pl.DataFrame
+    draws: pl.DataFrame
+    untested: dict[str, str]
+
+
+def nested_models(
+    population: NestedPopulation, method: Method = "holm", workers: int = 1, progress: Progress = silent
+) -> NestedModels:
+    """Fit nested models of every target at every fraction.
+
+    Parameters
+    ----------
+    population : NestedPopulation
+    method : "holm", "bonferroni" or "bh"
+        How p-values are adjusted over topological families, fractions, targets and learners.
+    workers : int
+        Processes; the result does not depend on it.
+    progress : callable
+        Called with ``nested models`` and how many targets at a fraction are done.
+    """
+    tested, untested = problems_of(population)
+    parts: dict[int, Fitted] = {}
+    count = max(1, min(workers, len(tested)))
+    with Workers(count, shared=tested) as engine:
+        for i, part in engine.run(_fit, range(len(tested))):
+            if isinstance(part, TaskFailure):
+                raise ToposcopeError(f"nested models of the {tested[i].target}: {part.message}")
+            parts[i] = part
+            progress("nested models", len(parts), len(tested))
+    fitted = [parts[i] for i in range(len(tested))]
+    models = pl.DataFrame([row for part in fitted for row in part.rows], schema=MODELS)
+    models, level = _adjusted(models, method)
+    draws = [row for problem, part in zip(tested, fitted, strict=True) for row in _draw_rows(problem, part, level)]
+    return NestedModels(models, pl.DataFrame(draws, schema=DRAWS), untested)
+
+
+def problems_of(population: NestedPopulation) -> tuple[list[Problem], dict[str, str]]:
+    """Return the targets at each fraction that are tested, and why the others are not, by target."""
+    found = [fraction_columns(population, fraction) for fraction in FRACTIONS]
+    every = [problem for columns in found if columns is not None for problem in problems(population, columns)]
+    reasons = [_shortfall(problem) for problem in every]
+    tested = [problem for problem, reason in zip(every, reasons, strict=True) if not reason]
+    names = {problem.target for problem in tested}
+    untested = {p.target: why for p, why in zip(every, reasons, strict=True) if why and p.target not in names}
+    return tested, untested
+
+
+def _shortfall(problem: Problem) -> str:
+    n = len(np.unique(problem.groups[CONFIGURATIONS]))
+    if n < MIN_RUNS:
+        return f"{n} configurations can be compared; it takes {MIN_RUNS}"
+    if problem.kind == "event":
+        events = int(problem.values.sum())
+        if min(events, len(problem.values) - events) < MIN_EVENTS:
+            return f"{events} of {len(problem.values)} runs diverge or have a spike; it takes {MIN_EVENTS} of each kind"
+    elif np.ptp(problem.values) == 0:
+        return "it is the same in all runs"
+    return ""
+
+
+def _fit(place: int) -> Fitted:
+    return fit_problem(shared()[place])
+
+
+def fit_problem(problem: Problem) -> Fitted:
+    """Fit the nested models of one target at one fraction, and draw their controls."""
+    rows: list[dict[str, object]] = []
+    fitted = folds(problem, CONFIGURATIONS)
+    if not fitted:
+        return Fitted(rows)
+    found = predictions(problem, fitted)
+    rows += _rows(problem, CONFIGURATIONS, RIDGE, found)
+    for left_out in problem.groups:
+        others = folds(problem, left_out) if left_out != CONFIGURATIONS else []
+        if others:
+            rows += _rows(problem, left_out, RIDGE, predictions(problem, others))
+    boosted = boosted_predictions(problem)
+    rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted) if boosted else []
+    base = found[WITH_PLAIN]
+    return Fitted(rows, shuffled(problem, fitted, base), planted(problem, fitted, base))
+
+
+def _rows(problem: Problem, left_out: str, learner: str, predicted: Mapping[str, Vector]) -> list[dict[str, object]]:
+    """Return the rows of some models; each is compared with the one before it."""
+    names, groups = list(predicted), problem.groups[left_out]
+    errors = {name: problem.errors(values) for name, values in predicted.items()}
+    before = {name: BEFORE.get(name, WITH_PLAIN) for name in names}
+    compared = [name for name in names if before[name] in errors and before[name] != name]
+    ours = np.array([errors[name] for name in compared])
+    theirs = np.array([errors[before[name]] for name in compared])
+    skills, ranks = compare(ours, theirs, groups), wilcoxon_p(ours, theirs, groups)
+    beside = {
+        probe: compare(ours, np.tile(errors[model], (len(ours), 1)), groups)
+        for probe, model in CONTROLS.items()
+        if model in errors
+    }
+    width, topological = widths(problem), set(further_tables(problem)) - set(CONTROLS.values())
+    rows: list[dict[str, object]] = []
+    for name in names:
+        row: dict[str, object] = {
+            **dict.fromkeys(MODELS),
+            "target": problem.target,
+            "fraction": problem.columns.fraction,
+            "left_out": left_out,
+            "learner": learner,
+            "model": name,
+            "n_runs": len(groups),
+            "n_groups": skills.n_groups,
+            "n_columns": width[name],
+            "mae": float(errors[name].mean()),
+        }
+        if name in compared:
+            i = compared.index(name)
+            row |= {"versus": before[name], "p_wilcoxon": float(ranks[i])}
+            values = {"skill": skills.skill, "skill_low": skills.low, "skill_high": skills.high, "p": skills.p}
+            row |= {key: float(of_models[i]) for key, of_models in values.items()}
+            for probe, against in beside.items() if name in topological else ():
+                row |= {f"skill_beside_{_BESIDE[probe]}": float(against.skill[i])}
+                row |= {f"p_beside_{_BESIDE[probe]}": float(against.p[i])}
+        rows.append(row)
+    return rows
+
+
+def tested_rows() -> pl.Expr:
+    """Return which rows of the models test topology: those of runs left out, with topology added."""
+    without = [MEDIAN, *BEFORE, *CONTROLS.values()]
+    return (pl.col("left_out") == CONFIGURATIONS) & ~pl.col("model").is_in(without) & pl.col("p").is_not_null()
+
+
+def _adjusted(models: pl.DataFrame, method: Method) -> tuple[pl.DataFrame, float]:
+    """Adjust p over all tests of topology; return also the level that a single test of them must reach."""
+    mask = models.select(tested_rows()).to_series().fill_null(value=False).to_numpy()
+    p = np.where(mask, models.get_column("p").fill_null(np.nan).to_numpy(), np.nan)
+    column = pl.Series(adjusted(p, method), dtype=pl.Float64).fill_nan(None)
+    return models.with_columns(p_adjusted=column), LEVEL / max(int(np.isfinite(p).sum()), 1)
+
+
+def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, object]]:
+    skill: dict[str, Any] = {
+        str(row["model"]): row["skill"]
+        for row in part.rows
+        if row["left_out"] == CONFIGURATIONS and row["learner"] == RIDGE
+    }
+
+    def row(control: str, model: str, noise: float | None, draws: Draws, n_as_good: int | None) -> dict[str, object]:
+        least = LEVEL if control == SHUFFLED else level  # of what should not be found, and of what should be
+        return {
+            "target": problem.target,
+            "fraction": problem.columns.fraction,
+            "control": control,
+            "model": model,
+            "noise": noise,
+            "n_draws": len(draws.skill),
+            "skill": float(draws.skill.mean()),
+            "skill_least": float(draws.skill.min()),
+            "skill_most": float(draws.skill.max()),
+            "n_found": int(((draws.p < least) & (draws.skill > 0)).sum()),
+            "n_as_good": n_as_good,
+        }
+
+    return [
+        *(
+            row(SHUFFLED, model, None, draws, int((draws.skill >= skill[model]).sum()))
+            for model, draws in part.shuffled.items()
+        ),
+        *(
+            row(PLANTED, "", float(noise), draws, None)
+            for noise, draws in zip(NOISE_LEVELS, part.planted, strict=False)
+        ),
+    ]

@@ -1,0 +1,74 @@
+"""What the report says of nested models: the sentences, tables and charts of a population, and nothing of few runs."""
+
+import dataclasses
+from functools import cache, partial
+from typing import Any
+
+import polars as pl
+import pytest
+from made_studies import study as small_study
+from nested_populations import Carried, frames
+from section_tools import all_tables
+
+from toposcope.analysis.nested_models.fitting import ALL_TOPOLOGY
+from toposcope.report.composing import Page
+from toposcope.report.first_screen import FORECASTS, MAX_FIRST, MAX_SECOND, first_screen
+from toposcope.report.material import Material, Tables
+from toposcope.report.sections.nested_models import SECTION
+
+
+@cache
+def of_population(topology: Carried, n_runs: int, **options: Any) -> Material:
+    """Return a study of a population whose nested models are computed when they are read."""
+    found, log, runs = frames(topology, n_runs, **options)
+    of = dataclasses.replace(small_study("nothing"), trajectories=found, log=log, runs=runs)
+    given = {name: partial(itself, frame) for name, frame in all_tables(**of.tables).items()}
+    object.__setattr__(of, "tables", Tables(of, given | dict(SECTION.tables)))
+    return of
+
+
+def itself(frame: pl.DataFrame, _: Material) -> pl.DataFrame:
+    return frame
+
+
+def informed() -> Material:
+    return of_population("the hidden", 40, projections="nothing", twin="nothing")
+
+
+def test_a_gain_is_said_first_and_drawn() -> None:
+    page = Page([SECTION], informed())
+    composed = page.compose()
+    assert composed.summary[0].startswith("Topology adds to what the loss so far, the schedule and plain quantities")
+    assert composed.sections[0].finding == "Topology adds to a forecast of the final validation loss"
+    assert [chart.name for chart in (picture.chart for picture in pictures(composed.sections[0].blocks))] == [
+        "nested-models-skill",
+        "nested-models-errors",
+    ]
+    assert {"nested_models", "nested_draws", "nested_verdicts"} == set(composed.tables)
+    assert (composed.tables["nested_models"].filter(model=ALL_TOPOLOGY)["n_runs"] == 40).all()
+
+
+def pictures(blocks: Any) -> list[Any]:
+    return [block for block in blocks if block.kind == "picture"]
+
+
+def test_the_first_screen_begins_with_it() -> None:
+    screen = first_screen(informed())
+    assert screen.first == FORECASTS["adds"]
+    assert screen.second.startswith("Over 40 runs and 6 fractions the error is up to ")
+    nothing = first_screen(of_population("nothing", 24))
+    assert nothing.first == FORECASTS["adds nothing detectable"]
+    for text in (screen, nothing):
+        assert len(text.first) <= MAX_FIRST
+        assert len(text.second) <= MAX_SECOND
+
+
+@pytest.mark.parametrize("n_runs", [3, 12, 19])
+def test_few_runs_have_no_section(n_runs: int) -> None:
+    of = of_population("the hidden", n_runs)
+    composed = Page([SECTION], of).compose()
+    assert not composed.sections
+    assert not composed.summary
+    said = str(list(SECTION.methods(of)))
+    assert f"not fitted; {n_runs} runs can be compared, and it takes 20" in said
+    assert first_screen(of).first not in FORECASTS.values()
