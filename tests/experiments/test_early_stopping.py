@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from named_features import by_feature
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.experiments.early_stopping.early_stopping import (
-    BETTER,
-    NOT_SHOWN,
-    WORSE,
-    EarlyStopping,
-    early_stopping,
-    gain_by,
-)
+from toposcope.experiments.early_stopping.early_stopping import EarlyStopping, early_stopping, gain_by
 from toposcope.experiments.early_stopping.stopping_rules import (
     BURN_INS,
     DELTAS,
@@ -33,6 +26,7 @@ from toposcope.experiments.early_stopping.stopping_rules import (
     below_price,
     out_of_patience,
 )
+from toposcope.experiments.early_stopping.tried_rules import BETTER, NOT_SHOWN, WORSE
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
 from toposcope.forecasting.schedules.schedule import Schedule

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from named_features import by_feature
+from property_examples import examples
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
@@ -51,7 +52,7 @@ def runs_of(status: str = "complete", last_step: int | None = 5000, run: str = "
 
 
 @given(a=st.floats(1, 50), b=st.floats(0.2, 1.0), c=st.floats(0.5, 5))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_a_power_law_is_extrapolated(a: float, b: float, c: float) -> None:
     losses = np.asarray(a * (STEPS + 1.0) ** -b + c, dtype=np.float64)
     if losses[14] > 20:  # no start within the bounds
@@ -114,7 +115,7 @@ def test_tda_only_and_blends_by_hand() -> None:
 
 
 @given(st.lists(st.floats(1, 5), min_size=4, max_size=10), st.floats(-0.1, 0.1))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_topology_only_ever_lowers_the_blend(values: list[float], slope: float) -> None:
     """Whichever way neural persistence moves; where it does not move, the blend is the one without it."""
     losses, n = np.array(values), len(values)
@@ -126,7 +127,7 @@ def test_topology_only_ever_lowers_the_blend(values: list[float], slope: float) 
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_nothing_is_seen_after_the_fraction(seed: int) -> None:
     rng = np.random.default_rng(seed)
     losses, persistence = 2 + rng.random(51), rng.random(51)

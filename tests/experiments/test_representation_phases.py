@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from named_features import by_feature, by_group
+from property_examples import examples
 from sklearn.isotonic import isotonic_regression
 
 from toposcope.analysis.trajectories import Trajectory
@@ -65,7 +66,7 @@ def by_search(y: np.ndarray, rising: int, count: int) -> float:
 
 
 @given(st.integers(0, 10_000), st.integers(4, 9), st.booleans())
-@settings(deadline=None, max_examples=15)
+@examples(15)
 def test_the_stretches_are_the_best_of_all(seed: int, n: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
     series = rng.integers(0, 4, (2, n)).astype(float) if ties else rng.normal(size=(2, n))

@@ -20,11 +20,13 @@ class Storage(RangeServer):
 
 
 class Hub(RangeServer):
-    """One model, ``owner/name``; a folder holds a folder for each branch, tags are names of branches' commits.
+    """Models: a folder each holds a folder for each branch, tags are names of branches' commits.
 
     Attributes
     ----------
     storage : Storage
+    models : dict of str to Path
+        Folders by the names of the models; by default one, ``owner/name``.
     tags : dict of str to str
         Branches by the names of tags.
     token : str
@@ -34,8 +36,9 @@ class Hub(RangeServer):
         Answers given for the list of revisions, one a request, instead of it.
     """
 
-    def __init__(self, folder: Path, storage: Storage) -> None:
+    def __init__(self, folder: Path, storage: Storage, models: dict[str, Path] | None = None) -> None:
         super().__init__(folder)
+        self.models = models or {"owner/name": folder}
         self.RequestHandlerClass = HubHandler
         self.storage = storage
         self.tags: dict[str, str] = {}
@@ -43,15 +46,15 @@ class Hub(RangeServer):
         self.gated = False
         self.refs_statuses: list[int] = []
 
-    def commit(self, branch: str) -> str:
+    def commit(self, branch: str, model: str = "owner/name") -> str:
         """Return the commit of a branch: a digest of what it holds."""
         digest = hashlib.sha1(branch.encode())
-        for path in sorted(p for p in (self.folder / branch).rglob("*") if p.is_file()):
+        for path in sorted(p for p in (self.models[model] / branch).rglob("*") if p.is_file()):
             digest.update(f"{path}{path.stat().st_mtime_ns}".encode())
         return digest.hexdigest()
 
-    def branches(self) -> dict[str, str]:
-        return {p.name: self.commit(p.name) for p in sorted(self.folder.iterdir()) if p.is_dir()}
+    def branches(self, model: str = "owner/name") -> dict[str, str]:
+        return {p.name: self.commit(p.name, model) for p in sorted(self.models[model].iterdir()) if p.is_dir()}
 
 
 class HubHandler(Handler):
@@ -62,21 +65,21 @@ class HubHandler(Handler):
         path = unquote(parts.path)
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             self.plain(401, {"X-Error-Code": "RepoNotFound"})
-        elif path == "/api/models/owner/name/refs":
-            self.refs()
-        elif found := re.fullmatch(r"/api/models/owner/name/tree/([0-9a-f]{40})", path):
-            self.tree(found[1], int(parse_qs(parts.query).get("cursor", ["0"])[0]))
-        elif found := re.fullmatch(r"/owner/name/resolve/([0-9a-f]{40})/(.+)", path):
-            self.resolve(found[1], found[2])
+        elif (found := re.fullmatch(r"/api/models/(.+)/refs", path)) and found[1] in hub.models:
+            self.refs(found[1])
+        elif (found := re.fullmatch(r"/api/models/(.+)/tree/([0-9a-f]{40})", path)) and found[1] in hub.models:
+            self.tree(found[1], found[2], int(parse_qs(parts.query).get("cursor", ["0"])[0]))
+        elif (found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path)) and found[1] in hub.models:
+            self.resolve(*found.groups())
         else:
             self.plain(404, {"X-Error-Code": "RepoNotFound"})
 
-    def refs(self) -> None:
+    def refs(self, model: str) -> None:
         hub = self.server
         if hub.refs_statuses:
             self.plain(hub.refs_statuses.pop(0))
             return
-        branches = hub.branches()
+        branches = hub.branches(model)
         self.json(
             {
                 "branches": [_ref(name, "heads", commit) for name, commit in branches.items()],
@@ -85,20 +88,20 @@ class HubHandler(Handler):
             }
         )
 
-    def tree(self, commit: str, cursor: int) -> None:
-        branch = self.branch(commit)
+    def tree(self, model: str, commit: str, cursor: int) -> None:
+        branch = self.branch(model, commit)
         if branch is None:
             self.plain(404, {"X-Error-Code": "RevisionNotFound"})
             return
-        root = self.server.folder / branch
+        root = self.server.models[model] / branch
         found = [_item(path, root) for path in sorted(root.rglob("*"))]
         more = f"{self.server.url}{urlsplit(self.path).path}?recursive=true&cursor={cursor + PAGE}"
         headers = {"Link": f'<{more}>; rel="next"'} if len(found) > cursor + PAGE else {}
         self.json(found[cursor : cursor + PAGE], headers)
 
-    def resolve(self, commit: str, name: str) -> None:
-        hub, branch = self.server, self.branch(commit)
-        path = hub.folder / str(branch) / name
+    def resolve(self, model: str, commit: str, name: str) -> None:
+        hub, branch = self.server, self.branch(model, commit)
+        path = hub.models[model] / str(branch) / name
         if branch is None or not path.is_file():
             self.plain(404, {"X-Error-Code": "EntryNotFound"})
             return
@@ -114,8 +117,8 @@ class HubHandler(Handler):
         where = f"{hub.storage.url}/{path.relative_to(hub.storage.folder)}?Signature=secret-signature"
         self.plain(302, {**told, **linked, "Location": where})
 
-    def branch(self, commit: str) -> str | None:
-        return next((name for name, there in self.server.branches().items() if there == commit), None)
+    def branch(self, model: str, commit: str) -> str | None:
+        return next((name for name, there in self.server.branches(model).items() if there == commit), None)
 
     def json(self, content: Any, headers: dict[str, str] | None = None) -> None:
         self.body(200, json.dumps(content).encode(), {"Content-Type": "application/json", **(headers or {})})

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from toposcope.monitor import together
+from toposcope.monitor import ranks as rank_group
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.planning import Planner
 from toposcope.monitor.quantities import Quantities
@@ -21,7 +21,7 @@ STEPS, EVERY = 20, 4
 def train(kind: str, directory: str, trouble: str = "") -> list[float]:
     """The losses of a rank; `trouble` says what goes wrong. Without a directory there is no monitor."""
     rank = dist.get_rank()
-    together.START_SECONDS = together.END_SECONDS = 2.0
+    rank_group.START_SECONDS = rank_group.END_SECONDS = 2.0
     if kind == "fsdp2":
         model: nn.Module = ranks.fsdp2(2)
     else:

@@ -1,6 +1,6 @@
 """Rules that stop a run before its end, each by what was measured until then, and the grids they are tried over."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from toposcope.typing import Vector
 
 NEURAL_PERSISTENCE, LOSS = "neural_persistence_patience", "loss_patience"
+TRAINING_LOSS, WEIGHT_NORM = "training_loss_patience", "weight_norm_patience"
+"""Rules that are tried where a run was trained for the purpose; studies are tried with `RULES`."""
 GAIN, FRACTION, LAST = "forecast_gain", "fixed_fraction", "last_step"
 RULES = (NEURAL_PERSISTENCE, LOSS, GAIN, FRACTION, LAST)
 
@@ -32,7 +34,6 @@ class Setting:
     Attributes
     ----------
     rule : str
-        One of `RULES`.
     patience, burn_in : int or None
         Measurements.
     delta : float or None
@@ -51,10 +52,10 @@ class Setting:
     fraction: float | None = None
 
 
-def grid(rule: str) -> Iterator[Setting]:
-    """Yield all settings of a rule."""
-    if rule in (NEURAL_PERSISTENCE, LOSS):
-        for delta in DELTAS:
+def grid(rule: str, deltas: Sequence[float] = DELTAS) -> Iterator[Setting]:
+    """Yield all settings of a rule; those of patience for some `deltas`."""
+    if rule in (NEURAL_PERSISTENCE, LOSS, TRAINING_LOSS, WEIGHT_NORM):
+        for delta in deltas:
             for burn_in in BURN_INS:
                 yield from (Setting(rule, patience, burn_in, delta) for patience in PATIENCES)
     elif rule == GAIN:

@@ -73,7 +73,7 @@ def trend(x: Sequence[float], y: Sequence[float] | Vector) -> tuple[float, float
 
 
 def target_name(case: StudyEvidence) -> str:
-    """Name the target to trust, if all runs have the same."""
+    """Return the name of the reference target if all runs have the same."""
     names = {case.target(run).replace("_", " ") for run in case.named}
     return names.pop() if len(names) == 1 else "loss"
 

@@ -1,7 +1,9 @@
-"""The published study's nine claims, each judged by a rule that can say that it stands.
+"""The published study's nine claims, each with a rule that can find that it stands.
 
-A claim is judged where the publication declares numbers of it: on the exact values of the runs that it names, against
-the target to trust of each run; what was published, or is made as published, only enters where a rule says so.
+A claim is judged if the publication states numbers for it: on the exact values of the runs that it names, against the
+reference target of each run. Published values, and values computed as published, are used only if a rule says so. A
+claim that fails has the verdict "does not stand", one that is explained "stands, but a plain quantity explains it", and
+one that is undecided "cannot be told".
 """
 
 from collections.abc import Callable, Sequence

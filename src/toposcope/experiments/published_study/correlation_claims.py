@@ -28,17 +28,17 @@ from toposcope.experiments.published_study.case import (
 from toposcope.experiments.published_study.findings import BATCH_LOSS
 
 MIN_TRACE_STEPS = 3
-"""Of a trace whose trend is tested."""
-CLOSE = 0.05
-"""Two rank correlations that differ by no more are called as large as each other."""
+"""Checkpoints that a trace needs for its trend to be tested."""
+MAX_EQUAL_DIFFERENCE = 0.05
+"""Largest difference between two rank correlations that count as equally large."""
 
 
 def progress(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total is an indicator of progress.
 
-    Does not stand unless the association of the exact H0 total has the published sign in all runs and an interval by
-    blocks without 0 in more than half. Then it stands if it is beyond the trend in more than half of them, and is
-    explained if the step explains it in more than half; else it cannot be told.
+    The claim fails unless the correlation of the exact H0 total has the published sign in all runs and a block
+    bootstrap interval without 0 in more than half of them. Then it stands if the correlation is beyond the trend in
+    more than half of them, and is explained if the step explains it in more than half. Otherwise it is undecided.
     """
     stated = list(case.published.correlations.get("H0.total", {}).values())
     claim = "H0 total is a robust indicator of progress" + ranging(", rho ", stated)
@@ -68,9 +68,9 @@ def strengthens(case: StudyEvidence) -> Judgement:
 def reverses(case: StudyEvidence) -> Judgement:
     """Judge whether the correlation of mean neural persistence reverses its sign with size.
 
-    Does not stand unless rho with the target to trust has the published signs at the smallest and the largest of at
-    least 3 sizes; cannot be told unless both intervals by blocks leave out 0. Then it stands if both are beyond the
-    trend, and is explained if the step explains each of the others; else it cannot be told.
+    The claim fails unless rho with the reference loss has the published signs at the smallest and the largest of at
+    least 3 sizes. It is undecided unless both block bootstrap intervals exclude 0. Then it stands if both correlations
+    are beyond the trend, and is explained if the step explains each one that is not. Otherwise it is undecided.
     """
     claim = "The correlation of neural persistence with the loss reverses its sign with size"
     stated = case.published.correlations.get("np_mean", {})
@@ -102,13 +102,13 @@ def weakens(case: StudyEvidence) -> Judgement:
 def holds_elsewhere(case: StudyEvidence) -> Judgement:
     """Judge whether the larger run of the publication shows the same trends.
 
-    It does if each quantity of its trace rises or falls over training as it does in most of the small runs: by the sign
-    of its rank correlation with the step here (not by its first and last value, between which it may turn), or else by
-    the published one with the loss. Neighbouring checkpoints are alike, so its changes are tested, by flipping their
-    signs: p < .05 at each quantity for a trend as usual, and at any of them, one-sided and divided by their number, for
-    one the other way. Does not stand if one goes the other way; cannot be told if one does not differ from no trend.
-    Then it stands if that run was measured here and every quantity is beyond the trend; else it is a trend with the
-    step, which explains it.
+    Each quantity of its trace must rise or fall over training as in most of the small runs, by the sign of its rank
+    correlation with the step here (not by its first and last values, between which it may turn), or else by that of the
+    published correlation with the loss. Neighbouring checkpoints are alike, so the signs of changes are flipped to test
+    for a trend: in the same direction with p < .05 for every quantity, or in the opposite direction with p < .05 for
+    any of them, one-sided and Bonferroni-corrected. The claim fails if a trend is opposite, and is undecided if a
+    quantity has no significant trend. Otherwise it stands if that run was measured here and every quantity is beyond
+    the trend; else the step explains it.
     """
     names = ", ".join(case.published.traces)
     claim = f"{names or 'A real model'} shows the same trends"
@@ -138,12 +138,12 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
 
 
 def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str, str]:
-    """Judge whether |rho| with the target to trust grows (or shrinks) from the smallest to the largest size.
+    """Judge whether |rho| with the reference loss grows (or shrinks) from the smallest to the largest size.
 
-    Does not stand if it does not, or by less than half as much as with one batch's loss: then that loss's noise makes
-    the rest. Cannot be told with fewer than 3 sizes, or if Fisher's z with the effective numbers of checkpoints does
-    not separate the ends. Then the step explains it if its own |rho| changes by at least half as much, and in most runs
-    is as large to within .05; else it stands.
+    The claim fails if it does not, or changes by less than half as much as with the loss of one batch, whose noise then
+    makes up the rest. It is undecided with fewer than 3 sizes, or if Fisher's z with the effective numbers of
+    checkpoints does not separate the two sizes. Otherwise the step explains it if the step's |rho| changes by at least
+    half as much and equals that of the quantity to within .05 in most runs; else the claim stands.
     """
     rows = list(case.associations(quantity, list(case.sizes)).values())
     if len(rows) < MIN_SIZES:
@@ -165,7 +165,9 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
         return FALLS, why
     if not ends.p < LEVEL:
         return UNKNOWN, why
-    return (EXPLAINED if step_change >= change / 2 and np.median(strength - step) <= CLOSE else STANDS), why
+    return (
+        EXPLAINED if step_change >= change / 2 and np.median(strength - step) <= MAX_EQUAL_DIFFERENCE else STANDS
+    ), why
 
 
 def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ class StudyTables:
     subject: Subject = field(default="weights", kw_only=True)
 
     def target(self, run: str) -> str:
-        """Return the target to trust of a run, whichever the study's protocol puts first; or an empty text."""
+        """Return the reference target of a run, the first one of the study's protocol; empty if there is none."""
         names = list(self.trajectories[run].targets) if run in self.trajectories else []
         return next((name for name in names if name != BATCH_LOSS), names[0] if names else "")
 

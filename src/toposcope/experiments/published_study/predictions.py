@@ -165,7 +165,7 @@ def predictions(trajectories: Sequence[Trajectory], log: pl.DataFrame, runs: pl.
     """Forecast the final loss of every complete run, twice.
 
     ``published``: from the batch losses at the first ``max(3, int(n f))`` checkpoints, to the batch loss of the last.
-    ``exact``: from the target to trust (validation loss, else the smoothed one) at the checkpoints up to the fraction f
+    ``exact``: from the reference target (validation or smoothed loss) at the checkpoints up to the fraction f
     of the steps, at least 3, to the final loss: the validation loss at the end, or the mean of the last 2%
     of logged steps.
 

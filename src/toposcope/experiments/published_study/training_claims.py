@@ -26,20 +26,20 @@ from toposcope.study.published import Published
 from toposcope.typing import Vector
 
 MIN_RUNS = 15
-"""Runs a gain of prediction must hold over before topology is said to add to it."""
+"""Runs that a test needs to show that topology improves predictions."""
 GOOD_FIT = 0.95
-"""R² from which a power law is said to describe final losses."""
+"""Least R² of a power law that describes final losses."""
 
 
 def improves(case: StudyEvidence) -> Judgement:
     """Judge whether topology improves the prediction of the final loss.
 
-    Judged by the paired gain of the published blend over the same blend with the last loss in place of topology, on
-    exact losses, at the fractions of training at which the publication had a gain over the power law. Stands if an
-    exact sign-flip test over at least 15 runs gives a gain with p < .05 after Holm at all of them, and the blend beats
-    the power law at all. Does not stand if the blend without topology does at least as well at all of them, or if a
-    test (.05 over all tests made) excludes a gain, over that blend or over the power law, at one of them. Else it
-    cannot be told.
+    The published blend is compared with the same blend with the last loss in place of topology, by their paired errors
+    on exact losses, at the fractions of training at which the publication reports a gain over the power law. The claim
+    stands if an exact sign-flip test over at least 15 runs shows a gain with p < .05 after Holm at all fractions, and
+    the blend beats the power law at all of them. It fails if the blend without topology does at least as well at all
+    fractions, or if a test (.05 over all tests) excludes a gain over that blend or over the power law at one of them.
+    Otherwise it is undecided.
     """
     claim = "Topology improves the prediction of the final loss"
     fractions = claimed_fractions(case.published)
@@ -89,10 +89,10 @@ def _excluded(found: Sequence["Gain"]) -> bool:
 def has_phases(case: StudyEvidence) -> Judgement:
     """Judge whether training has phases, which neural persistence shows.
 
-    Does not stand unless the largest change falls within the published range in more than half of at least 3 sizes,
-    and the step of diminishing returns rises with size. Cannot be told if the rise has an exact p of .05 or more, or
-    if more than half of the settings of the rule give another step, in half of the runs or more. Then the trend of the
-    step explains it if a smooth trend explains the change points in more than half of the runs; else it stands.
+    The claim fails unless the largest change is within the published range in more than half of at least 3 sizes, and
+    the step of diminishing returns increases with size. It is undecided if that increase has an exact p of .05 or more,
+    or if more than half of the rule's settings give another step in at least half of the runs. Otherwise the step
+    explains it if a smooth trend explains the change points in more than half of the runs; else the claim stands.
     """
     limits = _share_of_training(case, case.published.largest_change)
     claim = "Neural persistence shows phases: the largest change" + (
@@ -133,8 +133,8 @@ def has_phases(case: StudyEvidence) -> Judgement:
 def scales(case: StudyEvidence) -> Judgement:
     """Judge whether H0 total scales with the number of parameters.
 
-    Does not stand if the exact H0 total does not rise with size; cannot be told if the exact permutation p is .05 or
-    more. Then the weight norm explains it if it orders the sizes as well; else it stands.
+    The claim fails if the exact H0 total does not increase with size, and is undecided if the exact permutation p is
+    .05 or more. Otherwise the weight norm explains it if it orders the sizes equally well; else the claim stands.
     """
     stated = case.published.scaling.get("H0.total")
     claim = "H0 total scales with the number of parameters" + (f" (exponent {stated.exponent:+.3f})" if stated else "")
@@ -166,8 +166,8 @@ def scales(case: StudyEvidence) -> Judgement:
 def is_power_law(case: StudyEvidence) -> Judgement:
     """Judge whether the final loss is a power law of the number of parameters.
 
-    Does not stand if the exponent is not below 0 or R² is below .95; cannot be told if the exact permutation p is .05
-    or more, or if no loss but that of single batches is known.
+    The claim fails if the exponent is not negative or R² is below .95. It is undecided if the exact permutation p is
+    .05 or more, or if only losses of single batches are known.
     """
     claim = "The final loss is a power law of the number of parameters"
     law = case.law("loss", published=False)

@@ -12,18 +12,18 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 MAX_TURNS = 3
-"""Turns looked for: one beyond those of three phases, so that a further one is not passed over in silence."""
+"""Most turns that are fitted: one more than three phases have, so that an additional turn is noticed."""
 MIN_CHECKPOINTS = 10
-"""Checkpoints; fewer tell no turn from noise."""
+"""Checkpoints that a test needs; with fewer, a turn cannot be distinguished from noise."""
 LEVEL = 0.05
 DRAWS = 399
 RESAMPLED = 200
 FLOOR = 0.005
 """Least noise, as a share of the range, as for change points."""
 SMOOTHEST = 0.5
-"""Share of the pseudo-residuals, the smallest, that tell the noise: a collapse and a few bends do not."""
+"""Share of the pseudo-residuals, the smallest, that estimate the noise; a collapse and a few bends are excluded."""
 CORRELATIONS = np.arange(7) / 10
-"""Of neighbouring checkpoints, equally likely before the residuals are looked at."""
+"""Prior of the correlation of neighbouring checkpoints: these values, equally likely."""
 CORRELATION_DRAWS = 200
 CORRELATION_TOLERANCE = 0.05
 """Autocorrelations of residuals that differ by less than this are treated as equal."""
@@ -31,7 +31,7 @@ CORRELATION_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Turn:
-    """The checkpoint at which a trajectory turns, and the 95% interval of it; places in its order."""
+    """The checkpoint at which a trajectory turns, with its 95% interval, as positions in the trajectory."""
 
     place: int
     low: int
@@ -48,9 +48,9 @@ class Turns:
         Whether the first stretch rises.
     turns : list of Turn
     p : tuple of float
-        Of "no turn", "at most one", "at most two", each in [1/400, 1].
+        p-values of "no turn", "at most one" and "at most two", each in [1/400, 1].
     levels : ndarray, shape (turns + 2,)
-        Of the fit at the beginning, at each turn and at the end.
+        Values of the fit at the beginning, at each turn and at the end.
     """
 
     rising: bool
@@ -65,24 +65,26 @@ class Turns:
 
 
 def find_turns(values: Vector, seed: int) -> Turns | None:
-    """Cut a trajectory into rising and falling stretches, as few as noise about a trend with fewer turns leaves.
+    """Split a trajectory into as few rising and falling stretches as its noise allows.
 
     *Fit.* The least squares fit of at most k alternating monotone stretches over the order of the checkpoints, exact
     (unimodal regression, Frisén 1986, for k = 2). Neighbouring stretches need not be joined: the more extreme of two
     ends is the turn.
 
-    *Number of turns.* The smallest k of 0, ..., 3 at which "at most k turns" is not rejected at .05, so that more turns
-    than there are are told in at most 5%. What further turns gain, each number in units of its median under the null,
-    the largest of these, over the roughness of the trajectory (the mean of the smaller half of the squared
-    pseudo-residuals, Gasser, Sroka and Jennen-Steinmetz 1986, made evenly loud) is compared with the same of 399 series
-    of noise without a trend, fitted in the one direction against those with more turns. Among monotone trends the
-    constant one is least favourable (Robertson, Wright and Dykstra 1988): a steep one leaves noise no room to turn.
+    *Number of turns.* The smallest k of 0, ..., 3 for which "at most k turns" is not rejected at .05, so that at most
+    5% of trajectories get more turns than they have. The test statistic is the gain of fit by additional turns: each
+    number's gain in units of its median under the null, the largest of these, over the roughness of the trajectory (the
+    mean of the smaller half of the squared pseudo-residuals, Gasser, Sroka and Jennen-Steinmetz 1986, with equalised
+    variance). It is compared with that of 399 series of noise without a trend, fitted in one direction against fits
+    with more turns. Among monotone trends the constant one is least favourable (Robertson, Wright and Dykstra 1988),
+    since a steep trend leaves noise no room to turn.
 
-    *Noise.* Gaussian autoregressions of order 1, loudness changing exponentially as the absolute pseudo-residuals do
-    (Harvey 1976). The correlation is drawn anew for each series: from 0 to 0.6 equally likely beforehand, weighted by
-    how often noise of that correlation leaves residuals, beside the fit with 3 turns, as correlated as these.
+    *Noise.* Gaussian autoregressions of order 1, whose standard deviation changes exponentially as the absolute
+    pseudo-residuals do (Harvey 1976). The correlation is drawn for each series from its posterior: uniform from 0 to
+    0.6 a priori, weighted by how often noise of that correlation leaves residuals of the fit with 3 turns that are as
+    correlated as the observed ones.
 
-    *Intervals.* 2.5% and 97.5% of each turn's place in 200 series of the fit and such noise.
+    *Intervals.* the 2.5% and 97.5% quantiles of each turn's position in 200 series of the fit plus such noise.
 
     Parameters
     ----------

@@ -1,0 +1,1 @@
+"""Grokking as a causal control: whether topology of embeddings is a sign of generalisation."""

@@ -1,0 +1,159 @@
+"""The runs of the experiment: networks that learn to add modulo p, under four conditions, several seeds each."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toposcope.errors import ToposcopeError
+from toposcope.seeds import derive_seed
+
+MIN_MODULUS = 13
+"""With fewer residues, five Fourier modes are all there are."""
+MIN_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is done to a run.
+
+    Attributes
+    ----------
+    name : str
+    random_labels : bool
+        Labels are drawn uniformly, one for each pair, so that there is nothing to generalise.
+    has_weight_decay : bool
+    share : float
+        Of all pairs, those that are trained on.
+    """
+
+    name: str
+    random_labels: bool = False
+    has_weight_decay: bool = True
+    share: float = 0.5
+
+
+TREATED = Condition("true labels")
+CONTROLS = (
+    Condition("random labels", random_labels=True),
+    Condition("no weight decay", has_weight_decay=False),
+    Condition("too few pairs", share=0.15),
+)
+CONDITIONS = (TREATED, *CONTROLS)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network and how it is trained.
+
+    Attributes
+    ----------
+    name : str
+    width, hidden : int
+        Dimensions of the embedding, and units of the hidden layer.
+    learning_rate, weight_decay : float
+        Of AdamW.
+    """
+
+    name: str
+    learning_rate: float
+    weight_decay: float
+    width: int = 32
+    hidden: int = 128
+
+
+MLP = Architecture("mlp", learning_rate=0.01, weight_decay=1.0)
+TRANSFORMER = Architecture("transformer", learning_rate=0.003, weight_decay=2.0)
+ARCHITECTURES = (MLP, TRANSFORMER)
+
+
+@dataclass(frozen=True)
+class Design:
+    """The size of the experiment.
+
+    Attributes
+    ----------
+    modulus : int
+        Number of tokens p; a pair (a, b) has the label a + b modulo p.
+    seeds : int
+        Runs of each condition and architecture. All have their own initial weights and pairs.
+    steps : int
+        Updates, each on all pairs that are trained on.
+    every : int
+        Steps between two measurements.
+    """
+
+    modulus: int = 59
+    seeds: int = 8
+    steps: int = 1200
+    every: int = 20
+
+    def __post_init__(self) -> None:
+        if self.modulus < MIN_MODULUS:
+            raise ToposcopeError(f"modulus {self.modulus}: choose at least {MIN_MODULUS}")
+        if self.seeds < MIN_SEEDS:
+            raise ToposcopeError(f"seeds {self.seeds}: choose at least {MIN_SEEDS}, since the test is one over seeds")
+        if self.steps < 1 or self.steps % self.every:
+            raise ToposcopeError(
+                f"steps {self.steps}: choose a multiple of {self.every}, the steps between measurements"
+            )
+
+    @property
+    def measured_steps(self) -> list[int]:
+        """Steps at which runs are measured; the first is that of the initial weights."""
+        return list(range(0, self.steps + 1, self.every))
+
+    def runs(self, architecture: Architecture) -> "list[GrokkingRun]":
+        """Return the runs of an architecture, condition by condition."""
+        return [
+            GrokkingRun(architecture, condition, number) for condition in CONDITIONS for number in range(self.seeds)
+        ]
+
+
+@dataclass(frozen=True)
+class GrokkingRun:
+    """One run of the experiment.
+
+    Attributes
+    ----------
+    architecture : Architecture
+    condition : Condition
+    number : int
+        Of the seed, from 0.
+    """
+
+    architecture: Architecture
+    condition: Condition
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Name of the run, from which its seeds are derived."""
+        return f"{self.architecture.name} {self.condition.name} {self.number}"
+
+    @property
+    def weight_decay(self) -> float:
+        """Weight decay of the run."""
+        return self.architecture.weight_decay if self.condition.has_weight_decay else 0.0
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return the random numbers for one purpose, the same on every machine."""
+        return torch.Generator().manual_seed(derive_seed(0, "grokking", self.name, purpose))
+
+    def labels(self, modulus: int) -> Tensor:
+        """Return the label of each pair (a, b), at a * modulus + b."""
+        first, second = pairs(modulus)
+        if self.condition.random_labels:
+            return torch.randint(modulus, first.shape, generator=self.generator("labels"))
+        return (first + second) % modulus
+
+    def trained_pairs(self, modulus: int) -> Tensor:
+        """Return which pairs are trained on, drawn uniformly."""
+        order = torch.randperm(modulus**2, generator=self.generator("pairs"))
+        return order[: round(self.condition.share * modulus**2)]
+
+
+def pairs(modulus: int) -> tuple[Tensor, Tensor]:
+    """Return the first and the second number of every pair."""
+    numbers = torch.arange(modulus)
+    return numbers.repeat_interleave(modulus), numbers.repeat(modulus)

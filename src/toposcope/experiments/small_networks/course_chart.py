@@ -1,0 +1,77 @@
+"""Courses of a quantity over training, by condition: the mean of the runs in a band from the lowest to the highest."""
+
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+import polars as pl
+
+from toposcope.typing import Indices, Matrix, Steps
+
+PANEL_WIDTH, PANEL_HEIGHT = 210, 130
+
+
+def course_rows(quantity: str, values: Matrix, steps: Steps, places: Mapping[str, Indices]) -> pl.DataFrame:
+    """Return mean, lowest and highest run of a quantity, by condition and step.
+
+    Parameters
+    ----------
+    quantity : str
+    values : ndarray, shape (t, runs)
+    steps : ndarray, shape (t,)
+    places : mapping of str to ndarray
+        The runs of each condition; one without any is left out.
+    """
+    return pl.concat(
+        pl.DataFrame(
+            {
+                "quantity": quantity,
+                "condition": condition,
+                "step": steps,
+                "mean": of_condition.mean(axis=1),
+                "low": of_condition.min(axis=1),
+                "high": of_condition.max(axis=1),
+            }
+        )
+        for condition, members in places.items()
+        if (of_condition := values[:, members]).size
+    ).filter(pl.col("mean").is_finite())
+
+
+def course_panel(
+    rows: pl.DataFrame,
+    quantity: str,
+    title: str,
+    conditions: Sequence[str],
+    marked_step: int | None = None,
+    legend_columns: int | None = None,
+) -> alt.LayerChart:
+    """Draw a quantity.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        From `course_rows`, of several quantities if several panels share them.
+    quantity, title : str
+    conditions : sequence of str
+        All of them, in the order of their colours.
+    marked_step : int, optional
+        Where a dashed line is drawn.
+    legend_columns : int, optional
+        Of the legend; by default all conditions are in one line.
+    """
+    legend = alt.Legend(symbolOpacity=1, columns=alt.Undefined if legend_columns is None else legend_columns)
+    colour = alt.Color("condition:N", title=None, scale=alt.Scale(domain=list(conditions)), legend=legend)
+    x = alt.X("step:Q", title="training step", axis=alt.Axis(format=",d", tickCount=4), scale=alt.Scale(nice=False))
+    scale = alt.Scale(zero=False, nice=False)
+    base = alt.Chart(rows).transform_filter(f"datum.quantity === '{quantity}'").encode(x=x, color=colour)
+    band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=scale, title=None), y2="high:Q")
+    line = base.mark_line().encode(
+        y=alt.Y("mean:Q", scale=scale, title=None),
+        tooltip=["condition:N", "step:Q", *(alt.Tooltip(f"{key}:Q", format=".4~g") for key in ("mean", "low", "high"))],
+    )
+    layers: list[alt.Chart] = [band, line]
+    if marked_step is not None:
+        at = alt.Chart(pl.DataFrame({"at": [marked_step]})).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")
+        layers.append(at)
+    figure: alt.LayerChart = alt.LayerChart(layer=layers, title=title)
+    return figure.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)

@@ -1,0 +1,32 @@
+"""Tables of runs that were measured at the same steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from toposcope.typing import Matrix, Steps
+
+
+def final_values(names: Sequence[str], values: Mapping[str, Matrix], place: int) -> dict[str, float]:
+    """Return the values of one run at the last step, by name."""
+    return {name: float(values[name][-1, place]) for name in names}
+
+
+def measurement_table(runs: Iterable[Mapping[str, Any]], steps: Steps, values: Mapping[str, Matrix]) -> pl.DataFrame:
+    """Return every measurement: a row for each run and step.
+
+    Parameters
+    ----------
+    runs : iterable of mapping
+        The columns that name each run.
+    steps : ndarray, shape (t,)
+    values : mapping of str to ndarray, shape (t, runs)
+    """
+    return pl.DataFrame(
+        [
+            {**run, "step": int(step), **{name: float(each[t, i]) for name, each in values.items()}}
+            for i, run in enumerate(runs)
+            for t, step in enumerate(steps)
+        ]
+    )
