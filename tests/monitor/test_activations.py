@@ -59,30 +59,32 @@ def test_dead_and_saturated_units() -> None:
 
 
 def test_a_model_without_blocks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ToposcopeError, match="no list of equal blocks"):
+    with pytest.raises(ToposcopeError, match="no ModuleList or Sequential of equal blocks"):
         FixedBatch(nn.Linear(3, 3), torch.ones(1, 3))
     model = nn.Linear(3, 3)
     monitor = Monitor(model, tmp_path / "run", batch=torch.ones(1, 3), quiet=True)
     monitor.attach(torch.optim.SGD(model.parameters(), lr=0.1))
     monitor.close()
-    assert "leave batch out" in capsys.readouterr().err
+    assert "batch: ignored" in capsys.readouterr().err
     assert len(Study.load(tmp_path / "run").frame())
 
 
+@pytest.mark.usefixtures("compiled_probes")
 def test_a_batch_that_does_not_fit_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = small_gpt()
     monitor = Monitor(model, tmp_path / "run", batch=torch.ones(1, 3), quiet=True)
     monitor.attach(torch.optim.SGD(model.parameters(), lr=0.1))
     monitor.close()
-    assert capsys.readouterr().err.count("the model cannot run on it") == 1
+    assert capsys.readouterr().err.count("the model fails on it") == 1
     assert set(Study.load(tmp_path / "run").frame()["probe"]) >= {"training", "rips"}
 
 
+@pytest.mark.usefixtures("compiled_probes")
 def test_they_are_in_the_study(tmp_path: Path) -> None:
     model = small_gpt()
     tokens = batch_for(model)
     optimizer = torch.optim.AdamW(model.parameters())
-    with Monitor(model, tmp_path / "run", every=5, budget=0.9, batch=tokens, quiet=True) as monitor:
+    with Monitor(model, tmp_path / "run", every=5, batch=tokens, quiet=True, clock=lambda: 0.0) as monitor:
         monitor.attach(optimizer)
         for _ in range(10):
             optimizer.zero_grad()

@@ -10,6 +10,8 @@ import torch
 
 from toposcope.monitor.monitor import Monitor
 
+pytestmark = pytest.mark.usefixtures("compiled_probes")
+
 TOTAL = "toposcope/network/training/weight_norm"
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.budget import Budget, Meter
@@ -66,7 +67,7 @@ def simulate(
     return np.array(cost), np.array(trained), whole
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     step_seconds=st.floats(1e-3, 10),
     ratio=st.floats(1e-4, 100),
@@ -109,3 +110,23 @@ def test_log_spaced_steps() -> None:
 def test_other_schedules_are_refused(every: object) -> None:
     with pytest.raises(ToposcopeError, match="every is"):
         schedule(every)  # type: ignore[arg-type]
+
+
+def test_layers_take_turns_where_not_all_are_affordable() -> None:
+    clock = FakeClock()
+    probe = make_probes([{"name": "controls"}])[0]
+    layers = [f"layer.{k}" for k in range(2000)]
+    budget = Budget(0.01, [probe.name()], Meter(clock))
+    planner = Planner([probe], dict.fromkeys(layers, (8, 8)), budget)
+    for layer in layers:
+        budget.charge(probe.name(), layer, 0.1)
+    budget.begin()
+    measured: list[str] = []
+    while len(measured) < len(layers):
+        clock.now += 100.0  # pays for 1 s: 5 layers at twice their cost
+        budget.step()
+        plan = planner.at(1.0)
+        assert len(plan.wanted) == 5
+        measured += plan.wanted
+        budget.charge(probe.name(), "", 1.0)
+    assert measured == layers

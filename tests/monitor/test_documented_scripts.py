@@ -60,7 +60,7 @@ def test_a_script_leaves_a_study(
     said = run(tmp_path, *launcher, DOCS / "scripts" / f"{script}.py")
     assert f"toposcope show runs/{name}" in said
     assert "ALERT" not in said
-    assert "goes on without" not in said
+    assert "continues without" not in said
     study = tmp_path / "runs" / name
     with closing(sqlite3.connect(f"file:{study / 'study.db'}?mode=ro", uri=True)) as database:
         assert database.execute("SELECT run, status, last_step FROM runs").fetchall() == [(name, "complete", last_step)]

@@ -75,14 +75,16 @@ def test_no_rank_waits_for_one_that_failed(tmp_path: Path) -> None:
         assert len(second) == 3
         assert "Error" in second[-1]
         if kind == "fsdp2":
-            assert first[2:] == ["ToposcopeError: 1 of the ranks cannot go on with measuring"]
+            assert first[2:] == [
+                "ToposcopeError: the monitor failed on 1 of the ranks; the message printed there names the cause"
+            ]
         else:
             assert first == [*["9 rows of 2 ranks"] * 2, "9 rows of 1 ranks", *["9 rows of the ranks"] * 2]
 
 
 @pytest.mark.slow
 def test_ranks_do_what_the_first_decides(tmp_path: Path) -> None:
-    stopped = "1 of the ranks cannot go on with measuring"
+    stopped = "the monitor failed on 1 of the ranks; the message printed there names the cause"
     for kind in ("ddp", "fsdp2"):
         folder = tmp_path / kind
         folder.mkdir()

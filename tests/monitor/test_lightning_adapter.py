@@ -159,7 +159,7 @@ def test_a_quick_trial_records_nothing(lightning: Any, tmp_path: Path, capsys: p
     monitor = RecordingMonitor()
     fit(lightning, tmp_path, monitor, fast_dev_run=True)
     assert monitor.calls == []
-    assert "fast_dev_run: nothing is recorded" in capsys.readouterr().err
+    assert "fast_dev_run is on, so nothing is recorded" in capsys.readouterr().err
 
 
 def test_a_failed_run_is_ended(lightning: Any, tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ def test_its_failures_do_not_stop_training(
     trainer = fit(lightning, tmp_path, monitor)
     assert trainer.global_step == 16
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("toposcope")]
-    assert said == ["toposcope: RuntimeError: planted; training goes on without the monitor"]
+    assert said == ["toposcope: RuntimeError: planted; training continues without the monitor"]
     assert monitor.calls.count(name) == 1

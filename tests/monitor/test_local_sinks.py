@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
 def test_another_file_is_not_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "train.py"
     path.write_bytes(content)
-    with pytest.raises(ToposcopeError, match="does not hold JSON lines; name another file"):
+    with pytest.raises(ToposcopeError, match="is not a file of JSON lines; name another file"):
         JsonlSink(path)
     assert path.read_bytes() == content
 
@@ -78,7 +78,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 def test_there_is_one_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    sink = TerminalSink("the page: toposcope show runs/mine")
+    sink = TerminalSink(lambda: "live page: toposcope show runs/mine")
     for step in range(0, 3000, 100):
         sink.put(Logged(step, {"loss": 3.25}))
         sink.put(measured(step, 0.25))
@@ -87,7 +87,7 @@ def test_there_is_one_line_now_and_then(capsys: pytest.CaptureFixture[str], monk
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "toposcope: step 0, loss 3.25, gradient norm 0.5, the page: toposcope show runs/mine",
+        "toposcope: step 0, loss 3.25, gradient norm 0.5, live page: toposcope show runs/mine",
         "toposcope: step 1,000, loss 3.25, gradient norm 0.5, final loss 2.5 (2.4 to 2.7)",
         "toposcope: step 2,000, loss 3.25, gradient norm 0.5, final loss 2.5 (2.4 to 2.7)",
     ]
@@ -101,7 +101,7 @@ def test_alerts_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "toposcope: ALERT at step 7: The loss rose to nan at step 7."
     assert said[1] == "toposcope: ALERT at step 8: Layer 0 ?[2J died."
-    assert len(said) == 1 + terminal.MAX_ALERTS_A_STEP + 1
+    assert len(said) == 1 + terminal.MAX_ALERTS_PER_STEP + 1
 
 
 def test_bars_of_tqdm_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

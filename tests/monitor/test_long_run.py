@@ -13,13 +13,15 @@ import torch
 from monitored import model_of
 
 from toposcope.monitor.monitor import Monitor
-from toposcope.monitor.running import Running
+from toposcope.monitor.monitored_run import MonitoredRun
+from toposcope.monitor.ranks import RankGroup
 from toposcope.monitor.session import Session
-from toposcope.monitor.together import Together
 from toposcope.probes import Probe
 from toposcope.probes.controls import ControlsProbe
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 from toposcope.probes.rips import RipsProbe
+
+pytestmark = pytest.mark.usefixtures("compiled_probes")
 
 BUDGET = 0.01
 PROBES: list[dict[str, Any]] = [
@@ -68,13 +70,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     for probe in (NeuralPersistenceProbe, ControlsProbe, RipsProbe):
         slowed(probe)
-    after = Together.after
+    after = RankGroup.after
 
-    def taken(self: Together, **options: Any) -> Any:
+    def taken(self: RankGroup, **options: Any) -> Any:
         world.pass_time(world.training_seconds)
         return after(self, **options)
 
-    monkeypatch.setattr(Together, "after", taken)
+    monkeypatch.setattr(RankGroup, "after", taken)
     for name in ("handle", "idle"):
         method = getattr(Session, name)
 
@@ -99,10 +101,10 @@ class Training:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.monitor.attach(self._optimizer)
-        running = self.monitor._running
-        assert isinstance(running, Running)
-        self.running = running
-        self.budget = self.running._budget
+        run = self.monitor._run
+        assert isinstance(run, MonitoredRun)
+        self.run = run
+        self.budget = self.run._budget
         self._rng = np.random.default_rng(0)
         self.worst = 0.0
         """Largest cost over budget x time of training after step 100, at any step."""
@@ -116,7 +118,7 @@ class Training:
         monitor._after_step(self._optimizer)
         monitor.log(loss=2 + float(self._rng.standard_normal()) / 10, lr=1e-3)
         if monitor.step % 100 == 0:
-            while self.running._worker.unfinished:
+            while self.run._worker.unfinished:
                 time.sleep(1e-4)
         if monitor.step > 100:
             self.worst = max(self.worst, self.budget.cost / (BUDGET * self.trained))
@@ -127,7 +129,7 @@ class Training:
         return self.budget.cost / (BUDGET * self.trained)
 
     def n_measured(self) -> int:
-        return self.running._session.n_measured
+        return self.run._session.n_measured
 
 
 def resident() -> int:

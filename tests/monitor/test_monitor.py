@@ -15,7 +15,10 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.session import Session
 from toposcope.study import Study
+from toposcope.study.runner import locked
 from toposcope.study.store import Store
+
+pytestmark = pytest.mark.usefixtures("compiled_probes")
 
 
 def train(model: nn.Module, monitor: Monitor, steps: int, first: int = 0) -> list[float]:
@@ -112,6 +115,29 @@ def test_a_run_that_goes_on_is_cut_where_it_does(run: tuple[Path, list[float]]) 
     assert '"resumed": [30, 40]' in study.meta("monitor run")
 
 
+def test_the_newest_run_of_a_name_goes_on(run: tuple[Path, list[float]]) -> None:
+    directory, _ = run
+    with Monitor(model := model_of(), directory, every=10, quiet=True) as monitor:
+        train(model, monitor, 20)
+    with Monitor(model, directory, every=10, quiet=True) as monitor:
+        train(model, monitor, 5, first=15)
+    log = Study.load(directory).log()
+    assert log.group_by("run", maintain_order=True).agg(pl.col("step").max())["step"].to_list() == [40, 20]
+
+
+def test_a_run_that_was_not_monitored_is_left_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path / "study.db")
+    store.put_run("run", 0, "series", None, "")
+    store.append_log("run", {7: {"loss": 1.0}})
+    store.close()
+    with Monitor(model := model_of(), tmp_path, name="run", every=10, quiet=True) as monitor:
+        train(model, monitor, 5, first=3)
+    store = Store(tmp_path / "study.db")
+    assert store.log_rows("run") == {7: {"loss": 1.0}}
+    assert sorted(store.log_rows("run-2")) == [4, 5, 6, 7, 8]
+    store.close()
+
+
 def test_a_study_can_be_read_while_it_grows(tmp_path: Path) -> None:
     model = model_of()
     monitor = Monitor(model, tmp_path / "run", every=5, quiet=True)
@@ -154,7 +180,7 @@ def undisturbed(tmp_path: Path) -> list[float]:
         return train(model, monitor, 20)
 
 
-@pytest.mark.parametrize("method", ["_end_step", "handle", "_pass_on"])
+@pytest.mark.parametrize("method", ["_end_step", "handle", "_dispatch"])
 def test_a_failure_is_said_once_and_training_goes_on(
     method: str,
     undisturbed: list[float],
@@ -169,7 +195,9 @@ def test_a_failure_is_said_once_and_training_goes_on(
     capsys.readouterr()
     losses, words = _losses_and_words(tmp_path, capsys)
     assert losses == undisturbed
-    assert words.count("a fault; training goes on without the monitor") == 1
+    assert words.count("a fault; training continues without the monitor") == 1
+    with locked(tmp_path / "run"):  # another process may write there
+        pass
 
 
 def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(
@@ -183,7 +211,7 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(
         written(store, *arguments)
 
     monkeypatch.setattr(Store, "append_log", append_log)
-    monkeypatch.setattr("toposcope.monitor.session.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("toposcope.monitor.writing.RETRY_SECONDS", 0.0)
     model = model_of()
     monitor = Monitor(model, tmp_path / "run", every=5, quiet=True)
     train(model, monitor, 20)
@@ -201,7 +229,7 @@ def test_a_directory_in_use_is_said_and_training_goes_on(tmp_path: Path, capsys:
     assert len(train(other, second, 5)) == 5
     second.close()
     first.close()
-    assert "another process" in capsys.readouterr().err
+    assert "this process already runs this study" in capsys.readouterr().err
     assert len(Study.load(tmp_path / "run").log()) == 5
 
 
@@ -212,7 +240,7 @@ def test_a_budget_is_a_share(budget: float, tmp_path: Path) -> None:
 
 
 def test_probes_that_need_a_whole_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match="layer by layer"):
+    with pytest.raises(ToposcopeError, match="needs whole checkpoints"):
         Monitor(model_of(), tmp_path, probes=[{"name": "rips", "pooled": True}])
 
 
@@ -251,9 +279,14 @@ def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> No
 def test_a_checkpoint_that_is_gone_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
         monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
+        (tmp_path / "gone").mkdir()
         monitor.saved(tmp_path / "gone", 3)
+        (tmp_path / "gone").rmdir()
+        monitor.saved(tmp_path / "never", 4)
     assert Study.load(tmp_path / "run").findings().is_empty()
-    assert "gone" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "gone:" not in said
+    assert "never: no such file or folder; not examined" in said
 
 
 def test_a_model_without_matrices_has_norms_and_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,4 +308,81 @@ def test_an_optimizer_of_another_model_and_a_second_one_are_said(
         monitor.attach(torch.optim.SGD(model_of().parameters(), lr=1e-2))
         assert "none of the model's parameters" in capsys.readouterr().err
         monitor.attach(own)
-        assert "only the first optimizer's" in capsys.readouterr().err
+        assert "second optimizer is ignored" in capsys.readouterr().err
+
+
+def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> None:
+    model = model_of()
+    first, second = (torch.optim.SGD(model[k].parameters(), lr=1e-2) for k in (0, 2))  # type: ignore[index]
+    seconds = [0.0]
+    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=lambda: seconds[0]) as monitor:
+        monitor.attach(first)
+        for _ in range(8):
+            seconds[0] += 10_000
+            model(torch.ones(4, 8)).square().mean().backward()
+            first.step()
+            second.step()
+    frame = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm")
+    assert set(frame["layer"]) == {"0.weight"}
+
+
+def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of()
+    head: nn.Linear = model[2]  # type: ignore[index]
+    head.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    seconds = [0.0]
+    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=lambda: seconds[0]) as monitor:
+        monitor.attach(optimizer)
+        for step in range(16):
+            seconds[0] += 10_000
+            if step == 8:
+                head.requires_grad_(True)
+                assert "not measured" not in capsys.readouterr().err
+                model[4] = nn.Linear(24, 4)  # type: ignore[operator]
+            model(torch.ones(4, 8)).square().mean().backward()
+            optimizer.step()
+    frame = Study.load(tmp_path / "run").frame().filter(pl.col("statistic") == "update_norm", layer="2.weight")
+    assert len(frame)
+    assert all(step > 8 for step in frame["step"].to_list())
+    assert capsys.readouterr().err.count("4.weight and 1 more: added after attach, so not measured") == 1
+
+
+def test_parameters_that_cannot_be_measured_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of()
+    model.register_parameter("counts", nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False))
+    with Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
+    assert "counts: not measured, because its dtype is int64" in capsys.readouterr().err
+
+
+def test_a_study_that_is_deleted_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
+        train(model, monitor, 5)
+        for file in (tmp_path / "run").glob("study.db*"):
+            file.unlink()
+    assert capsys.readouterr().err.count("study.db: deleted during training") == 1
+
+
+def test_what_is_not_recorded_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of()
+    with Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.log(loss=1.0)
+        monitor.log(loss=1.0)
+        assert capsys.readouterr().err.count("log: nothing is recorded before monitor.attach(optimizer)") == 1
+        with pytest.raises(ToposcopeError, match="attach: expected an optimizer, got Sequential"):
+            monitor.attach(model)  # type: ignore[arg-type]
+        monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
+        for step in (1, 2):
+            monitor.log(step=step, loss="high", parts=[1.0, 2.0], lr=0.1)
+    assert capsys.readouterr().err.count("log: loss, parts: not a number; ignored") == 1
+
+
+def test_probes_by_name(tmp_path: Path) -> None:
+    with Monitor(model := model_of(), tmp_path / "run", probes=["controls"], quiet=True) as monitor:
+        train(model, monitor, 2)
+    assert "controls" in set(Study.load(tmp_path / "run").frame()["probe"])
+    with pytest.raises(ToposcopeError, match="did you mean 'neural_persistence'"):
+        Monitor(model, tmp_path / "other", probes=["neural_persistance"])

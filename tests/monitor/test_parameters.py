@@ -14,7 +14,7 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.family import ModelSize
 from toposcope.family.model import GPT
-from toposcope.monitor.parameters import layout, left_out, unwrapped, watched
+from toposcope.monitor.parameters import layout, unmeasured, unwrapped, watched
 
 FUSED_EXPERTS = {"mixtral"}
 """Held as tensors of three dimensions, saved as matrices."""
@@ -99,11 +99,11 @@ def test_what_cannot_be_measured_is_left_out_with_a_reason() -> None:
             "empty": nn.ParameterList([nn.Parameter(torch.zeros(0, 4))]),
         }
     )
-    reasons = left_out(model)
+    reasons = unmeasured(model)
     assert set(watched(model)) == {"good.weight", "good.bias"}
-    assert reasons["bits.0"] == "its numbers are uint8"
-    assert reasons["meta.weight"] == reasons["lazy.weight"] == "it has no numbers yet"
-    assert reasons["empty.0"] == "it has no numbers"
+    assert reasons["bits.0"] == "its dtype is uint8"
+    assert reasons["meta.weight"] == reasons["lazy.weight"] == "it is not initialised yet"
+    assert reasons["empty.0"] == "it is empty"
     assert [layer.name for layer in layout(model)] == ["good.weight"]
 
 

@@ -109,7 +109,7 @@ def test_forecasts_become_rarer_as_the_log_grows_and_take_little_of_the_time(tmp
 @pytest.mark.parametrize(
     ("log", "last_step", "words"),
     [
-        (table(1000, 1e7, 0, schedule=False), None, "how many steps are planned"),
+        (table(1000, 1e7, 0, schedule=False), None, "number of planned steps is unknown"),
         (table(LAST, 1e7, 0), LAST, "complete"),
         (LogTable.from_rows({}), LAST, "nothing was logged"),
     ],

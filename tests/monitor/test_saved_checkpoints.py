@@ -82,3 +82,17 @@ def test_the_number_of_summaries_is_bounded(tmp_path: Path) -> None:
     for step in range(1, MAX_KEPT + 10):
         write(tmp_path, 1, weights(step))
         assert saved.saved(tmp_path / "step1", step) == []
+
+
+def test_the_manifest_of_a_deleted_checkpoint_goes_too(tmp_path: Path) -> None:
+    saved = SavedCheckpoints()
+    paths = [tmp_path / f"step_{step}.safetensors" for step in (100, 200)]
+    for path, step in zip(paths, (100, 200), strict=True):
+        save_file(weights(step), path)
+        saved.saved(path, step)
+    paths[0].unlink()
+    saved.forget_deleted()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_200.safetensors",
+        "step_200.safetensors.manifest.json",
+    ]

@@ -90,7 +90,7 @@ def test_a_failing_sink_is_closed_alone_and_said_once() -> None:
     assert [event.step for event in good.events] == [0, 1, 2, 3, 4]
     assert [event.step for event in bad.events] == [0, 1]
     assert (good.closed, bad.closed) == (1, 1)
-    assert said == ["bad is closed: cannot be closed; training and the other trackers go on"]
+    assert said == ["bad failed and is closed: cannot be closed; training and other trackers continue"]
 
 
 def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_slow_sink_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(10):
         sinks.put(alert(step))
     sinks.close(timeout=0.05)
-    assert said[0] == "slow took too long at the end; what it had not written is missing there"
+    assert said[0] == "slow did not finish in time; the events that it had not written are lost there"
     gate.set()
     monkeypatch.setattr(outlets, "MAX_WAITING", 100)
 
@@ -129,7 +129,7 @@ def test_events_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -
     gate.set()
     sinks.close()
     assert [event.step for event in slow.events] == [0, 7, 8, 9]
-    assert said == ["slow could not keep up; 6 events are missing there"]
+    assert said == ["slow could not keep up; 6 events were dropped there"]
 
 
 def test_the_sinks_of_a_run(
@@ -145,6 +145,8 @@ def test_the_sinks_of_a_run(
         raise OSError("not of this version")
 
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "study.db").touch()
     (sink,) = open_sinks(tmp_path / "mine", ignored, jsonl=tmp_path / "events.jsonl")
     active.append(late)
     sink.put(measured(100))
@@ -153,8 +155,8 @@ def test_the_sinks_of_a_run(
     assert [event.step for event in late.events] == [100, 101]
     assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first == "toposcope: left out: broken: not of this version"
-    assert second.endswith(f"the page: toposcope show {tmp_path / 'mine'}")
+    assert first == "toposcope: broken: not used (not of this version)"
+    assert second.endswith(f"live page: toposcope show {tmp_path / 'mine'}")
     assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
 
 
@@ -172,12 +174,12 @@ def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.C
     sink.put(alert(1))
     sink.close()
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("name another file; it is left out")
+    assert first.endswith("name another file; events are not written to it")
     assert second.startswith("toposcope: ALERT")
 
 
 def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match="webhook: the address must be"):
+    with pytest.raises(ToposcopeError, match="webhook: the URL must be"):
         Monitor(directory=tmp_path, webhook="http://example.org/secret")
 
 
@@ -220,7 +222,7 @@ def test_a_package_at_fault_leaves_the_monitor_alone(
     sink.put(alert(101))
     sink.close()
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("toposcope: left out: trackers: careless, entry point pager = ")
+    assert first.startswith("toposcope: trackers: not used (careless, entry point pager = ")
     assert "ZeroDivisionError" in first
     assert second.startswith("toposcope: ALERT")
 

@@ -220,5 +220,5 @@ def test_a_trackio_that_numbers_rows_itself_is_refused(monkeypatch: pytest.Monke
     run = SimpleNamespace(log=lambda metrics: None)
     module = SimpleNamespace(current_run=ContextVar("current_run", default=run))
     monkeypatch.setitem(__import__("sys").modules, "trackio.context_vars", module)
-    with pytest.raises(ToposcopeError, match=r"install 0\.40 or newer"):
+    with pytest.raises(ToposcopeError, match=r"install trackio 0\.40 or newer"):
         trackio.SINK(tmp_path)

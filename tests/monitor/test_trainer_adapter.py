@@ -131,5 +131,5 @@ def test_its_failures_do_not_stop_training(name: str, tmp_path: Path, capsys: py
     trainer = train(tmp_path, monitor)
     assert trainer.state.global_step == 8
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("toposcope")]
-    assert said == ["toposcope: RuntimeError: planted; training goes on without the monitor"]
+    assert said == ["toposcope: RuntimeError: planted; training continues without the monitor"]
     assert monitor.calls.count(name) == 1

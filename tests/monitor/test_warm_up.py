@@ -1,8 +1,11 @@
 """What the probes need is compiled once on a machine, however many monitors begin."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from compiled_kernels import newly_compiled
 from filelock import FileLock
 
 from toposcope.monitor import warm_up
@@ -31,7 +34,7 @@ def test_monitors_that_begin_while_another_process_compiles_start_none(
     compiled: list[str] = []
     monkeypatch.setattr(warm_up, "warm_up", lambda _probes, dtype: compiled.append(dtype))
     with FileLock(tmp_path / "float32.lock"):
-        several = [warm_up.Compiling(DEFAULT_PROBES, "float32") for _ in range(3)]
+        several = [warm_up.Compilation(DEFAULT_PROBES, "float32") for _ in range(3)]
         assert not any(each.is_ready for each in several)
         (tmp_path / "float32").touch()
         assert all(each.is_ready for each in several)
@@ -41,8 +44,15 @@ def test_monitors_that_begin_while_another_process_compiles_start_none(
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", warm_up.DTYPES)
 def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
-    compiling = warm_up.Compiling(DEFAULT_PROBES, dtype)
+    compiling = warm_up.Compilation(DEFAULT_PROBES, dtype)
     if compiling._process is not None:
         assert compiling._process.wait() == 0
     assert compiling.is_ready
     assert warm_up.marker(dtype).exists()
+
+
+@pytest.mark.slow
+def test_no_kernel_is_left_to_compile_while_training() -> None:
+    shapes = [(384, 384), (1152, 384), (384, 1536), (3000, 128), (8, 5), (2000, 2), (2, 700), (700, 700)]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(newly_compiled, shapes).result() == []

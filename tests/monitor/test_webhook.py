@@ -86,7 +86,7 @@ def test_beginning_alerts_and_end_are_sent(server: Any, clock: Clock) -> None:
         sink.put(event)
     sink.close()
     assert [post["text"] for post in server.posted] == [
-        "mine: training began",
+        "mine: training started",
         "mine, step 101: The loss rose to nan at step 101.",
         "mine: the monitor stopped at step 101",
     ]
@@ -126,7 +126,7 @@ def test_it_gives_up_after_a_few_tries(server: Any, clock: Clock) -> None:
     for step in range(webhook.MAX_TRIES - 1):
         sink.put(Logged(step, {}))
         clock.now += 10_000
-    with pytest.raises(ToposcopeError, match="it answered 500"):
+    with pytest.raises(ToposcopeError, match="it answered with status 500"):
         sink.put(Logged(9, {}))
     assert len(server.paths) == webhook.MAX_TRIES
 
@@ -135,7 +135,7 @@ def test_it_gives_up_after_a_few_tries(server: Any, clock: Clock) -> None:
 def test_a_refusal_or_redirect_is_final(server: Any, status: int) -> None:
     server.statuses[:] = [status]
     sink = WebhookSink(server.address, "mine")
-    with pytest.raises(ToposcopeError, match=f"it answered {status}") as raised:
+    with pytest.raises(ToposcopeError, match=f"it answered with status {status}") as raised:
         sink.put(alert(1))
     assert server.paths == [f"/{SECRET}"]
     assert SECRET not in str(raised.value)
@@ -154,8 +154,8 @@ def test_the_address_is_not_shown_anywhere(
     outlets.put(Logged(1, {}))
     outlets.close()
     assert said == [
-        "webhook is closed: it answered 404; check the address, and that it takes JSON; "
-        "training and the other trackers go on"
+        "webhook failed and is closed: it answered with status 404; check the URL, and that it accepts JSON; "
+        "training and other trackers continue"
     ]
     shown = "".join((repr(sink), caplog.text, *capfd.readouterr(), *said))
     assert SECRET not in shown
@@ -199,7 +199,7 @@ def test_without_a_server_it_goes_on(clock: Clock) -> None:
     ],
 )
 def test_other_addresses_are_refused_and_not_shown(address: str) -> None:
-    with pytest.raises(ToposcopeError, match="webhook: the address must be https") as raised:
+    with pytest.raises(ToposcopeError, match="webhook: the URL must be https") as raised:
         WebhookSink(address, "mine")
     assert SECRET not in str(raised.value)
     assert raised.value.__suppress_context__

@@ -1,4 +1,4 @@
-"""What the blocks of a model put out on a fixed small batch, and which of their units are dead or saturated."""
+"""Outputs of a model's blocks on a small fixed batch, and the shares of dead and saturated units."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MAX_POINTS = 512
-"""Tokens of the batch whose states are measured, at even distances."""
-STILL = 1e-3
-"""A unit is dead if its values differ by no more than this share of the root mean square of its layer."""
-NEAR_LIMIT, MOST = 0.99, 0.95
-"""A unit is saturated if this share of the largest value of its layer is exceeded by most of its values."""
+"""Evenly spaced tokens of the batch whose hidden states are measured."""
+MAX_DEAD_RANGE = 1e-3
+"""A unit is dead if the range of its values is at most this share of the root mean square of its layer."""
+MIN_SATURATED_VALUE = 0.99
+"""A value is at the limit if it reaches this share of the largest absolute value of its layer."""
+MIN_SATURATED_SHARE = 0.95
+"""A unit is saturated if at least this share of its values are at the limit."""
 
 
 @dataclass
 class Activations:
-    """What one forward pass left behind.
+    """Results of one forward pass.
 
     Attributes
     ----------
     states : dict of ndarray, shape (n, width), float32
-        Output of each block, by pseudo-layer.
+        Output of each block at some tokens, by pseudo-layer.
     units : dict
-        By pseudo-layer: ``dead_units`` and ``saturated_units``, shares of the units before the second matrix of the
+        By pseudo-layer: ``dead_units`` and ``saturated_units``, as shares of the inputs of the second matrix of the
         block's MLP.
     """
 
@@ -42,19 +44,19 @@ class Activations:
 
 
 class FixedBatch:
-    """Runs a model on a fixed batch, without a trace: modes, random state and gradients are as before.
+    """Runs a model on a fixed batch, and restores its modes, the random state and gradients.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Wrapped or compiled models run without their wrapper, not compiled.
+        Runs without wrappers, and not compiled.
     batch : Tensor, sequence or mapping
-        Arguments of the model's forward: one, several, or by name.
+        Arguments of the model's forward: one, several, or keyword arguments.
 
     Raises
     ------
     ToposcopeError
-        If the model has no blocks, or is sharded.
+        If the model has no list of blocks.
     """
 
     def __init__(self, model: "nn.Module", batch: Any) -> None:
@@ -62,17 +64,17 @@ class FixedBatch:
         self._blocks = _blocks(self._model)
 
     def run(self) -> Activations:
-        """Run the model; return what its blocks put out."""
+        """Run the model; return the outputs of its blocks."""
         import torch
 
-        found = Activations()
+        activations = Activations()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(_modes_kept(self._model))
+            stack.enter_context(_evaluation_mode(self._model))
             devices = sorted({p.device.index for p in self._model.parameters() if p.device.type == "cuda"})
             stack.enter_context(torch.random.fork_rng(devices))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            for handle in self._hooks(found):
+            for handle in self._hooks(activations):
                 stack.callback(handle.remove)
             if isinstance(self._batch, Mapping):
                 self._model(**self._batch)
@@ -80,29 +82,29 @@ class FixedBatch:
                 self._model(*self._batch)
             else:
                 self._model(self._batch)
-        return found
+        return activations
 
-    def _hooks(self, found: Activations) -> Iterator[Any]:
+    def _hooks(self, activations: Activations) -> Iterator[Any]:
         for k, (path, block) in enumerate(self._blocks.items(), 1):
-            yield block.register_forward_hook(_keep_output(found, hidden(k)))
+            yield block.register_forward_hook(_record_output(activations, hidden(k)))
             for name, module in block.named_modules():
                 if role_of(f"{path}.{name}.weight") == "mlp.out":
-                    yield module.register_forward_pre_hook(_keep_units(found, hidden(k)))
+                    yield module.register_forward_pre_hook(_record_units(activations, hidden(k)))
 
 
-def _keep_output(found: Activations, name: str) -> Callable[..., None]:
-    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+def _record_output(activations: Activations, name: str) -> Callable[..., None]:
+    def record(_module: Any, _inputs: Any, output: Any) -> None:
         states = output[0] if isinstance(output, tuple | list) else output
-        found.states[name] = _points(states)
+        activations.states[name] = _points(states)
 
-    return keep
+    return record
 
 
-def _keep_units(found: Activations, name: str) -> Callable[..., None]:
-    def keep(_module: Any, inputs: Any) -> None:
-        found.units[name] = unit_shares(_points(inputs[0]))
+def _record_units(activations: Activations, name: str) -> Callable[..., None]:
+    def record(_module: Any, inputs: Any) -> None:
+        activations.units[name] = unit_shares(_points(inputs[0]))
 
-    return keep
+    return record
 
 
 def unit_shares(values: NDArray[np.float32]) -> dict[str, float]:
@@ -111,24 +113,24 @@ def unit_shares(values: NDArray[np.float32]) -> dict[str, float]:
     Parameters
     ----------
     values : ndarray, shape (n, units)
-        Of each unit at some tokens.
+        Values of each unit at some tokens.
 
     Returns
     -------
     dict of float
-        ``dead_units``: hardly varies from token to token. ``saturated_units``: varies, and is at the limit of its
-        layer's values at nearly every token. Empty where values are not finite.
+        ``dead_units`` hardly vary between tokens. ``saturated_units`` vary, but are at the limit of their layer's
+        values at nearly every token. Empty if a value is not finite.
     """
     size, largest = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))), float(np.abs(values).max(initial=0))
     if not np.isfinite(largest):
         return {}
-    dead = np.ptp(values, axis=0) <= STILL * size
-    at_limit = (np.abs(values) >= NEAR_LIMIT * largest).mean(axis=0) >= MOST
+    dead = np.ptp(values, axis=0) <= MAX_DEAD_RANGE * size
+    at_limit = (np.abs(values) >= MIN_SATURATED_VALUE * largest).mean(axis=0) >= MIN_SATURATED_SHARE
     return {"dead_units": float(dead.mean()), "saturated_units": float((at_limit & ~dead).mean())}
 
 
 def _points(states: "Tensor") -> NDArray[np.float32]:
-    """Return the last dimension of some tokens, in float32, on the CPU."""
+    """Return the vectors of evenly spaced tokens as float32 on the CPU."""
     import torch
 
     flat = states.detach().reshape(-1, states.shape[-1])
@@ -138,7 +140,7 @@ def _points(states: "Tensor") -> NDArray[np.float32]:
 
 
 def _blocks(model: "nn.Module") -> "dict[str, nn.Module]":
-    """Return the blocks of a model by name: the list of equal modules that holds most of its parameters.
+    """Return the blocks of a model by name: the list of equal modules with the most parameters.
 
     Raises
     ------
@@ -149,28 +151,28 @@ def _blocks(model: "nn.Module") -> "dict[str, nn.Module]":
     lists: dict[str, nn.Module] = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and _is_of_equal_parts(module)
+        if isinstance(module, nn.ModuleList | nn.Sequential) and _has_equal_children(module)
     }
     if not lists:
         raise ToposcopeError(
-            "batch: the model has no list of equal blocks, whose outputs could be measured; leave batch out"
+            "batch: ignored, since the model has no ModuleList or Sequential of equal blocks to measure"
         )
     name = max(lists, key=lambda n: sum(p.numel() for p in lists[n].parameters()))
     return {f"{name}.{key}".lstrip("."): block for key, block in lists[name].named_children()}
 
 
-def _is_of_equal_parts(module: "nn.Module") -> bool:
+def _has_equal_children(module: "nn.Module") -> bool:
     from torch import nn
 
     parts = list(module.children())
-    # A sequence of one part is not a list of blocks; a list of one is.
+    # A ModuleList of one module is a list of blocks; a Sequential of one is not.
     enough = len(parts) >= (1 if isinstance(module, nn.ModuleList) else 2)
     return enough and len({type(part) for part in parts}) == 1 and any(True for _ in parts[0].parameters())
 
 
 @contextmanager
-def _modes_kept(model: "nn.Module") -> Iterator[None]:
-    """Run a model in evaluation mode, and put every part back into its own."""
+def _evaluation_mode(model: "nn.Module") -> Iterator[None]:
+    """Put a model into evaluation mode, and restore the mode of every module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""The demo's family, trained one after another with the monitor on: a plain loop, as anybody's."""
+"""Trains the demo's runs one after another with the monitor attached, in a plain loop."""
 
 from pathlib import Path
 
@@ -14,20 +14,20 @@ from toposcope.seeds import derive_seed
 from toposcope.study import Declaration
 
 BUDGET = 0.2
-"""Share of the time that the monitor may take: steps of models this small take milliseconds, a measurement as many."""
+"""Budget of the monitor; high, since a step of so small a model takes only as long as a measurement."""
 EVERY = 40
 VALIDATED_EVERY = 100
 CORPUS = "corpus.safetensors"
 
 
 def train_monitored(declaration: Declaration, directory: Path, progress: Progress = silent) -> None:
-    """Train the declared runs with the monitor on, each into a study of its own; runs that are there are left out.
+    """Train the declared runs with the monitor attached, each into its own study; existing studies are skipped.
 
     Parameters
     ----------
     declaration : Declaration
     directory : Path
-        The studies become its subfolders, named after the runs.
+        Parent folder of the studies, which are named after the runs.
     progress : callable
 
     Raises
@@ -35,7 +35,7 @@ def train_monitored(declaration: Declaration, directory: Path, progress: Progres
     ToposcopeError
         If the corpus cannot be read, or the disk is full.
     """
-    torch.set_num_threads(1)  # of models this small more threads only wait for each other
+    torch.set_num_threads(1)  # more threads only slow down models this small
     directory.mkdir(parents=True, exist_ok=True)
     corpora.prepare(declaration.corpus, directory / CORPUS)
     tokens = corpora.load(directory / CORPUS)
@@ -45,7 +45,7 @@ def train_monitored(declaration: Declaration, directory: Path, progress: Progres
 
 
 def train_run(run: Run, tokens: corpora.Tokens, directory: Path, progress: Progress = silent) -> None:
-    """Train one run with the monitor on."""
+    """Train one run with the monitor attached."""
     training, length = run.training, run.size.context + 1
     model = build(run.size, seed=training.seed)
     parameters = list(model.parameters())

@@ -1,4 +1,4 @@
-"""What a monitor passes on to whoever listens: values the loop logged, measurements, alerts, forecasts."""
+"""Events of a monitored run: logged values, measurements, alerts, forecasts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ class Logged:
     Attributes
     ----------
     step : int
-        Updates made.
+        Optimizer steps so far.
     values : mapping of str to float
-        By the names the loop uses, such as ``loss``, ``lr``, ``grad_norm``; not all need be finite.
+        Keyed by the names that the loop uses, such as ``loss``, ``lr``, ``grad_norm``; may be NaN or infinite.
     """
 
     step: int
@@ -30,7 +30,7 @@ class Measured:
     rows : mapping of (str, str) to mapping of str to float
         (layer or ``network``, name of the probe) -> statistic -> value.
     skipped : sequence of str
-        What was due and left out, and why, a short sentence each.
+        Measurements that were due and skipped, each with the reason.
     """
 
     step: int
@@ -47,15 +47,15 @@ class Alert:
     kind : str
         Name of the check, such as ``loss spike``.
     step : int
-        At which it was noticed.
+        Step at which it was noticed.
     since : int
-        The first step it concerns.
+        First step that may be affected.
     place : str
-        Layer, quantity or rank; empty for the run as a whole.
+        Layer, quantity or rank; empty if it concerns the whole run.
     message : str
-        One sentence: what, where, since when.
+        What went wrong, where and when.
     evidence : mapping of str to float
-        The numbers behind it, such as ``value`` and ``limit``.
+        The numbers behind the alert, such as ``value`` and ``limit``.
     """
 
     kind: str
@@ -74,9 +74,9 @@ class Forecasted:
     ----------
     step, last_step : int
     loss, low, high : float
-        Nats a token; the interval is of 90%.
+        Final loss in nats per token, with its 90% interval.
     advice : str
-        Whether to go on, in a sentence; empty where nothing can be said.
+        A sentence on whether to continue the run; empty if none can be given.
     """
 
     step: int

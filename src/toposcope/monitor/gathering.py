@@ -1,4 +1,4 @@
-"""Copies of whole parameters on the CPU, one at a time, and which rank makes them."""
+"""Copies whole parameters to the CPU, one at a time, gathering sharded ones."""
 
 import time
 from dataclasses import replace
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 def rank() -> int:
-    """Return the number of this process among those that train together; 0 if it trains alone."""
+    """Return the global rank of this process; 0 without torch.distributed."""
     import torch.distributed as dist
 
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Return how many processes train together."""
+    """Return the number of ranks; 1 without torch.distributed."""
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def data_parallel(model: "Module") -> "DistributedDataParallel | None":
-    """Return the wrapper because of which several ranks hold the same parameters, if there is one."""
+    """Return the DistributedDataParallel wrapper of a model or of a part of it, if there is one."""
     from torch.nn.parallel import DistributedDataParallel
 
     return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
 
 
 def all_arrive(place: str, n_ranks: int, seconds: float) -> bool:
-    """Return whether so many ranks call this for one place within some time, the same answer on each of them.
+    """Return whether `n_ranks` ranks call this with the same `place` within a timeout; all ranks get the same answer.
 
-    No rank waits longer, whatever the others do: what all must do together can then begin, or is left out by all.
+    It is a barrier that cannot hang: after it, either all ranks begin a collective operation, or none does.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store  # noqa: PLC2701 - the only store all ranks share
@@ -59,12 +59,12 @@ def all_arrive(place: str, n_ranks: int, seconds: float) -> bool:
 
 
 class Copy:
-    """A copy of a tensor on the CPU, which may still be on its way from a GPU.
+    """A copy of a tensor on the CPU; a copy from a GPU is asynchronous.
 
     Parameters
     ----------
     tensor : Tensor
-        Of this process; what is done to it later does not reach the copy.
+        A local tensor; later changes to it do not affect the copy.
     """
 
     def __init__(self, tensor: "Tensor") -> None:
@@ -72,7 +72,7 @@ class Copy:
 
         self._event: torch.cuda.Event | None = None
         if tensor.device.type == "cuda":
-            # torch keeps pinned memory and gives it out again.
+            # torch caches pinned memory, so this is cheap after the first time.
             self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             # The copy is queued on the tensor's own device, which need not be the current one.
             with torch.cuda.device(tensor.device):
@@ -83,13 +83,13 @@ class Copy:
             self._tensor = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
     def tensor(self) -> "Tensor":
-        """Return the copy as soon as it is there; any thread may wait for it."""
+        """Wait until the copy is complete, on any thread, and return it."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
 
     def entry(self, name: str) -> Entry:
-        """Return the copy as the tensor of a layer; reading it waits for the copy."""
+        """Return the copy as the tensor of a layer; reading it waits until the copy is complete."""
         return replace(in_memory(name, self._tensor), read=self._rows)
 
     def _rows(self, start: int, stop: int) -> NDArray[Any]:
@@ -97,18 +97,18 @@ class Copy:
 
 
 def gather(parameter: "Tensor", *, keep: bool | None = None) -> Copy | None:
-    """Copy a whole parameter to the CPU; of a sharded one, all ranks that hold it call this.
+    """Copy a whole parameter to the CPU. For a sharded parameter this is a collective operation.
 
     Parameters
     ----------
     parameter : Tensor
     keep : bool, optional
-        Whether this rank wants the copy; by default the first rank does.
+        Whether this rank keeps the copy; by default rank 0 does.
 
     Returns
     -------
     Copy or None
-        None where it is not kept.
+        None if this rank does not keep it.
     """
     import torch
 
@@ -121,7 +121,7 @@ def gather(parameter: "Tensor", *, keep: bool | None = None) -> Copy | None:
 
 
 def _on_its_mesh(parameter: "DTensor") -> "DTensor":
-    """Return a parameter on the device whose ranks can talk; FSDP2 may keep it on the CPU between steps."""
+    """Return a parameter on the device of its mesh, which can communicate; FSDP2 may have offloaded it to the CPU."""
     from torch.distributed.tensor import DTensor
 
     mesh, part = parameter.device_mesh, parameter.to_local()

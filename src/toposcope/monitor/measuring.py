@@ -1,9 +1,9 @@
-"""Measures the layers of one step with the ordinary probes, a snapshot at a time."""
+"""Measures the layers of one step with the ordinary probes, one snapshot at a time."""
 
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
@@ -13,12 +13,12 @@ from toposcope.probes.feature import NETWORK
 from toposcope.study.tasks import checked
 
 Charge = Callable[[str, str, float], None]
-"""Takes the name of a probe, a layer, and the seconds that measuring it took."""
+"""Takes the name of a probe, a layer, and the seconds spent on it."""
 
 
 @dataclass
 class StepMeasurements:
-    """What was measured at one step.
+    """The measurements of one step.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class StepMeasurements:
     failures : dict
         Probe -> layer -> reason.
     hashes : dict of str
-        SHA-256 of the layers that were read.
+        SHA-256 of each layer that was read.
     """
 
     step: int
@@ -37,11 +37,17 @@ class StepMeasurements:
     hashes: dict[str, str] = field(default_factory=dict)
 
     def add(self, probe: Probe, result: Measurement | Failure) -> None:
-        """Keep one result."""
+        """Add one result."""
         if isinstance(result, Failure):
             self.failures.setdefault(probe, {})[result.layer] = result.message
         else:
             self.measurements.setdefault(probe, {})[result.layer] = result
+
+    def forget_diagrams(self) -> None:
+        """Drop the diagrams and keep the statistics."""
+        for rows in self.measurements.values():
+            for layer, measurement in rows.items():
+                rows[layer] = replace(measurement, diagrams={})
 
     def key(self, probe: Probe, layer: str) -> str:
         """Return the key of a row: a digest of the probe, its options and version, and the weights it was made from."""
@@ -50,18 +56,18 @@ class StepMeasurements:
         return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
 
-class Measuring:
-    """The probes of a monitor, and the diagrams of the last measurement, from which the change of the next is taken.
+class Measurer:
+    """Runs the probes, and keeps the last diagrams so that distances to them can be measured.
 
     Parameters
     ----------
     probes : sequence of Probe
-        Each measures layer by layer.
+        Probes that measure layer by layer.
     layers : sequence of str
-        All analysed layers: with a row of each, a probe has one of the network.
+        All analysed layers; a probe with a row for each also gets a row for the network.
     charge : callable
     clock : callable
-        Returns seconds.
+        Returns the time in seconds.
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class Measuring:
         started = self._clock()
         into.hashes[layer.name] = layer.content_hash()
         hashing = self._clock() - started
-        # A probe that compares diagrams follows the probe that makes them.
+        # Probes that compute diagrams run before those that compare them.
         ordered = sorted(probes, key=lambda probe: self._sources[probe] is not None)
         for probe in ordered:
             started = self._clock()
@@ -87,7 +93,7 @@ class Measuring:
             self._charge(probe.name(), layer.name, self._clock() - started + hashing / len(ordered))
 
     def finish(self, done: StepMeasurements) -> None:
-        """Add the rows of the network, where every layer has one."""
+        """Add rows for the network where every layer has one, and keep the diagrams for the next step."""
         for probe, rows in done.measurements.items():
             if NETWORK not in rows and all(layer in rows for layer in self._layers):
                 combined = probe.combine([rows[layer].statistics for layer in self._layers])

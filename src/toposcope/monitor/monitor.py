@@ -1,4 +1,4 @@
-"""The monitor: measures a model while it trains, without being in the way."""
+"""The monitor: measures a model while it trains, and stays out of the way."""
 
 import atexit
 import sys
@@ -15,13 +15,14 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import FixedBatch
 from toposcope.monitor.adapters.optimizers import innermost
 from toposcope.monitor.budget import Clock
-from toposcope.monitor.recording import Place, study_name
-from toposcope.monitor.running import Running, has_any, measuring_probes, n_parameters, steps_made
+from toposcope.monitor.monitored_run import MonitoredRun, measuring_probes, n_parameters, parameter_ids, steps_made
+from toposcope.monitor.parameters import unmeasured
+from toposcope.monitor.ranks import Follower, RankGroup
+from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.schedule import Due, interval_at, schedule
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.sinks.webhook import check_address
-from toposcope.monitor.together import Following, Together
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
 
@@ -35,58 +36,60 @@ DEFAULT_PROBES: tuple[dict[str, Any], ...] = (
     {"name": "rips", "max_dimension": 0},
     {"name": "distances"},
 )
-"""Beside ``training``, which every monitor has: exact H0, its change since the last measurement, norms and spectra."""
+"""Besides ``training``, which every monitor runs: exact H0, its change since the last measurement, norms, spectra."""
 
 MAX_STEP = 2**63
-"""The database holds no larger integers."""
+"""SQLite stores no larger integers."""
 
 
 class Monitor:
     """Watches a model while it trains.
 
-    Everything but copying tensors happens on a thread. The training's numbers do not change, no random state is
-    touched, and a failure of the monitor is said once and stops nothing.
+    Everything but copying tensors runs on a separate thread. The monitor changes no number of the training and touches
+    no random state. If it fails, it prints one line, and training continues without it.
 
     Parameters
     ----------
     model : torch.nn.Module, optional
-        Compiled, wrapped or sharded models are taken as they are. Adapters hand it in when training begins.
+        May be compiled, wrapped or sharded. The callbacks for frameworks pass it when training begins.
     directory : str or Path
-        A study, made if absent: ``toposcope show DIRECTORY`` shows it live, ``report``, ``forecast``, ``doctor`` and
-        ``export`` work on it while it grows. Neighbours in its parent folder are runs of one project.
+        The study to write, created if absent. ``toposcope show DIRECTORY`` shows it live; ``report``, ``forecast``,
+        ``doctor`` and ``export`` work on it while it grows. Studies in the same parent folder count as runs of one
+        project, and the forecast uses them.
     every : int, "log" or callable
-        When to measure, in updates of the weights: a number of steps, log-spaced steps, or a function of the step. The
-        first step and the last are measured always.
+        When to measure, in optimizer steps: a fixed interval, log-spaced steps, or a function of the step. The
+        weights before the first step and after the last are always measured.
     budget : float
-        Share of the time of training that the monitor may take; how often and what it measures follows from it.
-    probes : sequence of dict
+        Share of the training time that the monitor may take. It skips measurements that would exceed it.
+    probes : sequence of dict or str
         As in a study; each must measure layer by layer.
     batch : Tensor, sequence or mapping, optional
-        Arguments of the model's forward, small and always the same: hidden states and dead units are measured on it.
-        Not for sharded models.
+        Arguments of the model's forward: a small, fixed batch on which hidden states and dead units are measured.
+        Ignored for sharded models.
     name : str
-        Of the run; by default that of the directory.
+        Name of the run; defaults to that of the directory.
     last_step : int, optional
-        Planned; with it the final loss is forecast.
+        Planned number of optimizer steps, needed to forecast the final loss.
     tokens_per_step : int
+        Tokens per optimizer step, so that the log can count tokens.
     jsonl : str or Path, optional
-        A file to which everything is appended, a line an event.
+        File to which every event is appended as a line of JSON.
     webhook : str, optional
-        An address that alerts are sent to.
+        URL to which alerts are posted.
     quiet : bool
-        Whether nothing but alerts and failures is printed.
+        Print alerts and failures only.
     clock : callable
-        Returns seconds.
+        Returns the time in seconds.
 
     Attributes
     ----------
     step : int
-        Updates made.
+        Optimizer steps so far.
 
     Raises
     ------
     ToposcopeError
-        If an argument is wrong. What goes wrong later is said once, and training goes on.
+        If an argument is wrong. Later failures are printed once and never raised.
 
     Examples
     --------
@@ -113,7 +116,7 @@ class Monitor:
         *,
         every: int | str | Due = 100,
         budget: float = 0.01,
-        probes: Sequence[dict[str, Any]] = DEFAULT_PROBES,
+        probes: Sequence[dict[str, Any] | str] = DEFAULT_PROBES,
         batch: Any = None,
         name: str = "",
         last_step: int | None = None,
@@ -124,8 +127,8 @@ class Monitor:
         clock: Clock = time.perf_counter,
     ) -> None:
         if not 0 < budget < 1:
-            raise ToposcopeError(f"budget is {budget}; give the share of the training's time, such as 0.01")
-        # The loop may go to another working directory later.
+            raise ToposcopeError(f"budget is {budget}; give a share of the training time between 0 and 1, such as 0.01")
+        # The loop may change the working directory later.
         self.directory, self.step = Path(directory).absolute(), 0
         self._every, self._due, self._share = every, schedule(every), budget
         self._probes, self._batch = measuring_probes(probes), batch
@@ -135,9 +138,9 @@ class Monitor:
         self._jsonl = None if jsonl is None else Path(jsonl).absolute()
         self._webhook, self._quiet, self._clock = webhook, quiet, clock
         self._model: nn.Module | None = None
-        self._running: Running | Following | None = None
-        self._leaving: Together | None = None
-        # Weak: the optimizer holds the monitor by its hooks, and both go when it does.
+        self._run: MonitoredRun | Follower | None = None
+        self._ranks_to_notify: RankGroup | None = None  # after a failure here
+        # Weak: the optimizer's hooks hold the monitor, and the two must be freed together.
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._handles: list[Any] = []
         self._is_broken = self._is_log_reported = False
@@ -147,27 +150,27 @@ class Monitor:
             self.watch(model)
 
     def watch(self, model: "nn.Module", last_step: int | None = None) -> None:
-        """Take the model; before `attach`, where it was not known when the monitor was made.
+        """Set the model, before `attach`, if it was not known when the monitor was created.
 
         Parameters
         ----------
         model : torch.nn.Module
         last_step : int, optional
-            Planned; what the monitor was made with goes before it.
+            Planned number of optimizer steps; ignored if the monitor was created with one.
         """
         self._model = model
         if self._last_step is None:
             self._last_step = last_step
 
     def attach(self, optimizer: "Optimizer", step: int | None = None) -> None:
-        """Measure after this optimizer's steps; the first measurement is made now.
+        """Measure now, and from now on after steps of this optimizer.
 
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
-            Also inside that of Accelerate or Lightning.
+            May be wrapped by Accelerate or Lightning.
         step : int, optional
-            Updates made so far, where training goes on; by default what the optimizer's state says, or 0.
+            Optimizer steps so far, if training resumes; by default read from the optimizer's state, else 0.
 
         Raises
         ------
@@ -176,48 +179,54 @@ class Monitor:
         """
         model = self._model
         if model is None:
-            raise ToposcopeError("the monitor has no model: Monitor(model, ...), or monitor.watch(model) before attach")
+            raise ToposcopeError(
+                "the monitor has no model; pass it to Monitor(model, ...), or call monitor.watch(model) before attach"
+            )
         optimizer = innermost(optimizer)
-        if self._running is not None and self._optimizer is not None and optimizer is not self._optimizer():
-            say("attach: only the first optimizer's steps are counted and measured")
-        if self._running is not None or self._is_broken:
+        if not hasattr(optimizer, "register_step_post_hook"):
+            raise ToposcopeError(f"attach: expected an optimizer, got {type(optimizer).__name__}")
+        if self._run is not None and self._optimizer is not None and optimizer is not self._optimizer():
+            say("attach: this second optimizer is ignored; the monitor counts and measures the steps of the first")
+        if self._run is not None or self._is_broken:
             return
         with self._guard():
-            self._optimizer = weakref.ref(optimizer)
+            self._optimizer = reference = weakref.ref(optimizer)
             self.step = steps_made(optimizer) if step is None else _step(step)
-            together = Together(model)
-            if not has_any(optimizer, together.parameters.values()):
-                say("attach: the optimizer holds none of the model's parameters; are they of the same model?")
-            self._running = self._start(model, together) if together.is_leader else Following(together, self._clock)
+            ranks = RankGroup(model, lambda: parameter_ids(reference()))
+            if parameter_ids(optimizer).isdisjoint(map(id, ranks.parameters.values())):
+                say("attach: the optimizer holds none of the model's parameters, so no update is measured")
+            if ranks.is_leader:
+                _say_unmeasured(model)
+            self._run = self._start(model, ranks) if ranks.is_leader else Follower(ranks, self._clock)
             self._handles = [
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
             atexit.register(_close, weakref.ref(self))
-            if isinstance(self._running, Running):
-                # A monitor that is no more, as when a cell of a notebook is run again, gives its study free.
-                weakref.finalize(self, self._running.abandon).atexit = False
-            together.begin()
-            self._running.measure_at_end(self.step)
+            if isinstance(self._run, MonitoredRun):
+                # A monitor that is garbage-collected, as when a notebook cell is run again, releases its study.
+                weakref.finalize(self, self._run.abandon).atexit = False
+            ranks.begin()
+            self._run.measure_at_end(self.step)
 
-    def _start(self, model: "nn.Module", together: Together) -> Running:
-        return Running(
-            together,
+    def _start(self, model: "nn.Module", ranks: RankGroup) -> MonitoredRun:
+        return MonitoredRun(
+            ranks,
             self._probes,
-            Place(self.directory, self._name, n_parameters(model), self._tokens_per_step, self._last_step),
+            RunInfo(self.directory, self._name, n_parameters(model), self._tokens_per_step, self._last_step),
             share=self._share,
             step=self.step,
             clock=self._clock,
             open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
-            batch=self._fixed_batch(model, together),
+            batch=self._fixed_batch(model, ranks),
         )
 
-    def _fixed_batch(self, model: "nn.Module", together: Together) -> FixedBatch | None:
-        """Return what runs the model on the user's batch; without it, the rest is measured all the same."""
+    def _fixed_batch(self, model: "nn.Module", ranks: RankGroup) -> FixedBatch | None:
+        """Return the runner of the user's batch; None, with a warning, if the model cannot run on it."""
         if self._batch is None:
             return None
-        if together.is_sharded:
-            say("batch: left out; every rank would have to run the sharded model")
+        if ranks.is_sharded:
+            say("batch: ignored, since every rank would have to run the sharded model; everything else is measured")
             return None
         try:
             return FixedBatch(model, self._batch)
@@ -226,55 +235,67 @@ class Monitor:
             return None
 
     def log(self, step: int | None = None, **values: Any) -> None:
-        """Keep what the loop knows of the last update: losses, learning rate, gradient norm, by any usual name.
+        """Record values of the last step: losses, learning rate, gradient norm, under any of their usual names.
+
+        Call it after ``optimizer.step()``.
 
         Parameters
         ----------
         step : int, optional
-            Updates made; by default those that were counted. Call it after ``optimizer.step()``.
+            Optimizer steps so far; by default those that the monitor counted.
         **values : float or Tensor
-            Tensors of one element; one on a GPU is not waited for.
+            Numbers, or tensors with one element. A tensor on a GPU is read later, without waiting for it.
         """
-        running = self._running
-        if running is None:
+        run = self._run
+        if run is None:
+            if self._optimizer is None and not self._is_log_reported:
+                say("log: nothing is recorded before monitor.attach(optimizer)")
+                self._is_log_reported = True
             return
         try:
-            running.log(self.step if step is None else _step(step), values)
+            run.log(self.step if step is None else _step(step), values)
         except ToposcopeError as error:
             if not self._is_log_reported:
-                say(f"log: {error}; the row is left out")
+                say(f"log: {error}; rows like this one are ignored")
             self._is_log_reported = True
         except Exception as error:  # noqa: BLE001 - as in `_guard`
             self._break(error)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
-        """Have the doctor examine a checkpoint that was saved, and write a manifest of its hashes beside it.
+        """Have the doctor examine a saved checkpoint, and write a manifest of its hashes beside it.
 
         Parameters
         ----------
         path : str or Path
-            A file or a folder, complete.
+            File or folder of the checkpoint, completely written.
         step : int, optional
-            Updates made; by default those that were counted.
+            Optimizer steps so far; by default those that the monitor counted.
         """
-        if self._running is not None:
+        where = Path(path).absolute()
+        if not where.exists():
+            say(f"saved: {where}: no such file or folder; not examined")
+        elif self._run is not None:
             with self._guard():
-                self._running.saved(Path(path).absolute(), self.step if step is None else _step(step))
+                self._run.saved(where, self.step if step is None else _step(step))
 
     def for_trainer(self) -> Any:
-        """Return a callback for the Trainer of transformers, which runs this monitor."""
+        """Return a callback that runs this monitor in the Trainer of transformers."""
         from toposcope.monitor.adapters.trainer import trainer_callback
 
         return trainer_callback(self)
 
     def for_lightning(self) -> Any:
-        """Return a callback for the Trainer of Lightning, which runs this monitor."""
+        """Return a callback that runs this monitor in the Trainer of Lightning."""
         from toposcope.monitor.adapters.lightning import lightning_callback
 
         return lightning_callback(self)
 
     def close(self) -> None:
-        """Measure the last step, write everything, and end; what was not closed is closed when Python exits."""
+        """Measure the last step, write everything, and stop.
+
+        A monitor that is still open when Python exits is closed then. If an exception ended the script, the run is
+        stored as failed.
+        """
         self._close("complete")
 
     def __enter__(self) -> Self:
@@ -286,78 +307,88 @@ class Monitor:
         self._close("complete" if kind is None else "failed")
 
     def _before_step(self, optimizer: "Optimizer", *_: Any) -> None:
-        running, leaving = self._running, self._leaving
-        if running is None and leaving is None:
+        run, ranks = self._run, self._ranks_to_notify
+        if run is None and ranks is None:
             return
         try:
             if not self._due(self.step + 1):
                 return
-            if running is not None:
-                running.before_step()
-            elif leaving is not None:
-                self._leaving = None
-                leaving.leave()
-        except Exception as error:  # noqa: BLE001 - as in `_guard`, without what a context costs at every step
+            if run is not None:
+                run.before_step()
+            elif ranks is not None:
+                self._ranks_to_notify = None
+                ranks.notify_failure()
+        except Exception as error:  # noqa: BLE001 - as in `_guard`, without the cost of a context manager at every step
             self._break(error)
 
     def _after_step(self, optimizer: "Optimizer", *_: Any) -> None:
         self.step += 1
-        running = self._running
-        if running is None:
+        run = self._run
+        if run is None:
             return
-        running.meter.read(blocking=1)
+        run.meter.read(blocking=1)
         try:
-            running.count_step()
+            run.count_step()
             if self._due(self.step):
-                running.measure(self.step, self._interval())
+                run.measure(self.step, self._interval())
         except Exception as error:  # noqa: BLE001 - as in `_guard`
             self._break(error)
         finally:
-            running.meter.read(blocking=-1)
+            run.meter.read(blocking=-1)
 
     def _interval(self) -> int:
-        """Return about how many steps there are between measurements."""
+        """Return the approximate number of steps between measurements."""
         return interval_at(self._every, self.step) if isinstance(self._every, int) else max(1, self.step // 8)
 
     def _close(self, status: str) -> None:
-        running, self._running = self._running, None
+        run, self._run = self._run, None
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if running is not None:
+        if run is not None:
             with self._guard():
-                running.finish(self.step, status)
+                run.finish(self.step, status)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Say what went wrong, once, and let training go on without the monitor."""
+        """Turn an exception into one printed line, and stop the monitor instead of the training."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
             self._break(error)
 
     def _break(self, error: Exception) -> None:
-        # The hooks stay: this may be one of them, and others must not wait for this rank at the next due step.
-        if self._running is not None and self._running.together.must_leave:
-            self._leaving = self._running.together
-        self._running, self._is_broken = None, True
-        say(f"{one_line(error)}; training goes on without the monitor")
+        # The hooks stay: this may be called from one, and the other ranks must be told at the next due step.
+        if self._run is not None and self._run.ranks.has_others:
+            self._ranks_to_notify = self._run.ranks
+        self._run, self._is_broken = None, True
+        say(f"{one_line(error)}; training continues without the monitor")
 
 
 def _close(monitor: "weakref.ref[Monitor]") -> None:
     if (alive := monitor()) is not None:
-        # A script that ends by an exception has not completed its run. In a notebook any cell may have failed.
+        # A script that an exception ends has not completed its run. In a notebook, any cell may have raised it.
         has_failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
         alive._close("failed" if has_failed else "complete")  # noqa: SLF001
 
 
+def _say_unmeasured(model: "nn.Module") -> None:
+    """Say which parameters are not measured, one line for each reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in unmeasured(model).items():
+        names.setdefault(reason, []).append(name)
+    for reason, of_reason in names.items():
+        more = f" and {len(of_reason) - 1} more" if len(of_reason) > 1 else ""
+        say(f"{of_reason[0]}{more}: not measured, because {reason}")
+
+
 def _step(step: Any) -> int:
-    """Return a number of updates as an integer of Python; tensors and NumPy's integers are taken too.
+    """Return a step as an int; it may be a tensor or a NumPy integer.
 
     Raises
     ------
     ToposcopeError
-        If it is none.
+        If it is not a whole number from 0 on.
     """
     try:
         number = int(step)
@@ -365,4 +396,4 @@ def _step(step: Any) -> int:
             return number
     except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
-    raise ToposcopeError(f"the step is {step!r}, not a number of updates")
+    raise ToposcopeError(f"step is {step!r}; give the number of optimizer steps so far")

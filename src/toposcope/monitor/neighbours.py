@@ -1,4 +1,4 @@
-"""The complete runs in the folders beside a run's own: those that its forecast may borrow from."""
+"""Complete runs in the sibling folders of a run, which its forecast can learn from."""
 
 import os
 import sqlite3
@@ -15,20 +15,20 @@ from toposcope.logs import Log, Logs, read_logs
 from toposcope.logs.formats import study
 
 MAX_NEIGHBOURS = 32
-"""Runs that are borrowed from: the latest."""
+"""Most recent sibling folders that are read."""
 MAX_ROWS = 1500
-"""Of a log; a longer one is averaged in blocks of rows."""
+"""Rows of a log; a longer log is averaged over blocks of rows."""
 
 
 class Neighbours:
-    """Logs of complete runs in the folders beside a run's own, each read once and again when it has changed.
+    """Logs of complete runs in sibling folders, cached until the folder changes.
 
     Parameters
     ----------
     directory : Path
-        Of the run itself.
+        Directory of the run itself.
     clock : callable
-        Returns seconds.
+        Returns the time in seconds.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = monotonic) -> None:
@@ -37,7 +37,7 @@ class Neighbours:
         self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
 
     def logs(self, max_seconds: float) -> Logs:
-        """Return the logs read so far; after `max_seconds` the rest is left for the next time."""
+        """Return the logs; folders that cannot be read within `max_seconds` are left for the next call."""
         deadline = self._clock() + max_seconds
         found: list[Log] = []
         for folder in self._folders():
@@ -50,17 +50,17 @@ class Neighbours:
         return Logs(tuple(found), ())
 
     def _folders(self) -> list[Path]:
-        """Return the neighbouring folders, the latest first."""
+        """Return the sibling folders, most recent first."""
         try:
             paths = [p for p in self._directory.parent.iterdir() if not p.name.startswith(".") and p.is_dir()]
             dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
         except OSError:
-            return []  # without neighbours a forecast is as good as it can be
+            return []  # the forecast then does without siblings
         return [path for _, path in dated[:MAX_NEIGHBOURS]]
 
 
 def _version(folder: Path) -> object:
-    """Return what changes when a log in a folder does."""
+    """Return a fingerprint of a folder that changes when one of its logs does."""
     return tuple(sorted(_states(folder)))
 
 
@@ -68,7 +68,7 @@ def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                # reading a store touches the files beside it
+                # reading a database modifies these files beside it
                 if entry.is_file() and not entry.name.endswith(("-shm", "-wal")):
                     status = entry.stat()
                     yield entry.name, status.st_size, status.st_mtime_ns
@@ -77,7 +77,7 @@ def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _complete_logs(folder: Path) -> tuple[Log, ...]:
-    """Return the logs in a folder; of a study, those of complete runs. A folder without any is no fault."""
+    """Return the logs in a folder, those of complete runs only if it is a study; none if it has no readable log."""
     try:
         complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
         if complete == set():
@@ -86,7 +86,7 @@ def _complete_logs(folder: Path) -> tuple[Log, ...]:
     except (ToposcopeError, OSError, sqlite3.Error):
         return ()
     if complete is not None:
-        # the log of a single run bears the name of its folder
+        # the log of a single run is named after its folder
         logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
     return tuple(replace(thinned(log), name=f"{folder.name}/{log.name}") for log in logs)
 
@@ -97,11 +97,11 @@ def _complete_runs(database: Path) -> set[str]:
 
 
 def thinned(log: Log, max_rows: int = MAX_ROWS) -> Log:
-    """Return a log of at most `max_rows` rows: means of the loss over blocks of neighbouring rows."""
+    """Return a log of at most `max_rows` rows: the loss is averaged over blocks of neighbouring rows."""
     n_block = -(-len(log.steps) // max_rows)
     if n_block == 1:
         return log
-    # the last block is whole, so that the end of the log stays its end
+    # an incomplete block is dropped at the start, so that the last row stays the end of the log
     starts = np.arange(len(log.steps) % n_block, len(log.steps), n_block)
     ends = starts + n_block - 1
     return replace(

@@ -1,4 +1,4 @@
-"""Norms of tensors where they lie, right to a millionth whatever their dtype, and counts that are as cheap."""
+"""Norms of tensors on their own device, with a relative error below 1e-6 in every dtype, and cheap counts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,12 +7,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-BLOCK = 1024
-"""Numbers that the CPU adds up one after another in float32; over more, what is lost adds up to parts in a thousand."""
+BLOCK_SIZE = 1024
+"""Numbers that are summed in float32 on the CPU; over longer sums, rounding errors reach parts in a thousand."""
 
 
 def norms(tensors: "Sequence[Tensor]") -> "list[Tensor]":
-    """Return the L2 norms of local tensors, each a scalar on the tensor's device; nothing waits for a GPU."""
+    """Return the L2 norms of local tensors, each a scalar on the tensor's device, without synchronising a GPU."""
     import torch
 
     found: dict[int, Tensor] = {}
@@ -40,23 +40,23 @@ def distances(before: "Sequence[Tensor]", after: "Sequence[Tensor]") -> "list[Te
     wide = [k for k, old in enumerate(before) if old.dtype not in {torch.float16, torch.bfloat16}]
     found = dict(zip(wide, norms([before[k] for k in wide]), strict=True))
     for k, (old, new) in enumerate(zip(before, after, strict=True)):
-        if k not in found:  # in 16 bits the difference would be rounded
+        if k not in found:  # a 16-bit difference would be rounded
             found[k] = norms([new.float().sub_(old)])[0]
     return [found[k] for k in range(len(before))]
 
 
 def nonfinite(tensor: "Tensor") -> "Tensor":
-    """Return how many numbers are infinite or not a number, a scalar on the tensor's device."""
+    """Return the number of NaN and infinite values, a scalar on the tensor's device."""
     return tensor.isfinite().logical_not_().sum()
 
 
 def has_nonzero(matrix: "Tensor", units: int) -> "Tensor":
-    """Return for each row (``units`` = 0) or column (1) of a matrix whether a number in it is not 0."""
+    """Return whether each row (``units`` = 0) or column (1) of a matrix has a nonzero element."""
     import torch
 
     if matrix.device.type != "cpu" or not matrix.numel():
         return matrix.any(dim=1 - units)
-    # Many times as fast as `any`; where squares vanish in float32, the numbers are looked at.
+    # A norm is many times faster than `any`; rows whose squares underflow are checked element by element.
     found: Tensor = torch.linalg.vector_norm(matrix, dim=1 - units) != 0
     zero = (~found).nonzero().flatten()
     if len(zero):
@@ -75,11 +75,11 @@ def _norm_on_cpu(tensor: "Tensor") -> "Tensor":
     import torch
 
     flat = tensor.reshape(-1)
-    whole = flat.numel() // BLOCK * BLOCK
+    whole = flat.numel() // BLOCK_SIZE * BLOCK_SIZE
     narrow = None if tensor.dtype == torch.float64 else torch.float32
-    blocks = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1, dtype=narrow)
+    blocks = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK_SIZE), dim=1, dtype=narrow)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float64)
     norm: Tensor = torch.linalg.vector_norm(torch.cat([blocks.double(), rest[None]]))
-    if not 1e-15 < norm < 1e15:  # squares can be too small or too large for float32
+    if not 1e-15 < norm < 1e15:  # squares may underflow or overflow in float32
         norm = torch.linalg.vector_norm(flat, dtype=torch.float64)
     return norm

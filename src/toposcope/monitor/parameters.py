@@ -1,4 +1,4 @@
-"""The parameters of a model in training: their plain names, and the matrices that a saved checkpoint would hold."""
+"""The parameters of a model in training, under the names and in the layout of a saved checkpoint."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
 
 WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "module")
-"""Attributes under which wrappers keep a model."""
+"""Attributes in which wrappers store the model."""
 MEASURED_DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def watched(model: "Module") -> "dict[str, Parameter]":
-    """Return the parameters of a model by plain name, in its order; frozen ones too.
+    """Return the parameters of a model that can be measured, frozen ones included, by name and in its order.
 
-    The name of a shared parameter is the one under which a saved checkpoint of the model has it; transformers saves
-    such a parameter once. FSDP2 exchanges its parameters in the forward pass: call this before or after it.
+    Prefixes of wrappers are removed. A parameter with several names has the one that a saved checkpoint uses. Do not
+    call this during a forward pass: FSDP2 replaces the parameters then.
     """
     return {name: parameter for name, parameter, reason in _named(model) if not reason}
 
 
-def left_out(model: "Module") -> dict[str, str]:
-    """Return the parameters that cannot be measured, by plain name, and why, a few words each."""
+def unmeasured(model: "Module") -> dict[str, str]:
+    """Return the parameters that cannot be measured, by name, with the reason."""
     return {name: reason for name, _, reason in _named(model) if reason}
 
 
 def layout(model: "Module") -> list[Layer]:
-    """Return the matrices of a model in training as the layers of a saved checkpoint: names, roles, global shapes.
+    """Return the matrices of a model as layers of a saved checkpoint: names, roles and global shapes.
 
-    Their numbers cannot be read where they are sharded.
+    The values of sharded matrices cannot be read from the result.
 
     Raises
     ------
     ToposcopeError
-        If there is none.
+        If the model has no matrix.
     """
     inner, parameters = unwrapped(model), watched(model)
     return CheckpointInMemory(type(inner).__name__, parameters, _config(inner)).analysed()
@@ -49,7 +49,7 @@ def unwrapped(model: "Module") -> "Module":
     while True:
         children = dict(model.named_children())
         inside = [name for name in WRAPPED if name in children]
-        # A model may have a part that is called module.
+        # A model may have a submodule named "module".
         is_bare = len(children) == 1 and not any(True for _ in model.parameters(recurse=False))
         if not inside or (inside[0] == "module" and not is_bare):
             return model
@@ -57,7 +57,7 @@ def unwrapped(model: "Module") -> "Module":
 
 
 def _named(model: "Module") -> "Iterator[tuple[str, Parameter, str]]":
-    """Yield name, parameter, and the reason for which it is not measured, empty if it is."""
+    """Yield name, parameter, and the reason why it cannot be measured, empty if it can."""
     places = list(model.named_parameters(remove_duplicate=False))
     plain = roles.plain_names([place for place, _ in places])
     names: dict[int, list[str]] = {}
@@ -75,12 +75,12 @@ def _named(model: "Module") -> "Iterator[tuple[str, Parameter, str]]":
 
 
 def _analysed_name(names: Sequence[str]) -> str:
-    """Return the name of a shared parameter that is measured in a checkpoint with all of its names."""
+    """Return the name under which a parameter with several names is analysed in a checkpoint."""
     return next((name for name in names if roles.role_of(name) not in roles.NOT_ANALYSED), names[0])
 
 
 def _names_of_transformers(model: "Module", parameters: "Mapping[str, Parameter]") -> dict[str, str]:
-    """Return the names under which transformers saves parameters; those saved in parts or with others keep theirs."""
+    """Return the names under which transformers saves parameters; split or merged parameters keep theirs."""
     import torch
 
     same = {name: name for name in parameters}
@@ -95,14 +95,14 @@ def _names_of_transformers(model: "Module", parameters: "Mapping[str, Parameter]
 
 
 def _saved_shapes(model: "Module", tensors: "Mapping[str, Tensor]") -> dict[str, tuple[int, ...]]:
-    """Return names and shapes that transformers would save; none if it cannot save these alone."""
+    """Return the names and shapes that transformers would save for these tensors; empty if it needs others too."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
-    except ImportError:  # version 4 changes nothing
+    except ImportError:  # version 4 saves them as they are
         return {name: tensor.shape for name, tensor in tensors.items()}
     try:
         saved = revert_weight_conversion(model, dict(tensors))
-    except Exception:  # noqa: BLE001 - some are made of several tensors
+    except Exception:  # noqa: BLE001 - some saved tensors are merged from several
         return {}
     return {name: tensor.shape for name, tensor in saved.items()}
 
@@ -114,17 +114,17 @@ def _reason(place: str, parameter: "Parameter") -> str:
 
     dtype = str(parameter.dtype).removeprefix("torch.")
     if "_fsdp_wrapped_module." in f".{place}":
-        return "FSDP1 keeps it flattened with others; fully_shard (FSDP2) does not"
+        return "FSDP1 flattens it together with others; use fully_shard (FSDP2)"
     if hasattr(parameter, "ds_id"):
-        return "ZeRO-3 of DeepSpeed keeps it in pieces of its own; fully_shard (FSDP2) does not"
+        return "DeepSpeed ZeRO-3 partitions it; use fully_shard (FSDP2)"
     if parameter.is_meta or is_lazy(parameter):
-        return "it has no numbers yet"
+        return "it is not initialised yet"
     if dtype not in MEASURED_DTYPES:
-        return f"its numbers are {dtype}"
+        return f"its dtype is {dtype}"
     stored = local(parameter)
     if type(stored) is not Tensor:
-        return f"its numbers are stored as {type(stored).__name__}"
-    return "" if parameter.numel() else "it has no numbers"
+        return f"it is stored as {type(stored).__name__}"
+    return "" if parameter.numel() else "it is empty"
 
 
 def _config(model: "Module") -> dict[str, bytes]:

@@ -1,36 +1,37 @@
-"""What to measure at a due step: what is affordable, whole probes before single layers, those that waited first."""
+"""Decides what to measure at a due step: what is affordable, all layers of a probe if possible, else some in turn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from toposcope.monitor.budget import Budget
 from toposcope.probes import Probe
 from toposcope.probes.probe import Shape
 
 MAX_WAIT = 10
-"""Due steps for which a probe saves up until it can measure all layers; if it would take more, it measures a few at a
-time, in turn."""
+"""Due steps that a probe may wait until it can afford all layers; if it needs more, it measures a few layers at a time,
+in turn."""
 START_SECONDS = 2.0
-"""Expected seconds of the measurements before the first step and after the last, which no budget covers."""
+"""Expected seconds of the measurement before the first step and of that after the last, both outside the budget."""
 
 
 @dataclass
 class Plan:
-    """What is measured at a step.
+    """What to measure at a step.
 
     Attributes
     ----------
     wanted : dict
         Layer -> probes.
     skipped : list of str
-        What is left out, and why.
+        What is skipped, each with the reason.
     """
 
     wanted: dict[str, list[Probe]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
     def add(self, probe: Probe, layers: Sequence[str]) -> None:
-        """Measure some layers with a probe."""
+        """Add layers to be measured with a probe."""
         for layer in layers:
             self.wanted.setdefault(layer, []).append(probe)
 
@@ -41,9 +42,9 @@ class Planner:
     Parameters
     ----------
     probes : sequence of Probe
-        A probe that reads the diagrams of another one comes after it.
+        A probe that compares diagrams comes after the one that computes them.
     shapes : mapping of str to Shape
-        Of the analysed layers.
+        Shapes of the analysed layers.
     budget : Budget
     """
 
@@ -64,14 +65,14 @@ class Planner:
                 plan.add(probe, self._layers)
                 total += cost
             else:
-                plan.skipped.append(f"{probe.name()}: all layers would take {cost:.2g} s")
+                plan.skipped.append(f"{probe.name()}: measuring all layers would take {cost:.2g} s")
         return plan
 
     def at(self, interval: float) -> Plan:
-        """Plan a due step; `interval` is the time between due steps, in seconds of training."""
+        """Plan a due step; `interval` is the training time between due steps in seconds."""
         budget, plan, ahead = self._budget, Plan(), 0.0
         whole = {probe.name(): budget.expected(probe.name(), self._layers) for probe in self._probes}
-        budget.share_out()
+        budget.redistribute()
         for probe in self._probes:
             name, source = probe.name(), self._sources[probe]
             layers = self._layers if source is None else [n for n in self._layers if source in plan.wanted.get(n, ())]
@@ -84,20 +85,18 @@ class Planner:
                 ahead += budget.needed(name, layers)
             if len(layers) < len(self._layers):
                 left = f"{len(self._layers) - len(layers)} of {len(self._layers)} layers" if layers else "all layers"
-                plan.skipped.append(f"{name}: {left}; the whole takes {whole[name]:.2g} s")
+                plan.skipped.append(f"{name}: {left}; measuring all takes {whole[name]:.2g} s")
         return plan
 
     def _few(self, probe: Probe, layers: Sequence[str], interval: float, ahead: float) -> list[str]:
-        """Return the layers whose turn it is, as many as are affordable; none if the probe had better save up."""
+        """Return as many layers as are affordable, in turn; none if the probe should wait until it can afford all."""
         budget, name = self._budget, probe.name()
         income = budget.share * interval / len(self._probes)
         if budget.needed(name, layers) <= MAX_WAIT * income:
             return []
-        first, few = self._turn[probe], list[str]()
-        for place in range(len(layers)):
-            layer = layers[(first + place) % len(layers)]
-            if not budget.affords(name, [*few, layer], ahead=ahead):
-                break
-            few.append(layer)
+        first, available = self._turn[probe], budget.available(name, ahead)
+        turns = [*layers[first:], *layers[:first]]
+        needed = accumulate(budget.needed(name, [layer]) for layer in turns)
+        few = turns[: sum(seconds <= available for seconds in needed)]
         self._turn[probe] = (first + len(few)) % len(layers)
         return few

@@ -1,6 +1,6 @@
-"""What a step of training did to every parameter, taken on the training thread in one small tensor."""
+"""Norms and counts of every parameter at one step, computed on the training thread into one small tensor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from enum import IntEnum, auto
 from math import isfinite, sqrt
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 NETWORK = "network"
-GROUPS = 4
-"""About so many due steps measure the update of every parameter once: more than its share of the weights is never
-copied, unless one parameter is larger."""
+N_GROUPS = 4
+"""Parameters take turns in about this many groups: one due step measures the updates of one group, so that at most this
+fraction of the weights is before at a time, or the largest parameter."""
 
 
 class _Column(IntEnum):
-    """What is summed over ranks, for each parameter."""
+    """Sums over ranks, for each parameter."""
 
     WEIGHT = 0
     GRADIENT = auto()
@@ -38,24 +38,26 @@ class _Column(IntEnum):
 
 SQUARES = (_Column.WEIGHT, _Column.GRADIENT, _Column.BEFORE, _Column.UPDATE)
 COMPARED = {"weight_norm": _Column.WEIGHT, "gradient_norm": _Column.GRADIENT}
-"""By what ranks that should have the same weights are compared."""
+"""Norms by which replicas are compared."""
 
 
 class Quantities:
     """Norms and counts of the parameters of a model, step by step.
 
-    All ranks that hold a part of the model make the same calls at the same steps: their parts are added up in one
-    reduction. A rank that cannot go on says so when the ranks `agree` next. Where no parameter is a DTensor, nothing
-    is communicated, except that replicas are compared.
+    Calls are collective if the model is sharded: all ranks make the same calls at the same steps, and one reduction
+    adds up their shards. A rank that fails tells the others when they next `agree`. Replicas
+    communicate only to be compared.
 
     Parameters
     ----------
     parameters : mapping of str to Parameter
         See `toposcope.monitor.parameters.watched`.
     layers : sequence of Layer
-        The matrices among them, of which dead units are counted.
+        The matrices among them, whose dead units are counted.
     replicated : DistributedDataParallel, optional
-        The wrapper of a model of which every rank has its own; all ranks then measure, and are compared.
+        The wrapper of a replicated model; all ranks then measure, and are compared.
+    updated : callable, optional
+        Returns the ids of the parameters of the optimizer; only their updates are measured. By default, all are.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Quantities:
         parameters: "Mapping[str, Parameter]",
         layers: Sequence[Layer],
         replicated: "DistributedDataParallel | None" = None,
+        updated: Callable[[], Collection[int]] | None = None,
     ) -> None:
         self._names, self._parameters = list(parameters), list(parameters.values())
         self._sharding = Sharding(self._parameters)
@@ -70,59 +73,68 @@ class Quantities:
         place = {name: k for k, name in enumerate(self._names)}
         self._units = {place[layer.name]: int(layer.transposed) for layer in layers}
         self._slots = {k: Slots(self._parameters[k], units) for k, units in self._units.items()}
-        self._groups = _groups(self._parameters)
+        self._updated = updated
+        self._trained, self._groups = list[int](), list[list[int]]()
         self._turn = 0
-        self._copied: dict[int, Tensor] = {}
+        self._before: dict[int, Tensor] = {}
         self._error: Exception | None = None
         self._replicated = replicated
         self._last_compared: Copy | None = None
         self._length = len(_Column) * len(self._names) + sum(slots.count for slots in self._slots.values())
         self._is_counting = self._sharding.is_sharded
-        """Whether non-finite numbers are counted on a GPU, where that takes longer than the norms."""
+        """Whether to count non-finite values on a GPU, where that takes longer than the norms."""
 
     def before(self) -> None:
         """Copy the parameters whose turn it is, before the optimizer's step."""
+        self._regroup()
         group = self._groups[self._turn % len(self._groups)] if self._groups else []
         self._turn += 1
-        self._copied = {}  # frees those of a step that was not made
+        self._before = {}  # free the copies if the optimizer skipped its step
         try:
-            self._copied = {k: local(self._parameters[k]).clone() for k in group}
-        except Exception as error:  # noqa: BLE001 - raised by `after`, once the other ranks know
+            self._before = {k: local(self._parameters[k]).clone() for k in group}
+        except Exception as error:  # noqa: BLE001 - raised by `after`, once the other ranks have been told
             self._error = error
 
-    def after(self, *, gradients: bool = True) -> "Pending":
-        """Measure the parameters, after the optimizer's step; nothing waits for a GPU unless they are sharded.
+    def _regroup(self) -> None:
+        """Group the parameters that are trained now; some may have been frozen, or added to the optimizer, since."""
+        ids = None if self._updated is None else self._updated()
+        trained = [k for k, p in enumerate(self._parameters) if p.requires_grad and (ids is None or id(p) in ids)]
+        if trained != self._trained:
+            self._trained, self._groups = trained, _groups(self._parameters, trained)
+
+    def after(self, *, gradients: bool = True) -> "PendingQuantities":
+        """Measure the parameters after the optimizer's step, without waiting for a GPU unless they are sharded.
 
         Parameters
         ----------
         gradients : bool
-            Whether the gradients are those of the last step.
+            Whether the stored gradients are those of the last step.
 
         Raises
         ------
         ToposcopeError
-            If parameters are sharded, on all ranks at once: one of them failed.
+            If the model is sharded and a rank failed; raised on all ranks.
         """
-        copied, self._copied = self._copied, {}
+        before, self._before = self._before, {}
         error, self._error, vector = self._error, None, None
         if error is None:
             try:
-                vector = self._measured(copied, gradients=gradients)
-            except Exception as caught:  # noqa: BLE001 - raised below, once the other ranks know
+                vector = self._measured(before, gradients=gradients)
+            except Exception as caught:  # noqa: BLE001 - raised below, once the other ranks have been told
                 error = caught
         total, compared = self._exchanged(vector, error)
         if error is not None:
             raise error
-        return Pending(self, total, list(copied), compared)
+        return PendingQuantities(self, total, list(before), compared)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether several ranks hold the parameters together."""
+        """Whether the parameters are sharded over ranks."""
         return self._sharding.is_sharded
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks measure together."""
+        """Number of ranks in the group."""
         import torch.distributed as dist
 
         if self._sharding.mesh is not None:
@@ -131,7 +143,7 @@ class Quantities:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank decides, and keeps what is measured."""
+        """Whether this rank decides what is measured, and keeps the results."""
         import torch.distributed as dist
 
         if self._sharding.is_sharded:
@@ -139,19 +151,19 @@ class Quantities:
         return (rank() if self._replicated is None else dist.get_rank(self._replicated.process_group)) == 0
 
     def agree(self, decision: Sequence[int], *, stop: bool = False) -> list[int]:
-        """Return what the leader decided; all ranks that measure together call this at the same steps.
+        """Return the leader's decision; a collective operation.
 
         Parameters
         ----------
         decision : sequence of int
-            Of one length on all ranks.
+            Ignored on ranks other than the leader, where it must have the same length.
         stop : bool
-            Whether this rank cannot go on.
+            Whether this rank has failed.
 
         Raises
         ------
         ToposcopeError
-            If a rank cannot go on: on all ranks at once, but the leader of replicas goes on alone.
+            If a rank has failed; raised on all ranks, except that the leader of replicas continues alone.
         """
         import torch.distributed as dist
 
@@ -159,7 +171,7 @@ class Quantities:
         if not self._sharding.is_sharded and not self._is_comparing():
             if leads and not stop:
                 return list(decision)
-            raise ToposcopeError("the ranks are compared no longer: one of them cannot go on with measuring")
+            raise ToposcopeError("the monitor failed on one of the ranks, so they are no longer compared")
         own = self._zeros().new_tensor([*(decision if leads else [0] * len(decision)), int(stop)])
         if self._sharding.is_sharded:
             own = self._sharding.summed(own)
@@ -167,18 +179,20 @@ class Quantities:
             dist.all_reduce(own, group=self._replicated.process_group)
         *agreed, stopped = [int(number) for number in own.tolist()]
         if stopped and (self._sharding.is_sharded or stop or not leads):
-            raise ToposcopeError(f"{stopped} of the ranks cannot go on with measuring")
+            raise ToposcopeError(
+                f"the monitor failed on {stopped} of the ranks; the message printed there names the cause"
+            )
         if stopped:
             self._replicated = None
         return agreed
 
-    def part(self) -> None:
-        """Compare this rank with its replicas no longer."""
+    def leave(self) -> None:
+        """Stop comparing this rank with its replicas."""
         self._replicated = None
 
     def _is_comparing(self) -> bool:
-        """Return whether this rank and its replicas are still compared; the same on all of them."""
-        # With uneven inputs, a rank that has no more makes no step.
+        """Return whether replicas are still compared; all ranks get the same answer."""
+        # With uneven inputs (Join), ranks that run out of batches make no more steps.
         if self._replicated is not None and self._replicated._join_config.enable:  # noqa: SLF001
             self._replicated = None
         if self._last_compared is not None and self._last_compared.tensor()[:, -1].any():
@@ -192,7 +206,7 @@ class Quantities:
         return torch.zeros(shape, device=home, dtype=precision(home))
 
     def _exchanged(self, vector: "Tensor | None", error: Exception | None) -> "tuple[Tensor, Tensor | None]":
-        """Return the sum of a vector over ranks, and what replicas are compared by; None is from a rank that stops."""
+        """Return the sum of a vector over ranks, and the table of the replicas; pass None if this rank failed."""
         import torch
 
         stops = self._zeros(1) + (vector is None)
@@ -200,12 +214,14 @@ class Quantities:
         if self._sharding.is_sharded:
             total = self._sharding.summed(torch.cat([own, stops]))
             if total[-1] > 0:
-                raise ToposcopeError(f"{int(total[-1])} of the ranks cannot go on with measuring") from error
+                raise ToposcopeError(
+                    f"the monitor failed on {int(total[-1])} of the ranks; the message printed there names the cause"
+                ) from error
             return total, None
         return own, self._compared(torch.cat([own, stops]))
 
     def _compared(self, vector: "Tensor") -> "Tensor | None":
-        """Return rank by rank the sums by which replicas are compared, and whether the rank stops."""
+        """Return a row for each rank: the sums by which replicas are compared, and whether the rank failed."""
         import torch
         import torch.distributed as dist
 
@@ -220,8 +236,8 @@ class Quantities:
         self._last_compared = Copy(table)
         return table
 
-    def _measured(self, copied: "dict[int, Tensor]", *, gradients: bool) -> "Tensor":
-        """Return what this rank counts: a vector for each column, then the slots."""
+    def _measured(self, before: "dict[int, Tensor]", *, gradients: bool) -> "Tensor":
+        """Return the sums over this rank's shards: a vector for each column, then the slots."""
         import torch
 
         with ExitStack() as stack:
@@ -229,27 +245,27 @@ class Quantities:
             for device in {parameter.device.type for parameter in self._parameters}:
                 stack.enter_context(torch.autocast(device, enabled=False))
             gradient = [self._gradient(k) if gradients else None for k in range(len(self._parameters))]
-            columns = self._columns(gradient, copied)
+            columns = self._columns(gradient, before)
             home = columns[0].device
             parts = [column.to(home, precision(home), non_blocking=True) for column in columns]
             parts += [self._slot_vector(k, gradient[k]) for k in self._slots if self._slots[k].count]
             return torch.cat(parts)
 
     def _gradient(self, k: int) -> "Tensor | None":
-        """Return the gradient of a parameter, as it is sharded."""
+        """Return the gradient of a parameter, sharded as the parameter is."""
         parameter = self._parameters[k]
         return None if parameter.grad is None else as_placed(parameter.grad, parameter)
 
-    def _columns(self, gradients: "Sequence[Tensor | None]", copied: "dict[int, Tensor]") -> "list[Tensor]":
-        """Return a vector for each column, of what this rank counts."""
+    def _columns(self, gradients: "Sequence[Tensor | None]", before: "dict[int, Tensor]") -> "list[Tensor]":
+        """Return a vector for each column, over this rank's shards."""
         import torch
 
-        zero = self._zeros()  # counts are rounded where the default dtype is bfloat16
+        zero = self._zeros()  # in the default dtype, possibly bfloat16, counts would be rounded
         values: dict[_Column, dict[int, Tensor]] = {column: {} for column in _Column}
         counted = [k for k, counts in enumerate(self._counts) if counts]
         weights = {k: local(self._parameters[k]) for k in counted}
         grads = {k: local(g) for k in counted if (g := gradients[k]) is not None and not g.is_sparse}
-        old = {k: tensor for k, tensor in copied.items() if k in weights}
+        old = {k: tensor for k, tensor in before.items() if k in weights}
         for column, tensors in ((_Column.WEIGHT, weights), (_Column.GRADIENT, grads), (_Column.BEFORE, old)):
             values[column] = dict(zip(tensors, norms(list(tensors.values())), strict=True))
         moved = distances(list(old.values()), [weights[k] for k in old])
@@ -272,7 +288,7 @@ class Quantities:
         return [v.to(precision(v.device)).square() if c in SQUARES else v for c, v in zip(_Column, found, strict=True)]
 
     def _slot_vector(self, k: int, gradient: "Tensor | None") -> "Tensor":
-        """Return which units of a matrix have a gradient, as far as this rank's part says."""
+        """Return which units of a matrix have a gradient in this rank's shard."""
         import torch
 
         slots, device = self._slots[k], local(self._parameters[0]).device
@@ -321,35 +337,37 @@ class Quantities:
         return row
 
 
-class Pending:
-    """Quantities on their way from a GPU.
+class PendingQuantities:
+    """Quantities of one step, whose copy from a GPU may not be complete yet.
 
     Parameters
     ----------
-    of : Quantities
+    quantities : Quantities
     table : Tensor
     updated : sequence of int
-        The parameters whose update was measured.
+        Parameters whose update was measured.
     compared : Tensor or None
-        By which replicas are compared, a row a rank.
+        Sums by which replicas are compared, a row for each rank.
     """
 
-    def __init__(self, of: Quantities, table: "Tensor", updated: Sequence[int], compared: "Tensor | None") -> None:
-        self._of, self._updated = of, updated
+    def __init__(
+        self, quantities: Quantities, table: "Tensor", updated: Sequence[int], compared: "Tensor | None"
+    ) -> None:
+        self._quantities, self._updated = quantities, updated
         self._table, self._compared = Copy(table), None if compared is None else Copy(compared)
 
     def rows(self) -> dict[str, dict[str, float]]:
-        """Return the quantities by parameter and for ``network``, as soon as they are there.
+        """Wait for the copy, and return the quantities by parameter and for ``network``.
 
-        ``weight_norm``, ``gradient_norm``, ``nonfinite``, ``nonfinite_gradients``, ``update_norm``, ``update_ratio``
-        and, of matrices, ``dead_units``, the share of output units whose gradient is exactly 0. What was not measured
-        is absent. On a GPU, non-finite numbers are counted from the second time on that there are any: the first time,
-        the norm alone is not finite.
+        They are ``weight_norm``, ``gradient_norm``, ``nonfinite``, ``nonfinite_gradients``, ``update_norm``,
+        ``update_ratio`` and, for matrices, ``dead_units``, the share of output units whose gradient is exactly 0.
+        Quantities that were not measured are absent. On a GPU, non-finite values are counted only after a norm was not
+        finite for the first time.
         """
-        return self._of.rows(self._table.tensor(), self._updated)
+        return self._quantities.rows(self._table.tensor(), self._updated)
 
     def ranks(self) -> dict[int, dict[str, float]]:
-        """Return the norms of the whole network on each rank, if every rank has its own: they should be equal."""
+        """Return the norms of the network on each replica, which should be equal; empty without replicas."""
         if self._compared is None:
             return {}
         return {
@@ -359,15 +377,13 @@ class Pending:
         }
 
 
-def _groups(parameters: "Sequence[Parameter]") -> list[list[int]]:
-    """Return the trainable parameters in groups of at most a quarter of the model, or of one parameter."""
+def _groups(parameters: "Sequence[Parameter]", trained: Sequence[int]) -> list[list[int]]:
+    """Group the trained parameters, each group at most a quarter of the model or its largest parameter."""
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
     groups: list[list[int]] = []
     left: list[float] = []
-    limit = max([sum(sizes) / GROUPS, *sizes])
-    for k in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
-        if not parameters[k].requires_grad:
-            continue
+    limit = max([sum(sizes) / N_GROUPS, *sizes])
+    for k in sorted(trained, key=lambda k: -sizes[k]):
         fits = next((g for g, room in enumerate(left) if room >= sizes[k]), None)
         if fits is None:
             fits = len(groups)

@@ -1,4 +1,4 @@
-"""What a monitor stores: an ordinary study directory, which grows while a run trains."""
+"""Writes a monitored run into an ordinary study, which grows while the run trains."""
 
 import json
 import time
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints import Layer
+from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes, write_text
 from toposcope.integrity import Finding
 from toposcope.monitor.events import Alert, Forecasted
@@ -19,119 +20,118 @@ from toposcope.monitor.watching import stored_names
 from toposcope.probes import Probe
 from toposcope.study.declaration import Declaration, DeclaredSeries, load_declaration
 from toposcope.study.diagrams import diagram_bytes, diagram_file
+from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.runner import locked
-from toposcope.study.store import CheckpointRow, LayerRow, Store, Unit
+from toposcope.study.store import Store
 
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24
-"""Diagrams are kept of the first so many measurements, then of every second for as many again, of every fourth, ..."""
+"""Diagrams are stored for this many measurements, then for every second of as many more, every fourth, and so on."""
 
 
 @dataclass
-class Place:
-    """Where a run is recorded.
+class RunInfo:
+    """A run, and the study to record it in.
 
     Attributes
     ----------
     directory : Path
-        The study's.
-    run : str
-        Wanted name; a run that begins anew beside an older one of that name has a number behind it.
+        Directory of the study.
+    name : str
+        Requested name; a number is appended if the study has a finished run of that name.
     n_parameters, tokens_per_step : int
     last_step : int, optional
-        Planned.
+        Planned last step.
     """
 
     directory: Path
-    run: str
+    name: str
     n_parameters: int
     tokens_per_step: int = 0
     last_step: int | None = None
 
 
 class Recording:
-    """Writes a run into a study. All of it is called on one thread.
+    """Writes a run into a study; used from one thread.
 
     Parameters
     ----------
-    place : Place
+    run : RunInfo
     probes : sequence of Probe
-        Those declared in the study, with their options.
+        Probes to declare in the study, with their options.
     layers : sequence of Layer
         All analysed layers.
     step : int
-        From which training goes on; what is stored of later steps is deleted, since it will be trained again.
+        Step at which training starts or resumes; stored rows of later steps are deleted.
 
     Attributes
     ----------
     run : str
-        The name under which it is stored.
+        Name under which the run is stored.
     cut_at : int or None
-        The last stored step before the run was resumed at an earlier one, or at that one.
+        If the run was resumed, its last stored step before that.
 
     Raises
     ------
     ToposcopeError
-        If the directory cannot be written, another process writes to it, or it holds something else.
+        If the directory cannot be written, is in use by another process, or is not a study.
     """
 
-    def __init__(self, place: Place, probes: Sequence[Probe], layers: Sequence[Layer], step: int) -> None:
-        self._directory, self._layers = place.directory, layers
-        self._lock: AbstractContextManager[None] = locked(place.directory)
+    def __init__(self, run: RunInfo, probes: Sequence[Probe], layers: Sequence[Layer], step: int) -> None:
+        self._directory, self._layers = run.directory, layers
+        self._lock: AbstractContextManager[None] = locked(run.directory)
         self._lock.__enter__()
         try:
-            self._store = Store(place.directory / "study.db")
-            self.run, self.cut_at = self._begin(place, step)
-            position = self._declare(place, probes)
-            self._store.put_run(self.run, position, KIND, place.n_parameters or None, "")
+            self._store = Store(run.directory / "study.db")
+            self.run, self.cut_at = self._begin(run, step)
+            position = self._declare(run, probes)
+            self._store.put_run(self.run, position, KIND, run.n_parameters or None, "")
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise
         self._n_measured = 0
 
-    def _begin(self, place: Place, step: int) -> tuple[str, int | None]:
-        """Return the name of the run, and its last stored step if it goes on."""
-        last = self._store.last_step(place.run)
-        if last is None:
-            return place.run, None
-        # One that was killed is trained again from there; one that ended is another run.
-        if step == 0 and self._store.status(place.run) != "running":
-            number = 2
-            while self._store.last_step(f"{place.run}-{number}") is not None:
-                number += 1
-            return f"{place.run}-{number}", None
-        self._store.cut(place.run, step)
-        return place.run, last
+    def _begin(self, run: RunInfo, step: int) -> tuple[str, int | None]:
+        """Return the name of the run and, if it resumes one, the last stored step."""
+        name, number, newest = run.name, 1, ""
+        while (kind := self._store.kind(name)) is not None:
+            newest = name if kind == KIND else newest
+            number += 1
+            name = f"{run.name}-{number}"
+        # A killed run is still "running", and is resumed at any step. A run that ended is resumed at later steps only.
+        if not newest or (step == 0 and self._store.status(newest) != "running"):
+            return name, None
+        last = self._store.last_step(newest)
+        if last is not None:
+            self._store.cut(newest, step)
+        return newest, last
 
-    def _declare(self, place: Place, probes: Sequence[Probe]) -> int:
-        """Write the declaration, with what it holds already; return the position of the run."""
+    def _declare(self, run: RunInfo, probes: Sequence[Probe]) -> int:
+        """Add the run to the declaration of the study; return its position."""
         path = self._directory / "study.toml"
-        wanted = [{"name": probe.name(), **json.loads(probe.options())} for probe in probes]
-        series = DeclaredSeries(name=self.run, live=True, tokens_per_step=place.tokens_per_step)
+        series = DeclaredSeries(name=self.run, live=True, tokens_per_step=run.tokens_per_step)
+        known = Declaration(name=study_name(self._directory), probes=[])
         if path.exists():
             known = load_declaration(path)
-            declared = [*known.resolved_probes(), *(p for p in probes if p not in known.resolved_probes())]
-            others = [s for s in known.series if s.resolved_name() != self.run]
-            declaration = msgspec.structs.replace(
-                known,
-                series=[*others, series],
-                probes=[{"name": probe.name(), **json.loads(probe.options())} for probe in declared],
-            )
-        else:
-            declaration = Declaration(name=study_name(self._directory), series=[series], probes=wanted)
+        declared = [*known.resolved_probes(), *(p for p in probes if p not in known.resolved_probes())]
+        declaration = msgspec.structs.replace(
+            known,
+            series=[*(s for s in known.series if s.resolved_name() != self.run), series],
+            probes=[{"name": probe.name(), **json.loads(probe.options())} for probe in declared],
+        )
         write_text(path, declaration.to_toml())
         return len(declaration.runs) + len(declaration.series) - 1
 
     def log(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Append what the loop logged, by step, under the names it uses."""
+        """Append logged values, by step, under the names that the loop uses."""
         self._store.append_log(self.run, {step: stored_names(values) for step, values in rows.items()})
 
     def logged(self) -> dict[int, dict[str, float]]:
-        """Return what is stored of the log, by step."""
+        """Return the stored log, by step."""
         return self._store.log_rows(self.run)
 
     def measured(self, done: StepMeasurements) -> None:
-        """Store the measurements of a step, and their diagrams where these are kept."""
+        """Store the measurements of a step, and their diagrams if it is their turn."""
         step, keep = done.step, self._keeps_diagrams()
         files = self._write_diagrams(done) if keep else {}
         with self._store.together():
@@ -168,16 +168,7 @@ class Recording:
     def _layer_rows(self, done: StepMeasurements) -> tuple[LayerRow, ...]:
         seen = {layer for rows in done.measurements.values() for layer in rows}
         return tuple(
-            LayerRow(
-                layer.name,
-                layer.role,
-                layer.shape[0],
-                layer.shape[1],
-                layer.dtype,
-                done.hashes.get(layer.name, ""),
-            )
-            for layer in self._layers
-            if layer.name in seen
+            LayerRow.of(layer, done.hashes.get(layer.name, "")) for layer in self._layers if layer.name in seen
         )
 
     def _unit(self, step: int, probe: Probe, layer: str) -> Unit:
@@ -194,24 +185,30 @@ class Recording:
         self._store.put_forecast(self.run, f.step, f.last_step, f.loss, f.low, f.high, f.advice)
 
     def findings(self, findings: Sequence[Finding], n_examined: int) -> None:
-        """Store what the doctor found in the saved checkpoints so far."""
+        """Store the doctor's findings on the saved checkpoints so far."""
         self._store.put_findings(self.run, findings)
         self._store.set_meta(f"examined {self.run}", str(n_examined))
 
     def status(self, facts: Mapping[str, Any]) -> None:
-        """Store what the monitor did, took and left out."""
+        """Store what the monitor measured, what it cost and what it skipped."""
+        if not self._store.path.exists():  # SQLite goes on writing into a file that has no name any more
+            raise ToposcopeError(f"{self._store.path}: deleted during training; the rest of this run is not recorded")
         self._store.set_meta(f"monitor {self.run}", json.dumps({**facts, "updated": round(time.time(), 1)}))
 
     def close(self, status: str, last_step: int) -> None:
-        """Store how the run ended, and close the study."""
+        """Store the final status of the run, and close the study."""
         try:
             self._store.set_status(self.run, status, last_step)
         finally:
-            self._store.close()
-            self._lock.__exit__(None, None, None)
+            self.release()
+
+    def release(self) -> None:
+        """Close the study without a final status, so that the run counts as interrupted."""
+        self._store.close()
+        self._lock.__exit__(None, None, None)
 
 
 def study_name(directory: Path) -> str:
-    """Return the name of the study in a directory: that of the directory, as far as it can be one."""
+    """Return the name of a directory with the characters that a study's name cannot have replaced."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in directory.resolve().name)
     return name.lstrip("._-")[:100] or "training"

@@ -1,4 +1,4 @@
-"""The forecast of a run in training, made again as its log grows, from the log and its neighbours."""
+"""Forecasts the final loss of a run in training from its log and its siblings, again and again as the log grows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,43 +20,45 @@ from toposcope.monitor.events import Forecasted
 from toposcope.monitor.neighbours import Neighbours, thinned
 
 MIN_ROWS = 50
-"""With a loss, before there is a forecast."""
+"""Log rows with a loss that a forecast needs."""
 MIN_SHARE_SEEN = 0.02
-"""Of the planned steps, where they are known."""
-GROWTH = 1.1
-"""Growth of the log from one forecast to the next."""
+"""Share of the planned steps that a forecast needs, if the plan is known."""
+MIN_GROWTH = 1.1
+"""Factor by which the step must grow from one forecast to the next."""
 MAX_SHARE = 0.02
-"""Share of the time since the last forecast that the next may take, by what the last one took."""
+"""Share of the time that forecasts may take, if each takes as long as the last one."""
 MAX_READING_SECONDS = 2.0
-"""Spent on reading the logs of neighbours, before each forecast."""
+"""Time to read siblings' logs before each forecast."""
 MAX_ROWS = 1000
-"""Of the log that is forecast from; a longer one is averaged in blocks of rows."""
-MIN_POINTS, RESAMPLES = 6, 40
-"""Complete runs for advice on whether to go on; resamples of their scaling law."""
+"""Rows of the log that are used; a longer log is averaged over blocks of rows."""
+MIN_POINTS = 6
+"""Complete runs that advice on whether to continue needs."""
+RESAMPLES = 40
+"""Bootstrap resamples of their scaling law."""
 
 
 class RunningForecast:
-    """Forecasts of one run in training; called from one thread.
+    """Forecasts one run in training; used from one thread.
 
     Parameters
     ----------
     directory : Path
-        Of the run; its neighbours are the folders beside it.
+        Directory of the run; its siblings are the folders beside it.
     name : str
-        Of the run.
+        Name of the run.
     last_step : int, optional
-        Of the planned training; without it a forecast needs a schedule whose end can be recognised, or neighbours.
+        Planned last step; without it, a forecast needs a schedule whose end can be recognised, or siblings.
     parameters, tokens_per_step : float, optional
-        Of the model and its training, for advice on whether to go on.
+        Size of the model and of a step, for advice on whether to continue.
     clock : callable
-        Returns seconds.
+        Returns the time in seconds.
 
     Attributes
     ----------
     seconds : float
-        That the last forecast took.
+        Duration of the last forecast.
     refusal : str
-        Why the last attempt made no forecast; empty if it did.
+        Why the last attempt made no forecast; empty if it made one.
     """
 
     def __init__(
@@ -79,12 +81,12 @@ class RunningForecast:
         self.refusal = ""
 
     def due(self, step: int, n_rows: int) -> bool:
-        """Return whether the log has grown enough for another forecast, and the last one took little of the time."""
+        """Return whether the log has grown enough for another forecast, and enough time has passed."""
         seen = self._last_step is None or step >= MIN_SHARE_SEEN * self._last_step
         return n_rows >= MIN_ROWS and seen and step >= self._next_step and self._clock() >= self._next_time
 
     def make(self, table: LogTable) -> Forecasted | None:
-        """Return the forecast from what was logged so far; None where there is nothing to go by, or the run is over."""
+        """Return a forecast from the log so far; None if none can be made, or the run is complete."""
         begin = self._clock()
         self.refusal = ""
         try:
@@ -97,7 +99,7 @@ class RunningForecast:
             self.seconds = now - begin
             self._next_time = now + self.seconds / MAX_SHARE
             if len(table.steps):
-                self._next_step = GROWTH * float(table.steps[-1])
+                self._next_step = MIN_GROWTH * float(table.steps[-1])
 
     def _made(self, table: LogTable) -> Forecasted | None:
         log = thinned(self._log(table), MAX_ROWS)
@@ -132,11 +134,11 @@ class RunningForecast:
         try:
             siblings = without_itself(log, siblings_among(log, logs))
         except ToposcopeError:
-            return None  # none in the unit of this run
+            return None  # no sibling has a loss in the unit of this run
         return siblings if siblings.runs else None
 
     def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:
-        """Return whether to go on, in a sentence; empty where neighbours do not determine a scaling law."""
+        """Return a sentence on whether to continue; empty if the siblings do not determine a scaling law."""
         tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
         if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= MIN_POINTS):
             return ""

@@ -1,4 +1,4 @@
-"""The doctor on checkpoints as they are saved: a manifest beside each, and what is newly wrong with the series."""
+"""Examines checkpoints as they are saved: writes a manifest beside each, and reports new findings of the doctor."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,34 +8,35 @@ from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise,
 from toposcope.logs import LogTable
 
 MAX_KEPT = 64
-"""Checkpoints, the last ones, that a new one is compared with."""
+"""Most recent checkpoints that a new one is compared with."""
 
 
 class SavedCheckpoints:
-    """Examines the checkpoints of a run one after another, each as it is saved.
+    """Examines the checkpoints of a run as they are saved.
 
     Parameters
     ----------
     summaries : iterable of CheckpointSummary, optional
-        Of those saved before, as where a run is resumed; what is wrong with them was reported then.
+        Summaries of checkpoints saved before the run was resumed; their findings are not reported again.
     """
 
     def __init__(self, summaries: Iterable[CheckpointSummary] = ()) -> None:
         self._summaries = {summary.step: summary for summary in summaries}
         self._reported: dict[tuple[str, str], set[int]] = {}
+        self._manifests: dict[Path, Path] = {}
         self._new(diagnose(list(self._summaries.values())))
 
     def saved(self, path: Path, step: int, log: LogTable | None = None) -> list[Finding]:
-        """Write the manifest of a checkpoint, and return what is newly wrong with the series.
+        """Write the manifest of a checkpoint, and return the new findings on the series.
 
         Parameters
         ----------
         path : Path
             A file or a folder.
         step : int
-            Updates made; a checkpoint that was saved before under this step is replaced.
+            Optimizer steps so far; replaces an earlier checkpoint of this step.
         log : LogTable, optional
-            Of the run so far; shows where the learning rate was 0.
+            Log of the run so far, which shows where the learning rate was 0.
 
         Raises
         ------
@@ -43,7 +44,7 @@ class SavedCheckpoints:
             If the manifest cannot be written. A checkpoint that cannot be read is a finding.
         """
         checkpoint = Checkpoint(path, step)
-        # an older manifest under this name is of a checkpoint that this one replaced
+        # a manifest that is already there belongs to a checkpoint that this one replaced
         summary = summarise(checkpoint, deep=True)
         summary.differs, summary.manifest_error = {}, ""
         self._summaries[step] = summary
@@ -51,11 +52,17 @@ class SavedCheckpoints:
             del self._summaries[min(self._summaries)]
         new = self._new(diagnose(list(self._summaries.values()), log))
         if not summary.error:
-            write_manifest(checkpoint, {name: tensor.content_hash for name, tensor in summary.tensors.items()})
+            hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
+            self._manifests[path] = write_manifest(checkpoint, hashes)
         return new
 
+    def forget_deleted(self) -> None:
+        """Delete the manifests of deleted checkpoints, as when a trainer keeps the last few."""
+        for path in [path for path in self._manifests if not path.exists()]:
+            self._manifests.pop(path).unlink(missing_ok=True)
+
     def _new(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Return the findings that concern a step, or a rule and layer, that was not reported."""
+        """Return the findings with a step that was not yet reported for this check and layer."""
         new = []
         for finding in findings:
             known = self._reported.setdefault((finding.check, finding.layer), set())

@@ -1,4 +1,4 @@
-"""When a monitor measures: every so many steps, at log-spaced steps, or where the user says."""
+"""When a monitor measures: at regular steps, at log-spaced steps, or where a function says so."""
 
 import math
 from collections.abc import Callable
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from toposcope.errors import ToposcopeError
 
 Due = Callable[[int], bool]
-"""Takes the number of updates made; returns whether to measure."""
+"""Takes the step; returns whether to measure."""
 
 MAX_REGULAR = 500
-"""Measurements at regular steps; then every second is left out, after as many again every second of those, and so on:
-what is stored of a long run grows with the logarithm of its length."""
-PER_DECADE = 20
-"""Log-spaced steps in a decade."""
+"""The interval doubles after this many measurements, and each time the run has doubled in length since, so that the
+number of measurements grows with the logarithm of the length."""
+STEPS_PER_DECADE = 20
+"""Log-spaced steps per decade."""
 
 
 def schedule(every: int | str | Due) -> Due:
-    """Return when to measure.
+    """Return a function that says whether to measure a step.
 
     Parameters
     ----------
     every : int, "log" or callable
-        A number of steps; log-spaced steps, 20 a decade; or a function from the step to whether to measure.
+        A number of steps; log-spaced steps, 20 per decade; or such a function.
 
     Raises
     ------
     ToposcopeError
-        If it is none of these.
+        If `every` is none of these.
     """
     if callable(every):
         return every
@@ -38,7 +38,7 @@ def schedule(every: int | str | Due) -> Due:
 
 
 def interval_at(every: int, step: int) -> int:
-    """Return the steps between measurements at a step."""
+    """Return the number of steps between measurements around a step."""
     doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * MAX_REGULAR))))
     return int(every * 2**doublings)
 
@@ -46,5 +46,5 @@ def interval_at(every: int, step: int) -> int:
 def _is_log_spaced(step: int) -> bool:
     if step < 1:
         return step == 0
-    exponent = round(PER_DECADE * math.log10(step))
-    return step == round(10 ** (exponent / PER_DECADE))
+    exponent = round(STEPS_PER_DECADE * math.log10(step))
+    return step == round(10 ** (exponent / STEPS_PER_DECADE))

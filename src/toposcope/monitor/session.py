@@ -1,112 +1,61 @@
-"""What a monitor does on its own thread: measures, stores, watches for faults, and passes on what it found."""
+"""The monitor thread's work: it measures, stores, checks for faults and reports to the sinks."""
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.budget import Budget
+from toposcope.monitor.checkpoint_queue import CheckpointQueue
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
-from toposcope.monitor.examining import Examining
-from toposcope.monitor.gathering import Copy
-from toposcope.monitor.measuring import Measuring, StepMeasurements
-from toposcope.monitor.quantities import Pending
-from toposcope.monitor.recording import Place, Recording
+from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart
+from toposcope.monitor.measuring import Measurer, StepMeasurements
+from toposcope.monitor.recording import Recording, RunInfo
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.thinning import Thinning
 from toposcope.monitor.watching import Watch
+from toposcope.monitor.writing import WriteQueue
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import checked
 
-WRITE_SECONDS = 0.5
-"""Time between writes of what was logged, at least; more where writing is slow."""
 STORING = "storing"
-"""What storing a measurement takes, in the budget: charged to the probe ``training``."""
-RETRY_SECONDS = 10.0
-"""Time after which a write that failed is tried again."""
+"""Name in the budget of the cost of storing a measurement, charged to the probe ``training``."""
 N_FREE_ROWS = 1000
-"""Rows of the log that are kept however fast the steps are, and that no budget covers: short runs are whole."""
-MAX_WAITING = 1_000
-"""Writes that wait for a store that cannot be written; then the oldest are dropped."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of one layer, to be measured."""
-
-    layer: Layer
-    copy: Copy
-    probes: Sequence[Probe]
-
-
-@dataclass(frozen=True)
-class StepStart:
-    """The beginning of the measurement of a step."""
-
-    step: int
-
-
-@dataclass(frozen=True)
-class StepEnd:
-    """The end of it, with what was taken on the training thread: for the probe ``training``."""
-
-    training: Pending
-    activations: Activations | None = None
-    skipped: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The end of the run."""
-
-    status: str
-    step: int
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint that was saved."""
-
-    path: Path
-    step: int
-
-
-Job = Snapshot | StepStart | StepEnd | Saved | Finish
+"""Log rows that are stored outside the budget, so that the logs of short runs are complete."""
 
 
 class Session:
-    """The state of a run on the monitor's thread.
+    """A run as the monitor's thread sees it.
 
     Parameters
     ----------
-    place : Place
+    run : RunInfo
     probes : sequence of Probe
-        Those that measure snapshots.
+        Probes that measure snapshots of layers.
     layers : sequence of Layer
     step : int
-        The first step.
+        Step at which the run starts or resumes.
     budget : Budget
     sinks : list of Sink
     watch : Watch
     say : callable
-        Takes a sentence for the user.
-    further : sequence of Probe
-        Those that measure something else.
+        Takes a message for the user.
+    other_probes : sequence of Probe
+        Probes that do not measure snapshots.
     """
 
     def __init__(
         self,
-        place: Place,
+        run: RunInfo,
         probes: Sequence[Probe],
         layers: Sequence[Layer],
         step: int,
@@ -114,57 +63,56 @@ class Session:
         sinks: list[Sink],
         watch: Watch,
         say: Callable[[str], None],
-        further: Sequence[Probe] = (),
+        other_probes: Sequence[Probe] = (),
     ) -> None:
-        self._place, self._probes, self._layers, self._first = place, probes, layers, step
+        self._run, self._probes, self._layers, self._first = run, probes, layers, step
         self._budget, self._sinks, self._watch, self._say = budget, sinks, watch, say
-        self._training, self._further = TrainingProbe(), further
-        self._measuring = Measuring(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
+        self._training, self._other_probes = TrainingProbe(), other_probes
+        self._measurer = Measurer(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
-        self._examining = Examining(budget)
-        self._recording: Recording | None = None
-        self._now: StepMeasurements | None = None
+        self._checkpoints = CheckpointQueue(budget)
+        self._writes = WriteQueue(self._open, say)
+        self._current: StepMeasurements | None = None
         self.logged: deque[tuple[int, Mapping[str, Any]]] = deque()
-        """Values that wait to be written, in the order in which they were logged."""
-        self._unwritten: deque[Callable[[Recording], None]] = deque()
+        """Logged values that are not written yet, in order."""
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
-        self._aside = 0.0  # seconds of a write that are not of the log
+        self._other_seconds = 0.0  # spent by a write on anything but the log
+        self._unreadable: set[str] = set()
         self._skipped: dict[str, int] = {}
         self._last_skipped: Sequence[str] = ()
         self.n_measured = 0
-        self._is_reported = False
 
     def handle(self, job: Job) -> None:
-        """Do one job."""
+        """Process one job."""
         if isinstance(job, StepStart):
-            self._now = StepMeasurements(job.step)
+            self._current = StepMeasurements(job.step)
         elif isinstance(job, Snapshot):
-            assert self._now is not None
+            assert self._current is not None
             with self._budget.meter.during("measuring"):
                 layer = replace(job.layer, entry=job.copy.entry(job.layer.name))
-                self._measuring.measure(layer, job.probes, self._now)
+                self._measurer.measure(layer, job.probes, self._current)
         elif isinstance(job, StepEnd):
             self._end_step(job)
         elif isinstance(job, Saved):
-            self._examining.add(job.path, job.step)
+            self._checkpoints.add(job.path, job.step)
         else:
             self._finish(job)
 
     def idle(self) -> None:
-        """Write what waits, now and then."""
+        """Write, forecast and examine checkpoints, if the next write is due."""
         if time.monotonic() >= self._next_write:
             self._write()
             self._make_forecast()
             self._examine()
 
     def skip(self, what: str) -> None:
-        """Count what was left out: the name of a probe, then a colon and the reason."""
+        """Count a skipped measurement: the name of a probe, a colon, and the reason."""
         name = what.partition(":")[0]
         self._skipped[name] = self._skipped.get(name, 0) + 1
 
     def _end_step(self, end: StepEnd) -> None:
-        done, self._now = self._now, None
+        done, self._current = self._current, None
         assert done is not None
         with self._budget.meter.during("measuring"):
             for layer, values in end.training.rows().items():
@@ -172,25 +120,24 @@ class Session:
                 if layer in self._roles or layer == NETWORK:
                     finite = {name: value for name, value in values.items() if math.isfinite(value)}
                     done.add(self._training, Measurement(layer, role, finite))
-            self._measuring.finish(done)
+            self._measurer.finish(done)
             if end.activations is not None:
                 self._measure_activations(end.activations, done)
         self.n_measured += 1
         self._last_skipped = end.skipped
         for line in end.skipped:
             self.skip(line)
-        self._unwritten.append(lambda recording: self._write_measured(recording, done))
+        self._writes.add_measured(done, lambda recording: self._write_measured(recording, done))
         rows = {
             (layer, probe.name()): measurement.statistics
             for probe, of in done.measurements.items()
             for layer, measurement in of.items()
         }
-        with self._counting():
-            self._pass_on(Measured(done.step, rows, end.skipped))
-            self._follow(self._watch.ranks(done.step, end.training.ranks()))
+        self._write()  # what was logged before comes first
+        with self._counting_cpu_time():
+            self._dispatch(Measured(done.step, rows, end.skipped))
+            self._store_and_dispatch(self._watch.ranks(done.step, end.training.ranks()))
         self._next_write = 0.0
-        if self.n_measured == 1:
-            self._write()  # training waits for the first measurement, which no budget covers: storing it is part of it
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
         started = self._budget.meter.clock()
@@ -199,108 +146,89 @@ class Session:
             done.add(probe, checked(result))
         self._budget.charge(probe.name(), "measured", self._budget.meter.clock() - started)
 
-    def _pass_on(self, event: Event) -> None:
-        """Give an event to the sinks and the watch, and what follows from it likewise."""
+    def _dispatch(self, event: Event) -> None:
+        """Send an event to the sinks and the watch, and process the events that the watch raises."""
         for sink in list(self._sinks):
             try:
                 sink.put(event)
-            except Exception as error:  # noqa: BLE001 - a tracker at fault stops neither the others nor the training
+            except Exception as error:  # noqa: BLE001 - a failing tracker must not stop other trackers or the training
                 self._sinks.remove(sink)
-                self._say(f"{type(sink).__name__} is closed: {type(error).__name__}: {error}")
-        self._follow(self._watch(event))
+                self._say(f"{type(sink).__name__} failed and is closed: {type(error).__name__}: {error}")
+        self._store_and_dispatch(self._watch(event))
 
     @contextmanager
-    def _counting(self) -> Iterator[None]:
-        """Count the time of a processor that this thread takes within; not the time in which it waits for a disk."""
+    def _counting_cpu_time(self) -> Iterator[None]:
+        """Count the CPU time of this thread; waiting for a disk takes none."""
         started = time.thread_time()
         try:
             yield
         finally:
             self._budget.meter.add(time.thread_time() - started)
 
-    def _follow(self, events: Sequence[Event]) -> None:
+    def _store_and_dispatch(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._keep(event)
-            self._pass_on(event)
+            self._store(event)
+            self._dispatch(event)
 
-    def _keep(self, event: Event) -> None:
+    def _store(self, event: Event) -> None:
         if isinstance(event, Alert):
-            self._unwritten.append(lambda recording: recording.alert(event))
+            self._writes.add(lambda recording: recording.alert(event))
         elif isinstance(event, Forecasted):
-            self._unwritten.append(lambda recording: recording.forecast(event))
+            self._writes.add(lambda recording: recording.forecast(event))
 
     def _write(self) -> None:
-        """Write what waits; if the store cannot be written, say so once and try again later."""
-        started, self._aside = time.thread_time(), 0.0
-        with self._counting():
-            wait = self._write_now()
+        """Write what is queued; if the study cannot be written, try again later."""
+        started, self._other_seconds = time.thread_time(), 0.0
+        with self._counting_cpu_time():
+            if rows := self._logged_rows():
+                self._writes.add(lambda recording: self._write_log(recording, rows))
+            wait = self._writes.write(self.status)
         # Writing the log takes at most half of the budget.
-        seconds = time.thread_time() - started - self._aside
+        seconds = time.thread_time() - started - self._other_seconds
         self._next_write = time.monotonic() + max(wait, 2 * seconds / self._budget.share)
 
-    def _write_now(self) -> float:
-        """Write, and return the seconds after which there may be something again."""
-        if rows := self._logged_rows():
-            self._unwritten.append(lambda recording: self._write_log(recording, rows))
-        if not self._unwritten and self._recording is not None:
-            return WRITE_SECONDS
-        try:
-            recording = self._opened()
-            while self._unwritten:
-                self._unwritten[0](recording)
-                self._unwritten.popleft()
-            recording.status(self.status())
-        except ToposcopeError as error:
-            if not self._is_reported:
-                self._say(f"{error}; training goes on, and writing is tried again every {RETRY_SECONDS:.0f} s")
-            self._is_reported = True
-            while len(self._unwritten) > MAX_WAITING:
-                self._unwritten.popleft()
-            return RETRY_SECONDS
-        return WRITE_SECONDS
-
-    def _opened(self) -> Recording:
-        if self._recording is None:
-            started = time.thread_time()
-            self._recording = Recording(
-                self._place, [self._training, *self._probes, *self._further], self._layers, self._first
-            )
-            cut_at = self._recording.cut_at
-            if cut_at is not None:
-                self._watch.remember(self._recording.logged())
-                again = f"; steps up to {cut_at} were stored and are trained again" if cut_at > self._first else ""
-                self._say(f"{self._recording.run} goes on at step {self._first}{again}")
-            self._aside += time.thread_time() - started
-        return self._recording
+    def _open(self) -> Recording:
+        started = time.thread_time()
+        recording = Recording(
+            self._run, [self._training, *self._probes, *self._other_probes], self._layers, self._first
+        )
+        if recording.cut_at is not None:
+            self._watch.remember(recording.logged())
+            stored = f"; the stored rows up to step {recording.cut_at} are replaced as training repeats these steps"
+            repeats = recording.cut_at > self._first
+            self._say(f"{recording.run} resumes at step {self._first}{stored if repeats else ''}")
+        self._other_seconds += time.thread_time() - started
+        return recording
 
     def _make_forecast(self, *, final: bool = False) -> None:
         with self._budget.meter.during("measuring"):
             events = self._watch.forecast(final=final)
-        with self._counting():
-            self._follow(events)
+        with self._counting_cpu_time():
+            self._store_and_dispatch(events)
 
     def _examine(self, *, final: bool = False) -> None:
-        """Examine checkpoints that were saved."""
-        n_before = self._examining.n_examined
+        """Examine saved checkpoints."""
+        n_before = self._checkpoints.n_examined
         with self._budget.meter.during("measuring"):
             try:
-                alerts = list(self._examining.examine(final=final))
+                alerts = list(self._checkpoints.examine(final=final))
             except ToposcopeError as error:
                 self._say(str(error))
                 return
-        with self._counting():
-            self._follow(alerts)
-        if self._examining.n_examined > n_before:
-            findings, n = list(self._examining.findings), self._examining.n_examined
-            self._unwritten.append(lambda recording: recording.findings(findings, n))
+        with self._counting_cpu_time():
+            self._store_and_dispatch(alerts)
+        if self._checkpoints.n_examined > n_before:
+            findings, n = list(self._checkpoints.findings), self._checkpoints.n_examined
+            self._writes.add(lambda recording: recording.findings(findings, n))
 
     def _logged_rows(self) -> dict[int, dict[str, float]]:
-        """Return what was logged since the last write, by step, and watch it; rows too many to keep are left out."""
+        """Return the rows logged since the last write, by step; thin them, and dispatch each as an event."""
         started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
             numbers = _numbers(values)
+            self._report_unreadable(values.keys() - numbers.keys())
             if self._thinning.keeps(step, numbers):
                 self._take_row(step, numbers, rows)
         self._row_seconds = time.thread_time() - started
@@ -308,13 +236,19 @@ class Session:
 
     def _take_row(self, step: int, numbers: dict[str, float], rows: dict[int, dict[str, float]]) -> None:
         rows.setdefault(step, {}).update(numbers)
-        self._pass_on(Logged(step, numbers))
+        self._dispatch(Logged(step, numbers))
+
+    def _report_unreadable(self, names: Set[str]) -> None:
+        """Say once of each name that its value is not a number."""
+        if new := names - self._unreadable:
+            self._unreadable |= new
+            self._say(f"log: {', '.join(sorted(new))}: not a number; ignored")
 
     def _write_measured(self, recording: Recording, done: StepMeasurements) -> None:
         started = time.thread_time()
         recording.measured(done)
         seconds = time.thread_time() - started
-        self._aside += seconds
+        self._other_seconds += seconds
         self._budget.charge(TrainingProbe.name(), STORING, seconds)
 
     def _write_log(self, recording: Recording, rows: dict[int, dict[str, float]]) -> None:
@@ -328,24 +262,23 @@ class Session:
             self._thinning.adapt(self._budget.step_seconds, len(rows), seconds)
 
     def status(self) -> dict[str, Any]:
-        """Return what the monitor did, took and left out."""
-        budget = self._budget
+        """Return what the monitor measured, what it cost and what it skipped."""
+        budget, recording = self._budget, self._writes.recording
+        cut_at = None if recording is None else recording.cut_at
         return {
-            "last_step": self._place.last_step,
+            "last_step": self._run.last_step,
             "n_measured": self.n_measured,
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),
             "cost_seconds": round(budget.cost, 3),
             "blocked_seconds": round(budget.meter.blocked, 3),
-            "start_seconds": round(budget.free, 3),
+            "start_seconds": round(budget.exempt, 3),
             "step_seconds": budget.step_seconds if budget.trained else None,
             "log_every": self._thinning.every,
             "log_left_out": self._thinning.n_dropped,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
-            "resumed": [self._first, self._recording.cut_at]
-            if self._recording and self._recording.cut_at is not None
-            else None,
+            "resumed": None if cut_at is None else [self._first, cut_at],
         }
 
     def _finish(self, job: Finish) -> None:
@@ -355,19 +288,28 @@ class Session:
             self.logged.append(last)
         self._make_forecast(final=True)
         self._examine(final=True)
+        self._budget.begin()  # training is over: it pays for none of this
         self._write()
-        if self._recording is not None and not self._unwritten:
-            self._recording.close(job.status, job.step)
+        self._writes.close(job.status, job.step)
+        self._close_sinks()
+
+    def release(self) -> None:
+        """Close the study and the sinks after a failure."""
+        if self._writes.recording is not None:
+            self._writes.recording.release()
+        self._close_sinks()
+
+    def _close_sinks(self) -> None:
         for sink in self._sinks:
             sink.close()
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values that are numbers; tensors of one element are."""
+    """Return the values that are numbers, tensors with one element included."""
     numbers = {}
     for name, value in values.items():
         try:
             numbers[name] = float(value)
-        except Exception:  # noqa: BLE001 - whatever a user's object raises, it is no number
+        except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a number
             continue
     return numbers

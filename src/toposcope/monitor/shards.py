@@ -1,4 +1,4 @@
-"""Tensors that are sharded over ranks: the part on this rank, and sums over all parts."""
+"""Tensors that are sharded over ranks: the local shard, and sums over all shards."""
 
 import sys
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: "Tensor") -> "TypeGuard[DTensor]":
-    """Return whether a tensor is a DTensor, as those of FSDP2 and of tensor parallelism are."""
-    module = sys.modules.get("torch.distributed.tensor")  # without it there is none
+    """Return whether a tensor is a DTensor, as with FSDP2 and tensor parallelism."""
+    module = sys.modules.get("torch.distributed.tensor")  # if it is not imported, no DTensor exists
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: "Tensor") -> "Tensor":
-    """Return the numbers on this rank, shared with the tensor."""
+    """Return the local shard, a view of the tensor."""
     import torch
 
     with torch.no_grad():
@@ -28,17 +28,17 @@ def local(tensor: "Tensor") -> "Tensor":
 
 
 class Sharding:
-    """How the parameters of a model are spread over ranks, and sums over those ranks.
+    """How the parameters of a model are sharded, and sums over the ranks that hold them.
 
     Parameters
     ----------
     parameters : iterable of Tensor
-        In the same order on all ranks.
+        Parameters in the same order on all ranks.
 
     Raises
     ------
     ToposcopeError
-        If the meshes of two sharded parameters have no rank in common with the largest of them.
+        If the largest mesh does not have the ranks of all other meshes.
     """
 
     def __init__(self, parameters: "Iterable[Tensor]") -> None:
@@ -49,16 +49,16 @@ class Sharding:
             if is_sharded(parameter) and parameter.device_mesh not in meshes:
                 meshes.append(parameter.device_mesh)
         self.mesh = max(meshes, key=lambda mesh: mesh.size(), default=None)
-        """The largest mesh; its ranks hold all parameters."""
+        """The largest mesh, which has all ranks that hold parameters."""
         ranks = _ranks(self.mesh)
         if any(not set(_ranks(mesh)) <= set(ranks) for mesh in meshes):
             raise ToposcopeError(
-                "parameters are sharded over meshes of which none has all ranks of the others; give the monitor one "
-                "part of the model"
+                "parameters are sharded over separate device meshes, as in pipeline parallelism; give the monitor the "
+                "part of the model on one mesh"
             )
         self._first = ranks[0] if ranks else 0
         self.is_first = self.mesh is None or dist.get_rank() == self._first
-        """Whether this rank is the first of those that hold the model."""
+        """Whether this rank is the first of the mesh."""
 
     @property
     def is_sharded(self) -> bool:
@@ -66,7 +66,7 @@ class Sharding:
         return self.mesh is not None
 
     def counts(self, tensor: "Tensor") -> bool:
-        """Return whether this rank's part is to be counted: of parts that are replicated, one is."""
+        """Return whether sums include this rank's shard; of replicated shards, they include one."""
         import torch.distributed as dist
 
         if self.mesh is None:
@@ -79,14 +79,14 @@ class Sharding:
         return all(at == 0 or not p.is_replicate() for at, p in zip(place, tensor.placements, strict=True))
 
     def summed(self, vector: "Tensor") -> "Tensor":
-        """Return the sum of a vector over all ranks that hold a part of the model; all of them call this."""
+        """Return the sum of a vector over all ranks of the mesh; a collective operation."""
         import torch.distributed as dist
 
         if self.mesh is None or self.mesh.get_coordinate() is None:
             return vector
         device = vector.device if vector.device.type == self.mesh.device_type else self.mesh.device_type
         total = vector.to(device)
-        # Along one dimension of the mesh after another, no group of processes need be made.
+        # One reduction per dimension of the mesh uses the existing process groups.
         for dimension in range(self.mesh.ndim):
             if self.mesh.size(dimension) > 1:
                 dist.all_reduce(total, group=self.mesh.get_group(dimension))
@@ -94,16 +94,17 @@ class Sharding:
 
 
 def as_placed(gradient: "Tensor", parameter: "Tensor") -> "Tensor":
-    """Return a gradient sharded as its parameter, sums over ranks made; all ranks that hold it call this."""
+    """Return a gradient with the placements of its parameter, partial sums reduced; a collective operation."""
     if not is_sharded(gradient) or not is_sharded(parameter) or gradient.placements == parameter.placements:
         return gradient
     return cast("Tensor", gradient.redistribute(placements=parameter.placements))
 
 
 class Slots:
-    """Where a rank's part of a matrix says which units have a gradient, if its columns are sharded.
+    """Positions in the reduced vector at which a rank marks the units of its shard that have a gradient.
 
-    Parts with the same units share their slots. Without such parts there are none: units are counted.
+    Needed if the inputs of units are sharded: shards of the same units share their slots. Otherwise each rank counts
+    its own units, and there are no slots.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ class Slots:
 
 
 def _shard_dimension(placement: "Placement") -> int | None:
-    """Return the dimension along which a placement shards a tensor; None if it does not."""
+    """Return the dimension along which a placement shards a tensor; None if it does not shard."""
     dimension: int | None = getattr(placement, "dim", None)  # of Shard and of the strided shards of FSDP2 on TP
     return dimension
 

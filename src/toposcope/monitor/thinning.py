@@ -1,4 +1,4 @@
-"""Which rows of the log of a very fast loop are kept, so that keeping them stays affordable."""
+"""Thins the log of a very fast loop, so that storing it stays within the budget."""
 
 import math
 from collections.abc import Mapping
@@ -7,31 +7,31 @@ from functools import lru_cache
 from toposcope.logs.columns import identify_columns
 
 LOG_SHARE = 0.25
-"""Share of the budget that rows of the log may take."""
+"""Share of the budget that log rows may take."""
 FIRST_ROW_SECONDS = 50e-6
-"""What a row is expected to take before it is known."""
-WEIGHT = 0.2
-"""Of the last write in the expected seconds of a row."""
+"""Expected cost of a row before any was written."""
+SMOOTHING = 0.2
+"""Weight of the last write in the moving average of the cost of a row."""
 MAX_EVERY = 1024
 
 
 class Thinning:
-    """Keeps one row of each kind in so many steps; all rows with a validation loss, and the first that is not finite.
+    """Keeps the first row of each kind in every block of steps, and all rows with a validation loss.
 
-    Rows are of a kind when they have the same names, and all their values are finite or some are not. The number of
-    steps is a power of two, and kept rows are the first of a block of so many steps.
+    Rows are of one kind if they have the same names and agree in whether all values are finite. The length of a block
+    is a power of two.
 
     Parameters
     ----------
     share : float
-        The budget: of the time of training.
+        Share of the training time that the monitor may take.
 
     Attributes
     ----------
     every : int
-        Steps of a block.
+        Length of a block in steps.
     n_dropped : int
-        Rows that were left out.
+        Rows dropped so far.
 
     Examples
     --------
@@ -71,19 +71,19 @@ class Thinning:
         return True
 
     def last_dropped(self) -> tuple[int, Mapping[str, float]] | None:
-        """Return the last row, if it was left out: at the end of a run it is kept after all."""
+        """Return the last row if it was dropped, so that the end of the run can be stored."""
         last, self._last = self._last, None
         self.n_dropped -= last is not None
         return last
 
     def adapt(self, step_seconds: float, n_rows: int, seconds: float) -> None:
-        """Take how many rows were kept, in how many seconds; from now on keep as many as are affordable."""
+        """Adapt the block length to the cost of `n_rows` rows that took `seconds` to write."""
         if not n_rows or not step_seconds > 0:
             return
-        self._row_seconds += WEIGHT * (seconds / n_rows - self._row_seconds)
+        self._row_seconds += SMOOTHING * (seconds / n_rows - self._row_seconds)
         wanted = self._n_kinds * self._row_seconds / (LOG_SHARE * self._share * step_seconds)
         every = min(MAX_EVERY, 1 << max(0, math.ceil(math.log2(max(wanted, 1.0)))))
-        # back to more rows only when they are clearly affordable, so that it does not go to and fro
+        # hysteresis: shorten blocks only if that is clearly affordable
         if every > self.every or 3 * wanted < self.every:
             self.every, self._block = every, -1
 

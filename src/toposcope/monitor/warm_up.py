@@ -1,4 +1,4 @@
-"""Compiles what the probes need, once on a machine, in a process of a low priority."""
+"""Compiles the kernels of the probes, once per machine, in a process of low priority."""
 
 import os
 import subprocess
@@ -15,44 +15,47 @@ from toposcope.kernels.compiled import SOURCES
 from toposcope.probes import make_probes
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+SHAPES = ((96, 48), (1152, 256))
+"""A small and a large matrix: different kernels measure them."""
 
 
 def marker(dtype: str) -> Path:
-    """Return the file that says that everything is compiled for a dtype; it lies beside the compiled code."""
+    """Return the file that marks the kernels as compiled for a dtype; it is stored beside the compiled code."""
     return Path(kernels.__file__).parent / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
 
 
 def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
-    """Measure a small matrix, so that what measuring needs is compiled, or read from the disk."""
+    """Measure matrices of several shapes, so that kernels are compiled, or loaded from disk."""
     import torch
 
     from toposcope.checkpoints.in_memory import CheckpointInMemory
-    from toposcope.monitor.measuring import Measuring, StepMeasurements
+    from toposcope.monitor.measuring import Measurer, StepMeasurements
 
-    values = np.random.default_rng(0).standard_normal((96, 48))
-    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
-    layers = CheckpointInMemory("warm-up", {"a.weight": tensor}, {}).analysed()
-    measuring = Measuring(make_probes(list(probes)), ["a.weight"], lambda *_: None)
+    rng, kind = np.random.default_rng(0), getattr(torch, dtype)
+    tensors = {f"{i}.weight": torch.from_numpy(rng.standard_normal(shape)).to(kind) for i, shape in enumerate(SHAPES)}
+    layers = CheckpointInMemory("warm-up", tensors, {}).analysed()
+    measurer = Measurer(make_probes(list(probes)), [layer.name for layer in layers], lambda *_: None)
     for step in (0, 1):
         done = StepMeasurements(step)
-        measuring.measure(layers[0], make_probes(list(probes)), done)
-        measuring.finish(done)
-    with suppress(OSError):  # a folder that cannot be written: everything is compiled anew each time
+        for layer in layers:
+            measurer.measure(layer, make_probes(list(probes)), done)
+        measurer.finish(done)
+    with suppress(OSError):  # if the folder is read-only, kernels are compiled again in each process
         marker(dtype).touch()
 
 
 def warm_up_once(probes: Sequence[dict[str, object]], dtype: str) -> None:
-    """Compile what the probes need, unless another process is at it or has done it."""
+    """Compile the kernels of the probes, unless another process is doing so or has done so."""
     done = marker(dtype)
     with suppress(Timeout), FileLock(f"{done}.lock", timeout=0):
         if not done.exists():
             warm_up(probes, dtype)
 
 
-class Compiling:
-    """Has everything compiled by another process; only one on a machine does, however many monitors begin.
+class Compilation:
+    """Compiles the kernels in another process, one per machine, however many monitors are started.
 
-    Where the folder of compiled code cannot be written, or that process fails, this one compiles when it is asked.
+    If the folder of compiled code cannot be written, or that process fails, this process compiles them itself.
 
     Parameters
     ----------
@@ -71,14 +74,14 @@ class Compiling:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything is compiled."""
+        """Whether all kernels are compiled and loaded."""
         has_ended = self._process is None or self._process.poll() is not None
         if not self._is_ready and has_ended and (marker(self._dtype).exists() or not self._is_under_way()):
             self._finish()
         return self._is_ready
 
     def _finish(self) -> None:
-        """Read what is compiled."""
+        """Load the compiled kernels, or compile them here."""
         warm_up(self._probes, self._dtype)
         self._is_ready = True
 
@@ -93,7 +96,7 @@ class Compiling:
 
 
 def _in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
-    """Start a process that compiles everything."""
+    """Start a process that compiles the kernels."""
     lines = [
         "import os",
         "os.nice(10) if hasattr(os, 'nice') else None",

@@ -1,4 +1,4 @@
-"""What follows from an event: alerts, and a forecast now and then."""
+"""Derives alerts and forecasts from the events of a run."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -13,22 +13,22 @@ from toposcope.monitor.events import Event, Forecasted, Logged, Measured
 from toposcope.monitor.running_forecast import RunningForecast
 
 FORECAST = "forecast"
-"""Its name in the budget."""
+"""Name of the forecast in the budget."""
 FIRST_FORECAST_SECONDS = 0.5
-"""What the first forecast is expected to take."""
+"""Expected duration of the first forecast."""
 MAX_ROWS = 4096
-"""Of the log in memory; beyond, neighbouring rows become one."""
+"""Rows of the log in memory; beyond that, neighbouring rows are merged."""
 
 
 class Watch:
-    """Looks at every event of a run.
+    """Checks every event of a run, and forecasts its final loss.
 
     Parameters
     ----------
     forecast : RunningForecast
     budget : Budget
     last_step : int, optional
-        Planned.
+        Planned last step.
     """
 
     def __init__(self, forecast: RunningForecast, budget: Budget, last_step: int | None) -> None:
@@ -37,12 +37,12 @@ class Watch:
         self._log = ShortLog()
 
     def remember(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Take what was logged before the run went on, by step, under stored names."""
+        """Add rows that were logged before the run was resumed, by step, under stored names."""
         for step, values in rows.items():
             self._log.add(step, values)
 
     def __call__(self, event: Event) -> Sequence[Event]:
-        """Return what follows from an event."""
+        """Return the alerts that an event raises."""
         if isinstance(event, Logged):
             self._log.add(event.step, stored_names(event.values))
             return self._alerts.logged(event)
@@ -51,11 +51,11 @@ class Watch:
         return self._alerts.forecasted(event) if isinstance(event, Forecasted) else ()
 
     def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> Sequence[Event]:
-        """Return what follows from quantities that all ranks have in common."""
+        """Return the alerts that quantities common to all ranks raise."""
         return self._alerts.ranks(step, ranks)
 
     def forecast(self, *, final: bool = False) -> Sequence[Event]:
-        """Return a forecast, if it is due and affordable; at the end it is made whatever it costs."""
+        """Return a forecast if it is due and affordable; a final one is made whatever it costs."""
         steps = self._log.steps
         if not steps or not self._forecast.due(steps[-1], self._log.n_added):
             return ()
@@ -67,13 +67,13 @@ class Watch:
 
 
 class ShortLog:
-    """A log of bounded length: when it has grown to `MAX_ROWS` rows, neighbouring rows become one.
+    """A log of bounded length: neighbouring rows are merged when it has grown to `MAX_ROWS` rows.
 
     Attributes
     ----------
     steps : list of int
     n_added : int
-        Rows so far.
+        Rows added so far.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class ShortLog:
         self._waiting: list[dict[str, float]] = []
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add a row, or values to the last one of the same step."""
+        """Add a row, or values to the last row if it has the same step."""
         if self.steps and step <= self.steps[-1] and not self._waiting:
             if step == self.steps[-1]:
                 self._rows[-1] = {**self._rows[-1], **values}
@@ -101,14 +101,14 @@ class ShortLog:
             self._block *= 2
 
     def table(self) -> LogTable:
-        """Return it as a table."""
+        """Return the log as a table."""
         names = dict.fromkeys([*COLUMNS, *(name for row in self._rows for name in row)])
         columns = {name: np.array([row.get(name, np.nan) for row in self._rows]) for name in names}
         return LogTable(np.array(self.steps, np.int64), columns)
 
 
 def stored_names(values: Mapping[str, float]) -> dict[str, float]:
-    """Return logged values under the names of stored columns, further losses and accuracies under their own."""
+    """Return logged values under the names of stored columns; further losses and accuracies keep their names."""
     return {column: values[name] for column, name in _columns(tuple(values)).items()}
 
 
@@ -118,7 +118,7 @@ def _columns(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each column, of the rows that have it."""
+    """Return the mean of each column over the rows that have it."""
     if len(rows) == 1:
         return dict(rows[0])
     names = dict.fromkeys(name for row in rows for name in row)

@@ -1,4 +1,4 @@
-"""The monitor's own thread: takes jobs one by one; the tensors that wait for it have bounded size."""
+"""The monitor's own thread, with a queue of jobs whose tensors have a bounded total size."""
 
 import threading
 import time
@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 
 MAX_WAIT_SECONDS = 10.0
-"""Time that a job waits for room; a disk that hangs must not hold up the training for longer."""
+"""Time that a job waits for room in the queue; a hanging disk must not block the training for longer."""
 IDLE_SECONDS = 0.25
-"""Time after which a thread without jobs looks whether anything else is to be done."""
+"""Interval at which a thread without jobs calls `idle`."""
 
 
 class Worker(Generic[Job]):
@@ -20,13 +20,13 @@ class Worker(Generic[Job]):
     Parameters
     ----------
     handle : callable
-        Does one job. If it raises, the thread ends: jobs are taken no longer, and `failed` is called.
+        Processes one job. If it raises, `failed` is called, the thread ends and accepts no further jobs.
     idle : callable
-        Called between jobs, and every quarter of a second without jobs.
+        Called between jobs, and every quarter of a second while there are none.
     failed : callable
         Called with the exception, on the thread.
     limit : int
-        Bytes of waiting jobs; a job that is larger is taken when no other waits.
+        Total bytes of queued jobs; a larger job is accepted if the queue holds no bytes.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class Worker(Generic[Job]):
         self._unfinished = 0
         self._changed = threading.Condition()
         self._stopping = False
-        # A daemon: a script that ends without closing its monitor ends all the same.
+        # A daemon, so that a script can exit without closing its monitor.
         self._thread = threading.Thread(target=self._run, name="toposcope-monitor", daemon=True)
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether the thread accepts jobs."""
         return self._thread.is_alive() and not self._stopping
 
     @property
     def unfinished(self) -> int:
-        """Number of jobs that wait or are in hand."""
+        """Number of jobs that are queued or in progress."""
         return self._unfinished
 
     def put(self, job: Job, n_bytes: int = 0) -> bool:
-        """Add a job, when there is room for its bytes; return False if there is none for long, or the thread ended."""
+        """Queue a job once there is room for its bytes; return False after a timeout, or if the thread has ended."""
         deadline = time.monotonic() + MAX_WAIT_SECONDS
         with self._changed:
             while self._bytes and self._bytes + n_bytes > self._limit and self.is_running:
@@ -73,7 +73,7 @@ class Worker(Generic[Job]):
             return True
 
     def stop(self, timeout: float | None = None) -> None:
-        """Let it finish what waits, then end."""
+        """Finish the queued jobs, then end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class Worker(Generic[Job]):
                         self._finish(n_bytes)
                 self._idle()
             self._idle()
-        except BaseException as error:  # noqa: BLE001 - training goes on; the reason is said
+        except BaseException as error:  # noqa: BLE001 - reported to the user; training continues
             self._stopping = True
             self._failed(error)
         finally:
@@ -99,7 +99,7 @@ class Worker(Generic[Job]):
                 self._changed.notify_all()
 
     def _next(self) -> list[tuple[Job, int]] | None:
-        """Return the next job, nothing after a while, or None at the end."""
+        """Return a list with the next job, an empty one after a timeout, or None at the end."""
         with self._changed:
             if not self._jobs and not self._stopping:
                 self._changed.wait(IDLE_SECONDS)

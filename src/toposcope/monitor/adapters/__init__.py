@@ -1,1 +1,1 @@
-"""How training frameworks call a monitor, one a file."""
+"""Callbacks for training frameworks, one file each."""

@@ -1,15 +1,15 @@
-"""What a callback must never do: stop the training that it looks at."""
+"""Keeps exceptions of a callback from stopping the training."""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from toposcope.monitor.sinks.outlets import one_line
+from toposcope.errors import message_of
 from toposcope.monitor.sinks.terminal import say
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a method of a callback fail without a consequence: it is said once, then the callback does nothing."""
+    """Wrap a method of a callback so that an exception is printed once, and the callback does nothing from then on."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> None:
@@ -19,6 +19,6 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the training
             self._is_broken = True
-            say(f"{type(error).__name__}: {one_line(error)}; training goes on without the monitor")
+            say(f"{type(error).__name__}: {message_of(error)}; training continues without the monitor")
 
     return call

@@ -1,4 +1,4 @@
-"""The callback for the Trainer of Lightning, under either of its names."""
+"""The callback for the Trainer of Lightning, from either of its packages."""
 
 import math
 import sys
@@ -20,14 +20,14 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 def lightning_callback(monitor: "Monitor") -> Any:
     """Return a `Callback` of Lightning that runs a monitor.
 
-    It logs the loss that ``training_step`` returns, as a mean over the batches of an update, the learning rate, and
-    whatever the module logs itself. With several optimizers it measures after the steps of the first, and counts these.
+    It logs the loss that ``training_step`` returns, averaged over the batches of an update, the learning rate, and the
+    values that the module logs. With several optimizers, it counts and measures the steps of the first.
     """
     return type("MonitorCallback", (_Hooks, *_callback_classes()), {})(monitor)
 
 
 def _callback_classes() -> list[type]:
-    """Return the base class of each package that is imported; the two know nothing of each other."""
+    """Return the callback class of each imported package; the two packages do not accept each other's."""
     from importlib import import_module
 
     imported = [name for name in PACKAGES if name in sys.modules]
@@ -40,7 +40,7 @@ def _callback_classes() -> list[type]:
 
 
 class _Hooks:
-    """What Lightning calls, in the order of a run."""
+    """The hooks that Lightning calls, in the order of a run."""
 
     def __init__(self, monitor: "Monitor") -> None:
         self._monitor = monitor
@@ -55,22 +55,22 @@ class _Hooks:
         self._known: dict[Path, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: with several optimizers Lightning's own steps are not updates."""
+        """Return the state to checkpoint: the step, since Lightning's own adds up the steps of several optimizers."""
         return {"step": self._monitor.step}
 
     @guarded
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the step of the checkpoint that the run is resumed from."""
+        """Restore the step of the checkpoint from which the run resumes."""
         self._resumed_step = int(state_dict["step"])
 
     @guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin, at the step that Lightning begins or resumes at."""
+        """Attach the monitor at the step where Lightning starts or resumes."""
         if trainer.fast_dev_run:
-            say("fast_dev_run: nothing is recorded, as by Lightning's own loggers")
+            say("fast_dev_run is on, so nothing is recorded; Lightning disables its own loggers too")
             return
         if not trainer.optimizers:
-            say("the module has no optimizer, so there is nothing to monitor")
+            say("configure_optimizers returned no optimizer, so nothing is monitored")
             return
         self._optimizer, self._n_optimizers = innermost(trainer.optimizers[0]), len(trainer.optimizers)
         step = trainer.global_step
@@ -86,19 +86,19 @@ class _Hooks:
 
     @guarded
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Note the learning rate of the update; a scheduler changes it before `on_train_batch_end`."""
+        """Record the learning rate of the update; a scheduler changes it before `on_train_batch_end`."""
         if self._is_active:
             self._rate = self._optimizer.param_groups[0]["lr"]
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log an update, with the last of its batches."""
+        """Log an update after the last of its batches."""
         if not self._is_active:
             return
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self._losses += [value.detach() for value in scalar_values({"loss": loss}).values() if hasattr(value, "detach")]
         if self._n_optimizers == 1:
-            # it counts updates that mixed precision skipped
+            # this also counts updates that mixed precision skips
             self._monitor.step = trainer.global_step
         step = self._monitor.step
         if step == self._last_step:
@@ -107,7 +107,7 @@ class _Hooks:
         if self._rate is not None:
             values["learning_rate"] = self._rate
         if self._losses:
-            # Lightning hands over each batch's loss divided by the number of batches that are accumulated
+            # Lightning passes the loss of a batch divided by the number of accumulated batches
             loss = self._losses[0] if len(self._losses) == 1 else sum(self._losses) / len(self._losses)
             n_batches = trainer.accumulate_grad_batches
             values["loss"] = loss if n_batches == 1 else loss * n_batches
@@ -116,24 +116,24 @@ class _Hooks:
 
     @guarded
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log what validation found."""
+        """Log the metrics of validation."""
         if self._is_active and not trainer.sanity_checking:
             self._is_between = True
             self._monitor.log(step=self._monitor.step, **scalar_values(self._fresh_metrics(trainer)))
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Pass over means over the epoch: they are of no step."""
+        """Ignore means over the epoch, which belong to no step."""
         self._is_between = True
 
     @guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Note that a checkpoint is about to be written; where is known afterwards."""
+        """Note that a checkpoint is about to be written; its path is known afterwards."""
         self._was_saved = self._is_between = True
 
     @guarded
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Pass on which checkpoints were written since the last batch; what was logged between is of no batch."""
+        """Report checkpoints written since the last batch, and ignore metrics logged in between."""
         if self._is_active and self._is_between:
             self._is_between = False
             self._note_saved(trainer)
@@ -141,7 +141,7 @@ class _Hooks:
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """End, before Lightning moves the model away."""
+        """Close the monitor, before Lightning moves the model to the CPU."""
         if self._is_active:
             self._note_saved(trainer)
             self._is_active = False
@@ -149,13 +149,13 @@ class _Hooks:
 
     @guarded
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End a run that failed or was interrupted."""
+        """Close the monitor of a run that failed or was interrupted."""
         if self._is_active:
             self._is_active = False
             self._monitor.__exit__(type(exception), exception, exception.__traceback__)
 
     def _fresh_metrics(self, trainer: Any) -> dict[str, Any]:
-        """Return the metrics that are new since the last call; Lightning keeps old ones among them."""
+        """Return the metrics that changed since the last call; Lightning keeps old ones too."""
         metrics = dict(trainer.callback_metrics)
         fresh = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
         self._seen = metrics

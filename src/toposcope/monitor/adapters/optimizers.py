@@ -1,4 +1,4 @@
-"""The optimizer that changes the weights, inside those that frameworks wrap around it."""
+"""Finds the torch optimizer inside the wrappers of frameworks."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,10 @@ MAX_DEPTH = 8
 
 
 def innermost(optimizer: Any) -> "Optimizer":
-    """Return the optimizer of torch whose ``step`` is called once an update.
+    """Return the torch optimizer whose ``step`` is called once for each update of the weights.
 
-    The ``step`` of a wrapper is called for every micro-batch in Accelerate, and also where mixed precision skips the
-    update; the hooks of a wrapper are never called.
+    Accelerate calls the ``step`` of its wrapper for every micro-batch, and also when mixed precision skips the update.
+    Hooks registered on a wrapper are never called.
     """
     from torch.optim import Optimizer
 

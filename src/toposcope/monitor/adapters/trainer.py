@@ -10,37 +10,37 @@ if TYPE_CHECKING:
     from toposcope.monitor.monitor import Monitor
 
 SUMMARY = "train_runtime"
-"""In what the Trainer logs last: means over the whole run, which belong to no step."""
+"""A key of the Trainer's last log, which holds means over the whole run rather than values of a step."""
 
 
 def trainer_callback(monitor: "Monitor") -> Any:
     """Return a `TrainerCallback` that runs a monitor.
 
-    Steps are those of the Trainer (``state.global_step``), which counts updates that mixed precision skipped.
+    Steps are those of the Trainer (``state.global_step``), which also counts updates that mixed precision skips.
     """
     from transformers import TrainerCallback
 
     class MonitorCallback(TrainerCallback):  # type: ignore[misc]
-        """Hands the model over when training begins, and the logs as they come; changes nothing."""
+        """Passes the model and the logs to the monitor; changes nothing in the Trainer."""
 
         @guarded
         def on_train_begin(
             self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
         ) -> None:
-            """Begin, at the step that the Trainer begins or resumes at."""
+            """Attach the monitor at the step where the Trainer starts or resumes."""
             monitor.watch(model, last_step=state.max_steps)
             monitor.attach(optimizer, step=state.global_step)
 
         @guarded
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """Count as the Trainer does."""
+            """Use the step of the Trainer."""
             monitor.step = state.global_step
 
         @guarded
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            """Pass on what was logged.
+            """Log what the Trainer logs.
 
-            The last log of a run closes the monitor: afterwards the Trainer may load the best checkpoint's weights.
+            The last log of a run closes the monitor: after it, the Trainer may load the best checkpoint.
             """
             if SUMMARY in (logs or {}):
                 monitor.close()
@@ -49,14 +49,14 @@ def trainer_callback(monitor: "Monitor") -> Any:
 
         @guarded
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """Pass on where the checkpoint is."""
+            """Report a saved checkpoint."""
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if path.is_dir():
                 monitor.saved(path, step=state.global_step)
 
         @guarded
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """End."""
+            """Close the monitor."""
             monitor.close()
 
     return MonitorCallback()

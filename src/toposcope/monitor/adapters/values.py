@@ -1,15 +1,15 @@
-"""What of a framework's log is a number."""
+"""Picks the numbers from a framework's log."""
 
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 RESERVED = frozenset({"self", "step"})
-"""Parameters of `Monitor.log`."""
+"""Names that `Monitor.log` uses for its own parameters."""
 
 
 def scalar_values(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and the tensors of one element, as they are."""
+    """Return the values that are numbers or tensors with one element, unchanged."""
     return {
         name: value
         for name, value in logs.items()

@@ -1,4 +1,4 @@
-"""Alerts: what goes wrong in a run, noticed as it happens, at a stated rate of false alarms."""
+"""Alerts: faults of a run, detected as it trains, at a stated rate of false alarms."""
 
 from toposcope.monitor.alerts.alerts import Alerts
 from toposcope.monitor.alerts.rates import FALSE_ALARM_RATE

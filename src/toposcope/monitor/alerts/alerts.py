@@ -1,4 +1,4 @@
-"""All checks of a run in training, fed with its events one after another."""
+"""Runs all checks on the events of a run, one event at a time."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,13 +18,15 @@ from toposcope.monitor.alerts.worse_forecasts import WorseForecasts
 from toposcope.monitor.events import Alert, Forecasted, Logged, Measured
 
 MIN_GRADIENT_SPIKE = 3.0
-"""Least factor of a spike of one layer's gradient norm, as of the others below."""
+"""Least factor by which a layer's gradient norm must rise to be a spike."""
 MIN_RANK_COLLAPSE = 1.4
+"""Least factor by which a layer's stable rank must fall to be a collapse."""
 MIN_NORM_RISE = 1.25
+"""Least factor by which a layer's weight norm must rise for an alert."""
 
 
 class _Names(NamedTuple):
-    """Which of the logged values are what."""
+    """Names of the logged values that each check reads."""
 
     spiking: tuple[tuple[str, str], ...]
     rates: tuple[str, ...]
@@ -44,15 +46,15 @@ def _names(logged: tuple[str, ...]) -> _Names:
 
 
 class Alerts:
-    """What goes wrong in a run, noticed as it happens; pure computation, constant in memory.
+    """Detects faults of a run as it trains; pure computation in constant memory.
 
-    On runs in which nothing changes but noise, all checks together raise at most one alert in 100,000 steps
-    (``docs/methods/alerts.md``). A fault has one alert; there is another after a recovery.
+    On runs in which only noise changes, all checks together raise at most one alert in 100,000 steps
+    (``docs/methods/alerts.md``). Each fault raises one alert, and may raise another after a recovery.
 
     Parameters
     ----------
     last_step : int, optional
-        Of the planned training; from there on the learning rate may be anything.
+        Planned last step; from there on the learning rate is not checked.
 
     Examples
     --------
@@ -62,7 +64,7 @@ class Alerts:
     >>> alerts.logged(Logged(1, {"loss": 2.5}))
     []
     >>> alerts.logged(Logged(2, {"loss": float("nan")}))[0].message
-    'loss: not finite at step 2: loss is nan.'
+    'loss is nan at step 2.'
     """
 
     def __init__(self, last_step: int | None = None) -> None:
@@ -90,7 +92,7 @@ class Alerts:
         self._gradient_spike_at = -1
 
     def logged(self, event: Logged) -> list[Alert]:
-        """Take what the loop logged at a step; return what is wrong with it."""
+        """Check the values logged at a step; return the alerts that they raise."""
         names = _names(tuple(event.values))
         alerts = self._finite.logged(event, names.finite)
         for check, name in names.spiking:
@@ -114,33 +116,33 @@ class Alerts:
         return alerts
 
     def measured(self, event: Measured) -> list[Alert]:
-        """Take what was measured at a step; return what is wrong with it."""
+        """Check the measurements of a step; return the alerts that they raise."""
         last, self._measured_at = self._measured_at, event.step
         alerts = self._finite.measured(event, last)
         alerts += self._stillness.measured(event, last)
         spikes = self._gradients.measured(event, last)
-        if not last < self._gradient_spike_at <= event.step:  # the log showed it first
+        if not last < self._gradient_spike_at <= event.step:  # the logged gradient norm already raised an alert
             alerts += spikes
         alerts += self._stable_ranks.measured(event, last)
         norms = self._norms.measured(event, last)
         return alerts + norms + self._growth.measured(event, last, self._norms.alerted)
 
     def forecasted(self, event: Forecasted) -> list[Alert]:
-        """Take a forecast; return an alert where it is worse than the earlier ones allow."""
+        """Check a forecast; return an alert if it is worse than the earlier ones allow."""
         return self._forecasts.add(event)
 
     def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> list[Alert]:
-        """Take quantities that data-parallel ranks have in common, by rank; return an alert where they differ.
+        """Check quantities that data-parallel ranks share, by rank; return an alert if they differ.
 
-        Quantities that may differ, such as the loss of a rank's own batch, do not belong here. Those whose names speak
-        of a hash or checksum have to be equal, norms within a millionth.
+        Do not pass quantities that may differ, such as the loss of a rank's own batch. Hashes and checksums, recognised
+        by name, must be equal, and norms must agree within a relative difference of 1e-6.
         """
         return self._ranks.add(step, ranks)
 
 
 def _spike_alert(check: str, name: str, step: int, spike: Spike) -> Alert:
     message = (
-        f"{name}: {number(spike.value)} at step {step:,}, {factor(spike.units)} times its noise ({number(spike.noise)})"
-        f" above {number(spike.level)}; up to {factor(spike.limit)} times would be usual."
+        f"{name}: rose to {number(spike.value)} at step {step:,}, {factor(spike.units)} times its noise"
+        f" ({number(spike.noise)}) above its level of {number(spike.level)}; the limit is {factor(spike.limit)} times."
     )
     return Alert(check, step, step, name, message, spike._asdict())

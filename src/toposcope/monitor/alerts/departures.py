@@ -1,4 +1,4 @@
-"""Layers whose statistic leaves its level: gradients that spike, ranks that collapse, norms that run away."""
+"""Detects layers whose statistic leaves its level: gradient spikes, rank collapses, growing norms."""
 
 import math
 from collections.abc import Sequence
@@ -7,34 +7,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.monitor.alerts.layer_check import LayerCheck
+from toposcope.monitor.alerts.layer_history import LayerHistory
 from toposcope.monitor.alerts.measured_rows import alert_of_layers, logarithms, of_layers
-from toposcope.monitor.alerts.panel import Panel
 from toposcope.monitor.alerts.wording import factor, number
 from toposcope.monitor.events import Alert, Measured
 from toposcope.typing import Vector
 
 MIN_NOISE = 0.005
-"""Least unit of noise, as a share of the level."""
+"""Floor of the noise estimate, relative to the level."""
 TAIL_INDEX_OF_RISES = 2.0
-"""Of the heaviest tail allowed for: that of Student's t with 2 degrees of freedom."""
+"""Index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom."""
 TAIL_INDEX_OF_FALLS = 1.0
-"""Of values near 0 that have a density there."""
+"""Index of the tail of falls, for values with a density near 0."""
 
 
 class Departures:
-    """Layers of which a positive statistic rises, or falls, by more than its noise explains.
+    """Detects layers whose positive statistic rises, or falls, by more than its noise explains.
 
     Parameters
     ----------
     check, kind : str
-        Name among `SHARES`, and of the alerts.
+        Name of the check in `SHARES`, and kind of its alerts.
     probe, statistic : str
     words : str
-        The statistic in a sentence.
+        Name of the statistic in messages.
     falls : bool
-        Look for falls instead of rises.
+        Detect falls instead of rises.
     min_factor : float
-        Least rise or fall that is worth an alert, as a factor.
+        Least factor of a rise or fall that raises an alert.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class Departures:
     ) -> None:
         self._kind, self._probe, self._statistic, self._words = kind, probe, statistic, words
         self._falls = falls
-        # in logarithms a tail is light wherever it falls as any power
+        # deviations are in logarithms, where a power-law tail becomes exponential
         self._check = LayerCheck(check, math.log(min_factor), TAIL_INDEX_OF_FALLS if falls else TAIL_INDEX_OF_RISES)
-        self._panel = Panel(MIN_NOISE)
+        self._history = LayerHistory(MIN_NOISE)
         self.alerted: dict[str, int] = {}
         """Step of the last alert of each layer."""
 
     def measured(self, event: Measured, last: int) -> list[Alert]:
-        """Take a measurement; `last` is the step of the one before."""
+        """Check a measurement; `last` is the step of the previous one."""
         layers, values = logarithms(of_layers(event, self._probe, self._statistic))
         if not layers:
             return []
-        columns = self._panel.columns(layers)
-        standing = self._panel.standing(columns)
-        deviations = standing.low - values if self._falls else values - standing.high
-        faulty = self._check.faulty(event.step - last, deviations, standing.noise, standing.ready)
+        columns = self._history.columns(layers)
+        baseline = self._history.baseline(columns)
+        deviations = baseline.low - values if self._falls else values - baseline.high
+        faulty = self._check.faulty(event.step - last, deviations, baseline.noise, baseline.ready)
         newly = self._check.newly(layers, faulty)
         self.alerted |= {layers[k]: event.step for k in newly}
         learnt = _learnt(self._check, layers, faulty)
-        self._panel.add(columns[learnt], values[learnt])
+        self._history.add(columns[learnt], values[learnt])
         if not newly:
             return []
         newly.sort(key=lambda k: -deviations[k])
@@ -71,8 +71,8 @@ class Departures:
                 layers,
                 newly,
                 np.exp(values),
-                np.exp(standing.low if self._falls else standing.high),
-                standing.noise,
+                np.exp(baseline.low if self._falls else baseline.high),
+                baseline.noise,
             )
         ]
 
@@ -91,12 +91,12 @@ class Departures:
         change = level / value if self._falls else value / level
         what = (
             f"its {self._words} {'fell' if self._falls else 'rose'} from about {number(level)} to {number(value)},"
-            f" a factor of {factor(change)} where its noise is {100 * float(noise[first]):.2g}%,"
+            f" a factor of {factor(change)} while its noise is {100 * float(noise[first]):.2g}%,"
         )
         evidence = {"value": value, "level": level, "noise": float(noise[first]) * level, "limit": self._check.limit}
         return alert_of_layers(self._kind, event, last, [layers[k] for k in newly], len(layers), what, evidence)
 
 
 def _learnt(check: LayerCheck, layers: Sequence[str], faulty: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which layers' values count as usual from now on."""
+    """Return which layers' values update their level: normal ones, and faulty ones that have lasted."""
     return np.array([not bad or check.lasting(layer) for layer, bad in zip(layers, faulty, strict=True)], np.bool_)

@@ -1,14 +1,14 @@
-"""One alert a fault: silent while it lasts, armed again after a recovery that has to be longer each time."""
+"""Raises one alert per fault, and re-arms after a recovery that must be longer each time."""
 
 
 class Latch:
-    """Whether a check may raise an alert of one place.
+    """Decides whether a check may raise an alert for one place.
 
     Parameters
     ----------
     recovery : int
-        Usual values after the first alert before there may be another; doubled by each alert, so that a run of which
-        it is the nature to look faulty now and then is left alone.
+        Normal values that must follow the first alert before another. Each alert doubles the number, so that a run that
+        looks faulty now and then by its nature raises few alerts.
     """
 
     def __init__(self, recovery: int) -> None:
@@ -22,7 +22,7 @@ class Latch:
         return self._left == 0
 
     def faulty(self) -> bool:
-        """Take a faulty value; return whether it raises an alert."""
+        """Record a faulty value; return whether it raises an alert."""
         raised = self.armed
         self._left = self._recovery
         if raised:
@@ -30,7 +30,7 @@ class Latch:
             self.n_alerts += 1
         return raised
 
-    def usual(self) -> None:
-        """Take a value that is as it should be."""
+    def normal(self) -> None:
+        """Record a normal value."""
         if self._left:
             self._left -= 1

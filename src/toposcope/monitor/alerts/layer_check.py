@@ -1,4 +1,4 @@
-"""A check of one statistic over all layers: which of them left their own level by more than noise explains."""
+"""Checks one statistic of all layers: which of them deviate from their own level by more than noise explains."""
 
 import math
 from collections.abc import Sequence
@@ -13,28 +13,27 @@ from toposcope.monitor.alerts.tail import Tail
 from toposcope.typing import Vector
 
 MIN_UNITS = 8.0
-"""Units of noise below which nothing is reported."""
+"""Least deviation that is reported, in units of noise."""
 MIN_MEASUREMENTS = 4
-"""Whose largest deviation over the layers is known, before any is judged."""
+"""Measurements whose largest deviation is known before any layer is judged."""
 MAX_FAULTY = 10
-"""Faulty measurements of a layer in a row after which its level follows."""
-
-MAX_FORGOTTEN = 2
-"""Alerts whose deviations do not count as noise; after more of them they are in the nature of the run."""
+"""Consecutive faulty measurements of a layer after which they become its new level."""
+MAX_EXCLUDED_ALERTS = 2
+"""Alerts whose deviations are excluded from the noise; those of further alerts count as noise of the run."""
 
 
 @dataclass
 class LayerCheck:
-    """Which layers deviate; the noise of all layers together sets the limit, by the largest deviation at each step.
+    """Finds layers that deviate. The limit follows from the largest deviation over all layers at each measurement.
 
     Attributes
     ----------
     name : str
-        Of `SHARES`.
+        Name of the check in `SHARES`.
     min_change : float
-        Least deviation that is worth an alert, in the units of the statistic.
+        Least deviation that raises an alert, in units of the statistic.
     tail_index : float
-        Of the heaviest tail allowed for: the power with which the probability of a deviation falls.
+        Index of the heaviest tail that is assumed: the exponent with which the probability of a deviation falls.
     in_logs : bool
         Whether deviations are differences of logarithms, so that such a tail is exponential.
     """
@@ -59,7 +58,7 @@ class LayerCheck:
             Steps since the last measurement.
         deviations, noise : ndarray, shape (n_layers,)
         ready : ndarray of bool
-            Layers that are judged, all with finite deviations.
+            Layers with enough measurements to be judged; their deviations are finite.
         """
         if not ready.any():
             return np.zeros(len(ready), np.bool_)
@@ -74,14 +73,14 @@ class LayerCheck:
         return above & (deviations > self.min_change)
 
     def _bound(self, rate: float) -> float:
-        """Return what no layer exceeds with a higher probability, whatever its noise, by the largest deviation yet."""
+        """Return the bound that follows from the largest deviation so far, whatever the noise of a layer."""
         odds = max(1.0, 1 / (self._tail.count * rate))
         if self.in_logs:
             return self._largest + math.log(odds) / self.tail_index
         return float(self._largest * odds ** (1 / self.tail_index))
 
     def newly(self, layers: Sequence[str], faulty: NDArray[np.bool_]) -> list[int]:
-        """Return the positions of the layers of which there is an alert now: not of those that had theirs."""
+        """Return the positions of the layers that raise an alert now, not while the fault of an earlier one lasts."""
         found = []
         for position, layer in enumerate(layers):
             if faulty[position]:
@@ -89,13 +88,13 @@ class LayerCheck:
                     found.append(position)
                 self._streaks[layer] = self._streaks.get(layer, 0) + 1
             elif layer in self._latches:
-                self._latches[layer].usual()
+                self._latches[layer].normal()
                 self._streaks.pop(layer, None)
         self._n_alerts += bool(found)
-        if found and self._n_alerts > MAX_FORGOTTEN and math.isfinite(self.limit):
+        if found and self._n_alerts > MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
             self._tail.add(self.limit)
         return found
 
     def lasting(self, layer: str) -> bool:
-        """Return whether a layer has been faulty for so long that this is its level now."""
+        """Return whether a layer has been faulty for so long that this is its new level."""
         return self._streaks.get(layer, 0) > MAX_FAULTY

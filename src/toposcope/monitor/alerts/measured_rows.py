@@ -1,4 +1,4 @@
-"""What was measured, by statistic, and the alerts of several layers at once."""
+"""Reads statistics by layer from a measurement, and combines several layers into one alert."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +9,11 @@ from toposcope.monitor.events import Alert, Measured
 from toposcope.typing import Vector
 
 NETWORK = "network"
-"""Place of what was measured of all layers together."""
+"""Name of the row for all layers together."""
 
 
 def of_layers(event: Measured, probe: str, statistic: str) -> dict[str, float]:
-    """Return a statistic by layer, NaN left out; that of the network only where no layer has it."""
+    """Return a statistic by layer without NaN; that of the network only if no layer has it."""
     found = {
         layer: row[statistic]
         for (layer, name), row in event.rows.items()
@@ -23,7 +23,7 @@ def of_layers(event: Measured, probe: str, statistic: str) -> dict[str, float]:
 
 
 def logarithms(values: Mapping[str, float]) -> tuple[list[str], Vector]:
-    """Return the layers of which a statistic is positive and finite, and its logarithms."""
+    """Return the layers with a positive, finite value, and the logarithms of the values."""
     layers = [layer for layer, value in values.items() if 0 < value < float("inf")]
     return layers, np.log([values[layer] for layer in layers])
 
@@ -37,25 +37,26 @@ def alert_of_layers(
     what: str,
     evidence: Mapping[str, float],
 ) -> Alert:
-    """Return one alert of one or several layers, the worst first.
+    """Return one alert for one or several layers.
 
     Parameters
     ----------
     kind : str
     event : Measured
-        In which it was noticed.
+        Measurement in which the fault was noticed.
     last : int
-        Step of the measurement before, at which all was well.
+        Step of the previous measurement.
     layers : sequence of str
+        Affected layers, the worst first.
     n_layers : int
-        Of which these are some.
+        Number of layers checked.
     what : str
-        What happened to the first of them, to be continued by since when.
+        What happened to the worst layer; the step is appended.
     evidence : mapping of str to float
-        Of the first.
+        Numbers of the worst layer.
     """
-    which = f" In all: {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
-    before = f", not yet at step {last:,}" if last else ""
+    which = f" Affected: {layers_named(layers, n_layers)}." if len(layers) > 1 else ""
+    before = f" (last measured at step {last:,})" if last else ""
     message = f"{layers[0]}: {what} at step {event.step:,}{before}.{which}"
     numbers = {**evidence, "layers": float(len(layers))}
     return Alert(kind, event.step, min(last + 1, event.step), layers[0], message, numbers)

@@ -1,4 +1,4 @@
-"""Values that are NaN or infinite: of the log, of the gradients, of the weights."""
+"""Detects NaN and infinite values in the log, the gradients and the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,34 +10,34 @@ from toposcope.monitor.events import Alert, Logged, Measured
 
 KIND = "non-finite"
 RECOVERY = 8
-"""Finite values after the first alert before the next; doubled each time: mixed precision has infinite gradients."""
+"""Finite values after the first alert before another; doubled each time, since mixed precision overflows at times."""
 
 
 class NotFinite:
-    """Whether anything is not finite."""
+    """Detects values that are not finite."""
 
     def __init__(self) -> None:
         self._logged: dict[str, Latch] = {}
         self._weights, self._gradients = Latch(1), Latch(1)
 
     def logged(self, event: Logged, names: Sequence[str]) -> list[Alert]:
-        """Take logged values, those named; several that fail together are one alert."""
+        """Check the named logged values; several that fail together raise one alert."""
         newly = []
         for name in names:
             if math.isfinite(event.values[name]):
                 if name in self._logged:
-                    self._logged[name].usual()
+                    self._logged[name].normal()
             elif self._logged.setdefault(name, Latch(RECOVERY)).faulty():
                 newly.append(name)
         if not newly:
             return []
         values = [event.values[name] for name in newly]
         which = " and ".join(f"{name} is {value}" for name, value in zip(newly, values, strict=True))
-        message = f"{newly[0]}: not finite at step {event.step:,}: {which}."
+        message = f"{which} at step {event.step:,}."
         return [Alert(KIND, event.step, event.step, newly[0], message, {"value": values[0]})]
 
     def measured(self, event: Measured, last: int) -> list[Alert]:
-        """Take a measurement; weights and gradients that fail together are one alert."""
+        """Check a measurement; weights and gradients that fail together raise one alert."""
         training = {layer: row for (layer, probe), row in event.rows.items() if probe == "training"}
         if not training:
             return []
@@ -46,14 +46,14 @@ class NotFinite:
         raised = None
         for what, counts, latch in (("weights", weights, self._weights), ("gradients", gradients, self._gradients)):
             if not counts:
-                latch.usual()
+                latch.normal()
             elif latch.faulty() and raised is None:
                 raised = what, counts
-        return [] if raised is None else [_alert(event, last, *raised, len(training))]
+        return [] if raised is None else [_alert(event, last, *raised, max(1, len(training.keys() - {NETWORK})))]
 
 
 def _counts(rows: Mapping[str, Mapping[str, float]], count: str, norm: str) -> dict[str, float]:
-    """Return how many values are not finite by layer; 1 where only a norm shows it. The network only by itself."""
+    """Return the number of non-finite values by layer, 1 if only a norm shows them; the network only if alone."""
     found = {
         layer: max(row.get(count, 0.0), 0.0) or 1.0
         for layer, row in rows.items()
@@ -66,7 +66,7 @@ def _alert(event: Measured, last: int, what: str, counts: Mapping[str, float], n
     layers = list(counts)
     total = sum(counts.values())
     where = layers_named(layers, n_layers)
-    before = f", not yet at step {last:,}" if last else ""
+    before = f" (last measured at step {last:,})" if last else ""
     message = (
         f"{where}: {total:,.0f} of the {what} {'are' if total != 1 else 'is'} NaN or infinite at step"
         f" {event.step:,}{before}."

@@ -1,4 +1,4 @@
-"""Data-parallel ranks whose weights should be equal and are not."""
+"""Detects data-parallel ranks whose weights differ."""
 
 import math
 from collections import Counter
@@ -8,26 +8,26 @@ from toposcope.monitor.alerts.latch import Latch
 from toposcope.monitor.events import Alert
 
 TOLERANCE = 1e-6
-"""Relative difference of equal norms, summed in another order."""
+"""Largest relative difference between equal norms that are summed in different order."""
 EXACT = ("hash", "checksum", "digest")
-"""Words of quantities that are equal or not."""
+"""Words in the names of quantities that must be exactly equal."""
 MAX_NAMED = 4
 
 
 class RankDivergence:
-    """Whether what all ranks should have in common is the same."""
+    """Detects ranks that differ in quantities they should share."""
 
     def __init__(self) -> None:
         self._latch = Latch(1)
         self._last = 0
 
     def add(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> list[Alert]:
-        """Take the quantities of each rank; return an alert where some differ from most."""
+        """Check the quantities of each rank; return an alert if some differ from most."""
         last, self._last = self._last, step
         names = dict.fromkeys(name for values in ranks.values() for name in values)
         apart = {name: differing for name in names if (differing := _differing(name, ranks))}
         if not apart:
-            self._latch.usual()
+            self._latch.normal()
             return []
         if not self._latch.faulty():
             return []
@@ -45,7 +45,7 @@ class RankDivergence:
 
 
 def _differing(name: str, ranks: Mapping[int, Mapping[str, float]]) -> tuple[float, dict[int, float]] | None:
-    """Return the usual value of a quantity, and the ranks with another; of two, the lower rank is right."""
+    """Return the most common value of a quantity, and the ranks that differ; of two ranks, the second one differs."""
     values = {rank: row[name] for rank, row in sorted(ranks.items()) if name in row}
     exact = any(word in name.lower() for word in EXACT)
     agreeing = Counter({rank: sum(_equal(a, b, exact) for b in values.values()) for rank, a in values.items()})

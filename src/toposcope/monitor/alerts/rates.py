@@ -1,7 +1,7 @@
-"""How often alerts may be false, and how that is shared out among the checks."""
+"""The rate of false alarms, and its division among the checks."""
 
 FALSE_ALARM_RATE = 1e-5
-"""False alerts a step over all checks together, on runs in which nothing changes but noise: one in 100,000 steps."""
+"""False alarms per step of all checks together, on runs in which only noise changes: one in 100,000 steps."""
 SHARES = {
     "loss spike": 0.2,
     "gradient spike": 0.2,
@@ -12,11 +12,11 @@ SHARES = {
     "rank collapse": 0.09,
     "norm running away": 0.09,
 }
-"""Of that rate, by check; the rest is left to the checks that use no noise model."""
+"""Share of that rate by check; the rest is reserved for checks without a noise model."""
 MAX_GAP = 1000
-"""Steps between two values for which a check may spend its rate at once."""
+"""Longest gap between two values, in steps, over which a check's rate adds up."""
 
 
 def rate_of(check: str, gap: int) -> float:
-    """Return the probability of a false alert that a check may spend on one value, `gap` steps after the last."""
+    """Return the probability of a false alarm that a check may spend on a value `gap` steps after the last."""
     return FALSE_ALARM_RATE * SHARES[check] * min(max(gap, 1), MAX_GAP)

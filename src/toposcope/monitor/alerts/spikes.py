@@ -1,4 +1,4 @@
-"""Spikes of a logged quantity: a value far above the level of those before, in units of the stream's own noise."""
+"""Detects spikes of a logged quantity: values far above the recent level, in units of the quantity's own noise."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -9,41 +9,41 @@ from toposcope.monitor.alerts.rates import rate_of
 from toposcope.monitor.alerts.tail import Tail
 
 MIN_VALUES = 50
-"""Logged before any is judged."""
+"""Values before any is judged."""
 MIN_UNITS = 8.0
-"""Units of noise below which nothing is a spike, however regular the stream."""
+"""Least height of a spike in units of noise, however regular the stream."""
 N_LEVEL = 7
-"""Values whose median is the level; short, so that trends and slow waves are no noise."""
+"""Values whose median is the level; few, so that trends and slow waves do not count as noise."""
 N_NOISE = 64
-"""Differences between neighbours whose median size is the unit of noise."""
+"""Differences between consecutive values whose median absolute value is the unit of noise."""
 MIN_CHANGES = 10
-"""Different neighbours from which the rounding of a stream is known."""
+"""Nonzero differences from which the rounding of a stream is estimated."""
 MAX_ROUNDING = 2.0**-8
-"""Rounding assumed before that, as a share of the level: that of bfloat16."""
+"""Relative rounding assumed before that: that of bfloat16."""
 MIN_TYPICAL = 0.05
-"""The unit of noise is at least this share of the mean difference: of streams that mostly stand still."""
+"""Least unit of noise as a share of the mean difference, for streams that rarely change."""
 RECOVERY = 8
-"""Usual values after the first alert before the next."""
+"""Normal values after the first alert before another."""
 RECOVERED = 0.5
 """Share of a spike's height below which a value has recovered."""
 MAX_RAISED = 100
-"""Raised values after which their level is the usual one."""
-MAX_FORGOTTEN = 2
-"""Spikes that do not count as noise; after more of them they are in the nature of the stream."""
+"""Raised values after which they become the new level."""
+MAX_EXCLUDED_SPIKES = 2
+"""Spikes that are excluded from the noise; further spikes count as noise of the stream."""
 N_BLOCK = 16
-"""Values whose median is kept, for the levels of long ago."""
+"""Values per block, whose median is stored as a past level."""
 MAX_BLOCKS = 128
-BACK_TO = 4
-"""A spike also stands out above all levels since this fraction of the steps: a jump back to them is none."""
+PAST_FRACTION = 4
+"""A spike must exceed all levels since this fraction of the steps, so that a return to them is not a spike."""
 
 
 class Spike(NamedTuple):
-    """A value that stands out.
+    """A value far above the level.
 
     Attributes
     ----------
     value, level, noise, units, limit : float
-        The value is `units` times `noise` above `level`; up to `limit` times would have been usual.
+        The value is `units` times `noise` above `level`, and more than `limit` times is a spike.
     """
 
     value: float
@@ -54,7 +54,7 @@ class Spike(NamedTuple):
 
 
 class PastLevels:
-    """Medians of blocks of values, in constant memory: neighbours are merged into the higher of the two."""
+    """Medians of blocks of values, in constant memory: neighbouring blocks are merged into the higher of the two."""
 
     def __init__(self) -> None:
         self._block: list[float] = []
@@ -76,12 +76,12 @@ class PastLevels:
 
 
 class SpikeDetector:
-    """Finds spikes in one stream.
+    """Detects spikes in one stream.
 
     Parameters
     ----------
     check : str
-        Of `SHARES`; sets how often a spike may be none.
+        Name of the check in `SHARES`, which sets its rate of false alarms.
     """
 
     def __init__(self, check: str) -> None:
@@ -99,29 +99,29 @@ class SpikeDetector:
         self._n_peaks = 0
         self._peak = 0.0
         self._step = 0
-        self._usual_below: float | None = None
+        self._recovered_below: float | None = None
         self._n_raised = 0
 
     def add(self, step: int, value: float) -> Spike | None:
-        """Take the next finite value; return the spike that it is, once for each."""
+        """Check the next finite value; return a spike at its first value."""
         gap, self._step = step - self._step, step
-        if self._usual_below is not None and value > self._usual_below:
+        if self._recovered_below is not None and value > self._recovered_below:
             self._latch.faulty()
             self._n_raised += 1
             if self._n_raised >= MAX_RAISED:
-                self._usual_below = None
+                self._recovered_below = None
                 self._recent.clear()
             return None
-        self._usual_below = None
+        self._recovered_below = None
         spike = self._judge(step, gap, value) if self._n_values >= MIN_VALUES else None
         if spike is None:
-            self._latch.usual()
+            self._latch.normal()
             self._learn(step, value)
             return None
         raised = self._latch.faulty()
         self._n_raised = 1
-        self._usual_below = spike.level + RECOVERED * (value - spike.level)
-        if self._latch.n_alerts > MAX_FORGOTTEN:
+        self._recovered_below = spike.level + RECOVERED * (value - spike.level)
+        if self._latch.n_alerts > MAX_EXCLUDED_SPIKES:
             self._tail.add(min(spike.units, spike.limit))
             self._n_peaks += 1
         self._peak = 0.0
@@ -134,8 +134,8 @@ class SpikeDetector:
         level = sorted(self._recent)[N_LEVEL // 2]
         if not value - level > MIN_UNITS * noise:
             return None
-        level = max(level, self._past.highest_since(step // BACK_TO))
-        # the tail is that of the peaks of excursions above the level, which are about independent; so is the rate
+        level = max(level, self._past.highest_since(step // PAST_FRACTION))
+        # The tail is that of the peaks of excursions, which are nearly independent, so the rate is per peak too.
         rate = rate_of(self._check, gap) * self._n_values / max(1, self._n_peaks)
         limit = max(MIN_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
@@ -168,7 +168,7 @@ class SpikeDetector:
             del self._sorted[bisect_left(self._sorted, self._differences.popleft())]
 
     def _noise(self) -> float:
-        """Return the unit of noise; 0 before there is any."""
+        """Return the unit of noise; 0 before there are differences."""
         if not self._sorted:
             return 0.0
         noise = max(self._sorted[len(self._sorted) // 2], MIN_TYPICAL * self._mean_difference)

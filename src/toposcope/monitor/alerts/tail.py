@@ -1,12 +1,12 @@
-"""The upper tail of a stream's noise, learnt from the stream, and the limit that it exceeds with a given probability.
+"""Estimates the upper tail of a stream's noise, and the limit that the next value exceeds with a given probability.
 
-Two limits are known for the next value of a stream, and the smaller of them counts:
+There are two such limits, and the smaller one counts:
 
 - By the record. Of n exchangeable values with a tail of index 2 (as heavy as Student's t with 2 degrees of freedom),
   the next exceeds c times the largest with probability 1 / (n c^2). This holds from the first values on.
 - By a fitted tail. Excesses over a high quantile follow a generalised Pareto distribution (Balkema and de Haan 1974;
-  Pickands 1975). It is fitted as by Zhang and Stephens (2009), its shape drawn towards 1/2 as by Vehtari et al. (2024)
-  and raised by its standard error. The larger of the fits at two quantiles counts.
+  Pickands 1975). It is fitted as by Zhang and Stephens (2009); its shape is shrunk towards 1/2 as by Vehtari et al.
+  (2024) and raised by its standard error. The larger of the fits at two quantiles counts.
 """
 
 import math
@@ -16,25 +16,25 @@ import numpy as np
 from toposcope.typing import Vector
 
 SMALLEST = 0.05
-"""Lower end of the histogram; values below count as this."""
+"""Lower end of the histogram; smaller values count as this."""
 BIN_RATIO = 1.05
 N_BINS = 480
-"""Up to 7e8 times the noise."""
+"""Bins of the histogram, which reach up to 7e8 times the noise."""
 MAX_COUNT = 4096
-"""Values after which the weight of all is halved, so that the tail follows slow changes."""
+"""Values after which all weights are halved, so that the tail follows slow changes."""
 MIN_WEIGHT = 0.3
-"""Of a bin; one that has been halved below it is forgotten."""
+"""Least weight of a bin; halved below it, the bin is emptied."""
 PRIOR_SHAPE = 0.5
-"""That of the heaviest tail allowed for: one over its index."""
+"""Prior of the shape: that of the heaviest tail assumed, one over its index."""
 PRIOR_WEIGHT = 10
-"""Excesses that it is worth."""
-CONFIDENCE = 1.0
+"""Weight of the prior, in excesses."""
+N_STANDARD_ERRORS = 1.0
 """Standard errors that are added to the shape."""
 TAIL_SHARES = {0.4: 12, 0.15: 25}
-"""Shares of the values that a tail is fitted to, and how many these have to be."""
+"""Shares of the values to which a tail is fitted, and the least number of values for each."""
 MIN_OVER_LARGEST = 1.3
-"""A limit is so many times the largest value so far, at least."""
-REFIT = 1.05
+"""Least limit relative to the largest value so far."""
+REFIT_GROWTH = 1.05
 """Growth of the number of values after which the tail is fitted again."""
 
 _PER_LOG = 1 / math.log(BIN_RATIO)
@@ -65,11 +65,11 @@ class Tail:
             self._fit_at = 0.0
 
     def limit(self, probability: float) -> float:
-        """Return what the next value exceeds with at most this probability; infinite before there is a value."""
+        """Return the limit that the next value exceeds with at most this probability; infinite without values."""
         if not self.count:
             return math.inf
-        # the limit for one probability serves its neighbours on the safe side
-        if self.count >= self._fit_at * REFIT or not 0.8 <= self._fit_for / probability <= 1:
+        # a cached limit is used for slightly larger probabilities, for which it is conservative
+        if self.count >= self._fit_at * REFIT_GROWTH or not 0.8 <= self._fit_for / probability <= 1:
             self._fit_at, self._fit_for = self.count, probability * 0.9
             self._limit = self._fitted(self._fit_for)
         return self._limit
@@ -88,8 +88,8 @@ class Tail:
 
 
 def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: float) -> float:
-    """Return the value that a fitted tail exceeds `expected` times, of as many values as were counted."""
-    # the highest edge with so many values above it; excesses are over that edge
+    """Return the value that is exceeded `expected` times by as many values of the fitted tail as were counted."""
+    # the highest edge with `n_excesses` values above it; excesses are over that edge
     first = int(np.flatnonzero(above >= n_excesses)[-1])
     weights = counts[first:]
     used = weights > 0
@@ -97,13 +97,13 @@ def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: fl
     shape, scale = _fit_pareto(_CENTRES[first:][used] - edge, weights)
     n = float(weights.sum())
     shape = (n * shape + PRIOR_WEIGHT * PRIOR_SHAPE) / (n + PRIOR_WEIGHT)
-    shape += CONFIDENCE * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
+    shape += N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
     shape = max(shape, 1e-6)
     return edge + scale / shape * math.expm1(shape * math.log(max(n / expected, 1.0)))
 
 
 def _fit_pareto(excesses: Vector, weights: Vector) -> tuple[float, float]:
-    """Return shape and scale of a generalised Pareto distribution (Zhang and Stephens 2009), of weighted excesses."""
+    """Return shape and scale of a generalised Pareto distribution of weighted excesses (Zhang and Stephens 2009)."""
     n = float(weights.sum())
     quartile = float(excesses[np.searchsorted(np.cumsum(weights), n / 4)])
     n_points = 30 + int(math.sqrt(n))

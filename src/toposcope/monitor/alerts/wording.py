@@ -1,23 +1,23 @@
-"""Words of alerts: numbers and layers in a sentence."""
+"""Formats numbers and layers for the messages of alerts."""
 
 from collections.abc import Sequence
 
 MAX_NAMED = 3
-"""Layers that a message names; the rest are counted."""
+"""Layers named in a message; the rest are counted."""
 
 
 def number(value: float) -> str:
-    """Write a number with four digits."""
+    """Format a number with four significant digits."""
     return f"{value:.4g}"
 
 
 def factor(value: float) -> str:
-    """Write how many times something is larger, roughly where it is large."""
+    """Format a factor, rounded more if it is large."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def layers_named(layers: Sequence[str], n_layers: int) -> str:
-    """Name some of `n_layers` layers."""
+    """Format the names of some of `n_layers` layers."""
     if len(layers) == 1:
         return layers[0]
     more = f" and {len(layers) - MAX_NAMED} more" if len(layers) > MAX_NAMED else ""

@@ -1,4 +1,4 @@
-"""Forecasts of the final loss that get worse by more than the intervals of earlier ones allow."""
+"""Detects forecasts of the final loss that are worse than the intervals of earlier ones allow."""
 
 from collections import deque
 from statistics import median
@@ -7,18 +7,18 @@ from toposcope.monitor.alerts.wording import number
 from toposcope.monitor.events import Alert, Forecasted
 
 MIN_HALF_WIDTHS = 3.0
-"""Upper half-widths of the earlier intervals, by which a forecast is worse."""
-MAX_KEPT = 64
+"""Least rise of a forecast, in upper half-widths of the earlier intervals."""
+MAX_EARLIER = 64
 
 
 class WorseForecasts:
-    """Whether a forecast lies above those before, interval and all."""
+    """Detects a forecast whose interval lies above those of the earlier forecasts."""
 
     def __init__(self) -> None:
-        self._earlier: deque[Forecasted] = deque(maxlen=MAX_KEPT)
+        self._earlier: deque[Forecasted] = deque(maxlen=MAX_EARLIER)
 
     def add(self, event: Forecasted) -> list[Alert]:
-        """Take a forecast; after an alert it is the one that others are compared with."""
+        """Check a forecast; after an alert, it becomes the reference for later ones."""
         earlier = list(self._earlier)
         self._earlier.append(event)
         if not earlier:
@@ -32,7 +32,7 @@ class WorseForecasts:
         last = earlier[-1]
         message = (
             f"The forecast of the final loss rose to {number(event.loss)} ({number(event.low)} to {number(event.high)})"
-            f" at step {event.step:,}; up to step {last.step:,} it was about {number(loss)}, at most {number(high)}."
+            f" at step {event.step:,}; until step {last.step:,} it was about {number(loss)}, at most {number(high)}."
         )
         evidence = {"value": event.loss, "level": loss, "high": high, "limit": limit}
         return [Alert("forecast worse", event.step, min(last.step + 1, event.step), "", message, evidence)]

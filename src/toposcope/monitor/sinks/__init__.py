@@ -1,1 +1,1 @@
-"""Where a monitor passes events on to, one a file; each also from another package, by ``toposcope.sinks``."""
+"""Sinks for the events of a monitor, one file each; other packages add theirs as entry points ``toposcope.sinks``."""

@@ -1,4 +1,4 @@
-"""A file of JSON lines: every event, one a line."""
+"""Writes every event to a file as a line of JSON."""
 
 import json
 import math
@@ -19,13 +19,12 @@ class JsonlSink:
     Parameters
     ----------
     path : Path
-        Created with its folder if it is not there. The line that a killed process left unfinished at its end is
-        removed.
+        Created with its folder if needed. An incomplete last line, left by a killed process, is removed.
 
     Raises
     ------
     ToposcopeError
-        If it cannot be written, or holds something that is not JSON lines.
+        If the file cannot be written, or has other content than JSON lines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,25 +34,25 @@ class JsonlSink:
         except OSError as error:
             raise ToposcopeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
         try:
-            self._mend_end(path)
+            self._remove_incomplete_line(path)
         except BaseException:
             self._file.close()
             raise
 
-    def _mend_end(self, path: Path) -> None:
-        """Remove an unfinished last line of a file that is made of JSON lines."""
+    def _remove_incomplete_line(self, path: Path) -> None:
+        """Remove an incomplete last line of a file of JSON lines."""
         size = self._file.seek(0, os.SEEK_END)
         if not size:
             return
         self._file.seek(0)
         if self._file.read(1) != b"{":
-            raise ToposcopeError(f"{path}: it is there and does not hold JSON lines; name another file")
+            raise ToposcopeError(f"{path}: exists and is not a file of JSON lines; name another file")
         self._file.seek(max(0, size - TAIL))
         tail = self._file.read()
         if not tail.endswith(b"\n"):
             end = tail.rfind(b"\n") + 1
             if not end and size > TAIL:
-                raise ToposcopeError(f"{path}: it is there and does not hold JSON lines; name another file")
+                raise ToposcopeError(f"{path}: exists and is not a file of JSON lines; name another file")
             self._file.truncate(size - len(tail) + end)
 
     def put(self, event: Event) -> None:
@@ -67,7 +66,7 @@ class JsonlSink:
 
 
 def _content(event: Event) -> dict[str, Any]:
-    """Return an event as JSON takes it; numbers that are not finite become the strings nan, inf and -inf."""
+    """Return an event as JSON; numbers that are not finite become the strings nan, inf and -inf."""
     match event:
         case Logged(step, values):
             return {**_numbers(values), "event": "log", "step": step}

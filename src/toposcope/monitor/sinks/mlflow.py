@@ -1,4 +1,4 @@
-"""MLflow: the run that is active on the thread that trains."""
+"""MLflow: reports to the run that is active on the training thread."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from toposcope.monitor.events import Alert, Event
 from toposcope.monitor.sinks.values import ALERTS, tracked_values
 
 MAX_METRICS = 1000
-"""Metrics that MLflow takes in one request."""
+"""MLflow's limit of metrics per request."""
 MAX_TAG = 500
 
 
@@ -19,7 +19,7 @@ class MlflowSink:
     Parameters
     ----------
     client : mlflow.MlflowClient
-        The active run is known to one thread only; a client writes to a run by its identifier.
+        A client writes to a run by its identifier from any thread; the active run is known on one thread only.
     metric : type
         `mlflow.entities.Metric`.
     run_id : str
@@ -30,7 +30,7 @@ class MlflowSink:
         self._n_alerts = 0
 
     def put(self, event: Event) -> None:
-        """Pass on one event."""
+        """Report one event."""
         values = tracked_values(event)
         if isinstance(event, Alert):
             self._n_alerts += 1
@@ -42,7 +42,7 @@ class MlflowSink:
             self._client.log_batch(self._run_id, metrics=metrics[begin : begin + MAX_METRICS])
 
     def close(self) -> None:
-        """Leave the run active: whoever began it ends it."""
+        """Leave the run active; whoever started it ends it."""
 
 
 def SINK(directory: Path) -> MlflowSink | None:  # noqa: N802 - the name of a registry

@@ -1,7 +1,7 @@
-"""Opening the sinks of a run: those that were asked for, and the trackers that are in use.
+"""Opens the sinks of a run: the requested ones, and those for trackers that are in use.
 
-A module of this package, or one that another package names as an entry point of the group ``toposcope.sinks``, adds a
-tracker by ``SINK``, a `SinkMaker`.
+A module of this package, or an entry point of the group ``toposcope.sinks`` in another package, adds a tracker by
+defining ``SINK``, a `SinkMaker`.
 """
 
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
 from toposcope.monitor.sinks.jsonl import JsonlSink
-from toposcope.monitor.sinks.outlets import Outlets, one_line
+from toposcope.monitor.sinks.outlets import Outlets
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
 from toposcope.monitor.sinks.terminal import TerminalSink, say
 from toposcope.monitor.sinks.webhook import WebhookSink
@@ -20,7 +20,7 @@ from toposcope.plugins import collect
 
 PACKAGE = "toposcope.monitor.sinks"
 LOOKS = (1, 2, 4, 8)
-"""Measurements at which trackers that began since are looked for."""
+"""Measurements at which to search for trackers that were started since."""
 
 
 def open_sinks(
@@ -31,20 +31,20 @@ def open_sinks(
     webhook: str | None = None,
     quiet: bool = False,
 ) -> list[Sink]:
-    """Open the sinks of a run; to be called on the thread that trains, where a tracker knows its active run.
+    """Open the sinks of a run. Call this on the training thread, where trackers know their active run.
 
     Parameters
     ----------
     directory : Path
-        The run's.
+        Directory of the run.
     spent : callable
-        Takes the processor's seconds that the sinks' threads took.
+        Takes the CPU seconds that the threads of sinks spent.
     jsonl : str or Path, optional
-        A file to which every event is appended.
+        File to which every event is appended.
     webhook : str, optional
-        A web address that is sent alerts.
+        URL to which alerts are posted.
     quiet : bool
-        Whether the terminal shows alerts only.
+        Show alerts only in the terminal.
     """
     outlets = Outlets(say, spent)
     if webhook is not None:
@@ -53,16 +53,18 @@ def open_sinks(
         try:
             outlets.add(str(jsonl), JsonlSink(Path(jsonl)))
         except ToposcopeError as error:
-            say(f"{error}; it is left out")
+            say(f"{error}; events are not written to it")
     here = Path.cwd()
     shown = directory.relative_to(here) if directory.is_relative_to(here) else directory
-    outlets.add("terminal", TerminalSink(f"the page: toposcope show {shown}", quiet=quiet))
+    hint = f"live page: toposcope show {shown}"
+    database = directory / "study.db"  # absent if the directory cannot be used
+    outlets.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))
     return [_WithTrackers(outlets, TrackerSearch(directory))]
 
 
 @cache
 def sink_makers() -> dict[str, SinkMaker]:
-    """Return the makers of all trackers, by the names of their modules."""
+    """Return the makers of all trackers, by the name of their module."""
     return collect(PACKAGE, "toposcope.sinks", _makers_of)
 
 
@@ -72,17 +74,17 @@ def _makers_of(module: ModuleType) -> dict[str, SinkMaker]:
 
 
 class TrackerSearch:
-    """Finds the trackers that a run is using, some of which begin after its monitor.
+    """Finds the trackers that a run uses, including some that start after its monitor.
 
     Parameters
     ----------
     directory : Path
-        The run's.
+        Directory of the run.
 
     Attributes
     ----------
     failures : dict of Exception
-        By name, trackers that are in use and could not be opened; they are not tried again.
+        By name, trackers that are in use but could not be opened; they are not tried again.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -92,13 +94,13 @@ class TrackerSearch:
         self._missing: dict[str, SinkMaker] = {}
         try:
             self._missing |= sink_makers()
-        except ToposcopeError as error:  # a package at fault; the message names it
+        except ToposcopeError as error:  # a broken package, which the message names
             self.failures["trackers"] = error
 
     def look(self) -> dict[str, Sink]:
-        """Return the trackers that came into use since the last call, by name.
+        """Return the trackers that were started since the last call, by name.
 
-        It looks at the first call, the second, the fourth and the eighth, so that it costs little.
+        Only the first, second, fourth and eighth calls search, to keep the cost low.
         """
         self._calls += 1
         if self._calls not in LOOKS:
@@ -107,7 +109,7 @@ class TrackerSearch:
         for name, maker in list(self._missing.items()):
             try:
                 sink = maker(self._directory)
-            except Exception as error:  # noqa: BLE001 - a tracker's fault never stops training; it is said
+            except Exception as error:  # noqa: BLE001 - a broken tracker is reported and never stops training
                 self.failures[name] = error
                 del self._missing[name]
                 continue
@@ -118,23 +120,23 @@ class TrackerSearch:
 
 
 class _WithTrackers:
-    """All sinks of a run; looks for further trackers with every measurement.
+    """All sinks of a run; searches for further trackers after measurements.
 
-    On the monitor's thread it finds those of TensorBoard and W&B; MLflow and trackio know their run on the thread that
-    trains only, and are found when they began before the monitor.
+    From the monitor's thread it can find TensorBoard and W&B. MLflow and trackio know their run on the training thread
+    only, so they are found only if they were started before the monitor.
     """
 
     def __init__(self, outlets: Outlets, search: TrackerSearch) -> None:
         self._outlets, self._search = outlets, search
-        self._n_said = 0
+        self._n_reported = 0
         self._look()
 
     def _look(self) -> None:
         for name, sink in self._search.look().items():
             self._outlets.add(name, sink)
-        for name, error in list(self._search.failures.items())[self._n_said :]:
-            say(f"left out: {name}: {one_line(error)}")
-        self._n_said = len(self._search.failures)
+        for name, error in list(self._search.failures.items())[self._n_reported :]:
+            say(f"{name}: not used ({message_of(error)})")
+        self._n_reported = len(self._search.failures)
 
     def put(self, event: Event) -> None:
         if isinstance(event, Measured):

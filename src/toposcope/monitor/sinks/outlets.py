@@ -1,26 +1,27 @@
-"""All sinks of a monitor, each on a thread of its own, so that a slow tracker holds up neither training nor another."""
+"""Runs every sink on its own thread, so that a slow tracker delays neither training nor other trackers."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
+from toposcope.errors import message_of
 from toposcope.monitor.events import Event
 from toposcope.monitor.sinks.sink import Sink
 
 MAX_WAITING = 20_000
-"""Events that wait for a slow sink; beyond that the oldest are dropped, and their number is said at the end."""
+"""Queued events of a slow sink; beyond that the oldest are dropped, and their number is reported at the end."""
 
 
 class Outlets:
-    """Passes events on to every sink.
+    """Sends events to every sink.
 
     Parameters
     ----------
     say : callable
-        Takes a sentence for the user: a sink failed, or could not keep up. Called on threads of the sinks.
+        Takes a message for the user: a sink failed, or could not keep up. Called on the threads of sinks.
     spent : callable
-        Takes the processor's seconds that a sink took for an event. Called on its thread.
+        Takes the CPU seconds that a sink spent on an event. Called on its thread.
     """
 
     def __init__(self, say: Callable[[str], None], spent: Callable[[float], None]) -> None:
@@ -28,16 +29,16 @@ class Outlets:
         self._outlets: dict[str, _Outlet] = {}
 
     def add(self, name: str, sink: Sink) -> None:
-        """Pass on to one more sink whatever follows."""
+        """Add a sink, which gets all later events."""
         self._outlets[name] = _Outlet(name, sink, self._say, self._spent)
 
     def put(self, event: Event) -> None:
-        """Pass on an event, without waiting for any sink."""
+        """Send an event to all sinks, without waiting for any."""
         for outlet in list(self._outlets.values()):
             outlet.put(event)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Let the sinks finish what waits, all together within so many seconds."""
+        """Let the sinks empty their queues, within `timeout` seconds in all."""
         deadline = time.monotonic() + timeout
         for outlet in self._outlets.values():
             outlet.end()
@@ -75,9 +76,9 @@ class _Outlet:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._say(f"{self._name} took too long at the end; what it had not written is missing there")
+            self._say(f"{self._name} did not finish in time; the events that it had not written are lost there")
         elif self._n_dropped:
-            self._say(f"{self._name} could not keep up; {self._n_dropped} events are missing there")
+            self._say(f"{self._name} could not keep up; {self._n_dropped} events were dropped there")
 
     def _run(self) -> None:
         try:
@@ -88,18 +89,13 @@ class _Outlet:
                     self._spent(time.thread_time() - started)
             finally:
                 self._sink.close()
-        except Exception as error:  # noqa: BLE001 - it closes this sink alone
+        except Exception as error:  # noqa: BLE001 - a failure closes only this sink
             self.end()
-            self._say(f"{self._name} is closed: {one_line(error)}; training and the other trackers go on")
+            self._say(f"{self._name} failed and is closed: {message_of(error)}; training and other trackers continue")
 
     def _next(self) -> Event | None:
-        """Wait for the next event; None at the end."""
+        """Return the next event, waiting for it; None at the end."""
         with self._changed:
             while not self._waiting and not self._ending:
                 self._changed.wait()
             return self._waiting.popleft() if self._waiting else None
-
-
-def one_line(error: Exception) -> str:
-    """Return what an error says, short."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a sink is: something that takes the events of a monitor."""
+"""The protocol of sinks, which receive the events of a monitor."""
 
 from pathlib import Path
 from typing import Protocol
@@ -7,24 +7,24 @@ from toposcope.monitor.events import Event
 
 
 class Sink(Protocol):
-    """Takes the events of a monitor, one after another, on the monitor's own thread.
+    """Receives the events of a monitor one after another, on a thread of its own.
 
-    An exception of a sink closes that sink alone: the monitor says so once and goes on.
+    If it raises, the monitor prints one line, closes this sink and continues with the others.
     """
 
     def put(self, event: Event) -> None:
-        """Pass on one event; kinds that the sink has no use for are ignored."""
+        """Report one event; ignore kinds of events that do not matter here."""
 
     def close(self) -> None:
-        """Finish; nothing follows."""
+        """Finish; no event follows."""
 
 
 class SinkMaker(Protocol):
-    """Opens a tracker that is in use; a module of `toposcope.monitor.sinks` holds one called ``SINK``."""
+    """Opens a sink for a tracker that is in use; a module of `toposcope.monitor.sinks` names it ``SINK``."""
 
     def __call__(self, directory: Path) -> Sink | None:
-        """Return a sink for a run's directory; None where the tracker is not in use by this process.
+        """Return a sink for a run's directory; None if this process does not use the tracker.
 
-        Called on the thread that trains: trackers know the active run by thread or by context. It only looks, at what
-        is in `sys.modules`; it imports and starts nothing.
+        It is called on the training thread first, since trackers know the active run by thread or by context. It must
+        inspect `sys.modules` only, and import or start nothing.
         """

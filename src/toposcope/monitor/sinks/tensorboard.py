@@ -1,4 +1,4 @@
-"""TensorBoard: the `SummaryWriter` that is open in this process, whoever opened it."""
+"""TensorBoard: reports to the `SummaryWriter` that is open in this process, whoever opened it."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ from toposcope.monitor.events import Alert, Event
 from toposcope.monitor.sinks.values import ALERTS, tracked_values
 
 WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
-"""Modules that hold a `SummaryWriter`; the interface of both is the same."""
+"""Modules that define a `SummaryWriter`, with the same interface."""
 
 
 class TensorBoardSink:
@@ -26,7 +26,7 @@ class TensorBoardSink:
         self._n_alerts = 0
 
     def put(self, event: Event) -> None:
-        """Pass on one event; none after the writer was closed, since that would open another file."""
+        """Report one event, unless the writer is closed: it would open another file."""
         if not _is_open(self._writer):
             return
         for name, value in tracked_values(event).items():
@@ -37,7 +37,7 @@ class TensorBoardSink:
             self._writer.add_text("toposcope/alert", event.message, event.step)
 
     def close(self) -> None:
-        """Leave the writer open: it is the run's own."""
+        """Leave the writer open; whoever opened it closes it."""
 
 
 def _is_open(writer: Any) -> bool:
@@ -49,7 +49,7 @@ def SINK(directory: Path) -> TensorBoardSink | None:  # noqa: N802 - the name of
     classes = tuple(sys.modules[name].SummaryWriter for name in WRITERS if name in sys.modules)
     if not classes:
         return None
-    # an object refers to its class; its type, since isinstance would run code of lazy objects
+    # Writers refer to their class. `isinstance` would run code of lazy objects, so compare types.
     writers = [
         thing
         for thing in gc.get_referrers(*_with_subclasses(classes))

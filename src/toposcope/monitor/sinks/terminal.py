@@ -1,18 +1,18 @@
-"""The terminal: one quiet line on standard error now and then, and a line for each alert."""
+"""The terminal: a line on standard error for each alert, and from time to time for a measurement."""
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured
 from toposcope.probes.feature import NETWORK
 
 MIN_SECONDS_BETWEEN = 30.0
-"""Between lines about measurements."""
-MAX_ALERTS_A_STEP = 5
+"""Seconds between lines about measurements."""
+MAX_ALERTS_PER_STEP = 5
 SHOWN = {("training", "gradient_norm"): "gradient norm", ("training", "update_ratio"): "update / weight"}
-"""(probe, statistic) of the network -> what a line calls it."""
+"""(probe, statistic) of the network -> its name in a line."""
 
 
 class TerminalSink:
@@ -20,13 +20,13 @@ class TerminalSink:
 
     Parameters
     ----------
-    hint : str
-        Stands at the end of the first line, such as the command that shows the page.
+    hint : callable
+        Returns the text at the end of the first line, such as the command that shows the live page.
     quiet : bool
-        Whether there are no lines but those of alerts.
+        Write lines for alerts only.
     """
 
-    def __init__(self, hint: str = "", *, quiet: bool = False) -> None:
+    def __init__(self, hint: Callable[[], str] = str, *, quiet: bool = False) -> None:
         self._hint, self._quiet = hint, quiet
         self._next_line = 0.0
         self._logged: dict[str, float] = {}
@@ -34,7 +34,7 @@ class TerminalSink:
         self._alerts_of_step = (-1, 0)
 
     def put(self, event: Event) -> None:
-        """Write a line for an alert, and for a measurement if the last line is long ago."""
+        """Write a line for an alert, and for a measurement if the last line is old enough."""
         match event:
             case Logged(values=values):
                 self._logged.update(values)
@@ -51,17 +51,17 @@ class TerminalSink:
         """Leave the terminal as it is."""
 
     def _alert(self, alert: Alert) -> None:
-        """Write the alert; of many at one step the first few."""
+        """Write an alert, unless there were many at this step."""
         step, n = self._alerts_of_step
         n = n + 1 if step == alert.step else 1
         self._alerts_of_step = alert.step, n
-        if n <= MAX_ALERTS_A_STEP:
+        if n <= MAX_ALERTS_PER_STEP:
             say(f"ALERT at step {alert.step:,}: {alert.message}")
-        elif n == MAX_ALERTS_A_STEP + 1:
-            say(f"ALERT at step {alert.step:,}: and more; all of them are in the study")
+        elif n == MAX_ALERTS_PER_STEP + 1:
+            say(f"ALERT at step {alert.step:,}: further alerts at this step are in the study only")
 
     def _summary(self, measured: Measured) -> str:
-        """Return what is known at a step, in a line."""
+        """Return a line that summarises a step."""
         parts = [f"step {measured.step:,}"]
         if "loss" in self._logged:
             parts.append(f"loss {self._logged['loss']:.4g}")
@@ -69,9 +69,9 @@ class TerminalSink:
         if self._forecast is not None:
             f = self._forecast
             parts.append(f"final loss {f.loss:.4g} ({f.low:.4g} to {f.high:.4g})")
-        if self._hint:
-            parts.append(self._hint)
-            self._hint = ""
+        if hint := self._hint():
+            parts.append(hint)
+            self._hint = str
         return ", ".join(parts)
 
 
@@ -84,7 +84,7 @@ def _statistics(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> list[str
 
 
 def say(text: str) -> None:
-    """Write a line on standard error, above the progress bars that are at work there.
+    """Write a line on standard error, above any progress bars.
 
     Rich's bars replace `sys.stderr` while they run; those of tqdm are cleared and drawn again by `tqdm.write`.
     """
@@ -92,7 +92,7 @@ def say(text: str) -> None:
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if sys.stderr is None:
         return
-    # A terminal that is gone, or has another character set, must not stop the training: there is nobody to tell.
+    # A closed terminal, or one with another character set, must not stop the training.
     with suppress(OSError, ValueError):
         if tqdm is not None:
             tqdm.write(clean, file=sys.stderr)

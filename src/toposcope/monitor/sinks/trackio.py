@@ -1,4 +1,4 @@
-"""trackio: the run that is active on the thread that trains."""
+"""trackio: reports to the run that is active on the training thread."""
 
 import sys
 from inspect import signature
@@ -9,14 +9,14 @@ from toposcope.errors import ToposcopeError
 from toposcope.monitor.events import Alert, Event
 from toposcope.monitor.sinks.values import ALERTS, tracked_values
 
-TOO_OLD = "this version of trackio numbers rows by itself; install 0.40 or newer to see measurements there"
+TOO_OLD = "this version of trackio cannot log at a given step; install trackio 0.40 or newer"
 
 
 class TrackioSink:
-    """Logs values beside the last row that the run logged itself; an alert is one of trackio's.
+    """Logs values at the step of the run's own last row, and sends alerts as trackio's alerts.
 
-    A row with a higher step would raise the step of the rows that the run logs next. The step of the monitor is the
-    value ``toposcope/step``, which the dashboard takes as horizontal axis.
+    A higher step would shift the steps of the run's next rows. The step of the monitor is logged as ``toposcope/step``,
+    which can be chosen as the horizontal axis.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ class TrackioSink:
         self._n_alerts = 0
 
     def put(self, event: Event) -> None:
-        """Pass on one event."""
+        """Report one event."""
         values = tracked_values(event)
-        row = max(0, self._run._next_step - 1)  # noqa: SLF001 - the only place where trackio has it
+        row = max(0, self._run._next_step - 1)  # noqa: SLF001 - trackio exposes it nowhere else
         if isinstance(event, Alert):
             self._n_alerts += 1
             values = {ALERTS: self._n_alerts}
@@ -39,7 +39,7 @@ class TrackioSink:
             self._run.log({**values, "toposcope/step": event.step}, step=row)
 
     def close(self) -> None:
-        """Leave the run open: whoever began it ends it."""
+        """Leave the run open; whoever started it ends it."""
 
 
 def SINK(directory: Path) -> TrackioSink | None:  # noqa: N802 - the name of a registry

@@ -1,4 +1,4 @@
-"""What of an event goes to trackers, under names that every tracker accepts."""
+"""Selects the values of an event for trackers, under names that every tracker accepts."""
 
 import re
 
@@ -6,14 +6,15 @@ from toposcope.monitor.events import Event, Forecasted, Measured
 from toposcope.probes.feature import NETWORK
 
 ALERTS = "toposcope/alerts"
-"""Name of the number of alerts so far."""
+"""Name under which trackers get the number of alerts so far."""
 _NOT_ALLOWED = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 def tracked_values(event: Event) -> dict[str, float]:
-    """Return the values of an event that go to a tracker, by name; none for what the loop logged itself.
+    """Return the values of an event for a tracker, by name; none for values that the loop logged.
 
-    Of a measurement these are the rows of the network: hundreds of layers would flood a tracker, and are in the study.
+    Of a measurement, only the rows of the network are sent: hundreds of layers would flood a tracker, and are in the
+    study.
 
     Examples
     --------

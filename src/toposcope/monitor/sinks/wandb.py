@@ -1,4 +1,4 @@
-"""Weights & Biases: the run that is active in this process."""
+"""Weights & Biases: reports to the run that is active in this process."""
 
 import sys
 import time
@@ -11,15 +11,15 @@ from toposcope.monitor.sinks.values import ALERTS, tracked_values
 STEP = "toposcope/step"
 MAX_TITLE = 63
 MIN_SECONDS_BETWEEN = 1.0
-"""Between two looks at the run's row while values wait for the next one."""
+"""Seconds between checks for a new row while values wait for one."""
 
 
 class WandbSink:
-    """Adds values to the rows that the run logs itself, and sends alerts as W&B's alerts.
+    """Adds values to the run's own rows, and sends alerts as W&B's alerts.
 
-    W&B counts rows, and drops rows of the run whose step is below that count; so none is added. Each row takes what was
-    measured at one step, which stands beside it as ``toposcope/step``, the horizontal axis. Of several steps measured
-    while the run logs one row, the last is seen here, and all of them in the study.
+    W&B counts rows, and drops rows of the run whose step is below that count, so this sink must not add any. Each row
+    gets the values of one measured step, and that step as ``toposcope/step``, the horizontal axis. If several steps are
+    measured before the run logs its next row, W&B shows the last one; the study has all of them.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ class WandbSink:
         self._defined = False
         self._n_alerts = 0
         self._waiting: dict[str, float] = {}
-        """Values of one step of the monitor that are in no row yet."""
+        """Values of one step of the monitor that are not in a row yet."""
         self._next_look = 0.0
         self._written: tuple[int, int] | None = None
-        """The row, and the step of the monitor, of the last values that were written."""
+        """Row and monitor step of the last values written."""
 
     def put(self, event: Event) -> None:
-        """Pass on one event; none after the run was finished."""
+        """Report one event, unless the run has finished."""
         if not self._is_active():
             return
         values = tracked_values(event)
@@ -52,7 +52,7 @@ class WandbSink:
             self._write()
 
     def _write(self) -> None:
-        """Write the waiting values, unless the row that the run is at holds those of another step."""
+        """Write the waiting values, unless the run's current row has values of another step."""
         if not self._waiting:
             return
         if not self._defined:
@@ -65,7 +65,7 @@ class WandbSink:
             self._waiting, self._written = {}, (row, step)
 
     def close(self) -> None:
-        """Write what waits; the run goes on."""
+        """Write the waiting values; leave the run open."""
         if self._is_active():
             self._write()
 

@@ -1,4 +1,4 @@
-"""A web address that is sent the alerts of a run, its beginning and its end."""
+"""Posts the start of a run, its alerts and its end to a webhook."""
 
 import json
 import math
@@ -16,31 +16,31 @@ from toposcope.monitor.events import Alert, Event
 
 TIMEOUT_SECONDS = 5.0
 FIRST_WAIT_SECONDS, MAX_TRIES = 2.0, 6
-"""After a failed request, that long until the next one; four times as long after each further one."""
+"""Wait after a failed request, which quadruples after each further failure, and the number of tries."""
 MIN_SECONDS_BETWEEN = 1.0
-"""Alerts that come faster are sent together."""
+"""Alerts that come faster are sent in one request."""
 MAX_WAITING, MAX_LINES = 1000, 20
-PASSING = (408, 425, 429)
-"""Statuses below 500 after which it is worth trying again."""
+RETRIED = (408, 425, 429)
+"""HTTP statuses below 500 after which a request is tried again."""
 
 
 class WebhookSink:
-    """Posts JSON: ``text``, a few sentences, as Slack and Mattermost show them, and ``events``, the same as data.
+    """Posts JSON: ``text``, a few lines that Slack and Mattermost display, and ``events``, the same as data.
 
-    The address is a secret: it is in no message, no file and no log. Redirects are not followed, so that it goes to the
-    named host alone. Without an answer it tries again with the next events, a few times, then gives up.
+    The URL is a secret: it appears in no message, file or log, and redirects are not followed, so that no other host
+    learns it. A failed request is tried again a few times, with the events that came since.
 
     Parameters
     ----------
     address : str
-        ``https://``, or ``http://`` on this machine.
+        URL that begins with ``https://``, or ``http://`` on this machine.
     run : str
-        What the run is called in the messages.
+        Name of the run in messages.
 
     Raises
     ------
     ToposcopeError
-        If the address is neither.
+        If the URL is not allowed.
     """
 
     def __init__(self, address: str, run: str) -> None:
@@ -49,10 +49,10 @@ class WebhookSink:
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_WAITING)
         self._n_tries, self._next_try = 0, -math.inf
         self._step = 0
-        self._add("begin", f"{run}: training began", 0)
+        self._add("begin", f"{run}: training started", 0)
 
     def put(self, event: Event) -> None:
-        """Send an alert, and whatever waits."""
+        """Send an alert, and queued events."""
         self._step = max(self._step, event.step)
         if isinstance(event, Alert):
             details = {
@@ -66,7 +66,7 @@ class WebhookSink:
             self._send()
 
     def close(self) -> None:
-        """Say that the run ended, and send whatever waits."""
+        """Send the end of the run, and queued events."""
         self._add("end", f"{self._run}: the monitor stopped at step {self._step:,}", self._step)
         self._n_tries = MAX_TRIES - 1
         self._send()
@@ -75,24 +75,24 @@ class WebhookSink:
         self._waiting.append({"event": event, "run": self._run, "step": step, "text": text, **(details or {})})
 
     def _send(self) -> None:
-        """Send all that waits in one request."""
+        """Send all queued events in one request."""
         events = list(self._waiting)
         lines = [event["text"] for event in events[:MAX_LINES]]
         if len(events) > MAX_LINES:
             lines.append(f"and {len(events) - MAX_LINES} more")
         body = json.dumps({"text": "\n".join(lines), "events": events}, allow_nan=False).encode()
-        failure, passing = self._post(body)
+        failure, is_temporary = self._post(body)
         if not failure:
             self._waiting.clear()
             self._n_tries, self._next_try = 0, time.monotonic() + MIN_SECONDS_BETWEEN
             return
         self._n_tries += 1
-        if not passing or self._n_tries >= MAX_TRIES:
-            raise ToposcopeError(f"{failure}; check the address, and that it takes JSON")
+        if not is_temporary or self._n_tries >= MAX_TRIES:
+            raise ToposcopeError(f"{failure}; check the URL, and that it accepts JSON")
         self._next_try = time.monotonic() + FIRST_WAIT_SECONDS * 4 ** (self._n_tries - 1)
 
     def _post(self, body: bytes) -> tuple[str, bool]:
-        """Send a request; return what went wrong, without the address, and whether it may pass."""
+        """Send a request; return the failure, without the URL, and whether to try again."""
         headers = {"Content-Type": "application/json", "User-Agent": "toposcope"}
         request = urllib.request.Request(self._address, body, headers, method="POST")
         try:
@@ -100,26 +100,26 @@ class WebhookSink:
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
-            return f"it answered {error.code}", error.code >= 500 or error.code in PASSING
+            return f"it answered with status {error.code}", error.code >= 500 or error.code in RETRIED
         except (OSError, HTTPException, ValueError):
-            # what these say may contain the address
+            # the messages of these exceptions may contain the URL
             return f"no answer within {TIMEOUT_SECONDS:.0f} seconds, or no connection", True
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as the refusal it is here."""
+    """Treats a redirect as a failure."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def check_address(address: str) -> str:
-    """Return an address that alerts may be sent to.
+    """Return a URL to which alerts may be sent.
 
     Raises
     ------
     ToposcopeError
-        Without the address, if it is neither ``https://`` nor on this machine.
+        If the URL is neither ``https://`` nor on this machine; the message does not contain it.
     """
     try:
         parts = urlsplit(address)
@@ -133,14 +133,14 @@ def check_address(address: str) -> str:
 
 
 def _opener(address: str) -> urllib.request.OpenerDirector:
-    """Return what sends requests; those to this machine pass by any proxy."""
+    """Return an opener that follows no redirects, and uses no proxy for this machine."""
     proxies = [] if urlsplit(address).scheme == "https" else [urllib.request.ProxyHandler({})]
     return urllib.request.build_opener(_NoRedirect, *proxies)
 
 
 def _refuse() -> NoReturn:
     raise ToposcopeError(
-        "webhook: the address must be https://HOST/..., without a user name, or http:// on this machine; "
+        "webhook: the URL must be https://HOST/..., without a user name, or http:// on this machine; "
         "it is a secret, so it is not shown here"
     ) from None
 

@@ -1,4 +1,4 @@
-"""One statistic of every layer: its level and noise at each, from the last measurements."""
+"""Estimates the level and the noise of one statistic of every layer from recent measurements."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 from toposcope.typing import Vector
 
 N_LEVEL = 3
-"""Measurements whose median is the level of a layer; short, so that trends are no noise."""
+"""Measurements whose median is the level of a layer; few, so that a trend does not count as noise."""
 N_LONG = 15
-"""Measurements of the longer median: a return from an excursion to the usual is no departure."""
+"""Measurements of the long median, so that the return from an excursion is not a deviation."""
 N_NOISE = 64
-"""Differences between neighbouring measurements whose median size is the noise of a layer."""
+"""Differences between consecutive measurements whose median absolute value is the noise of a layer."""
 MIN_VALUES = 8
 """Measurements of a layer before it is judged."""
 POOLED_WEIGHT = 8
-"""Differences that the median noise of all layers is worth, where it is larger than the layer's own."""
+"""Weight of the median noise of all layers, in differences, if it exceeds the layer's own."""
 
 
-class Standing(NamedTuple):
-    """Where new values stand beside those before, a row a layer.
+class Baseline(NamedTuple):
+    """Level and noise of layers before a new measurement.
 
     Attributes
     ----------
     level, long_level : ndarray, shape (n_layers,)
-        Medians of the last few values, and of more.
+        Medians of the last few values, and of more of them.
     noise : ndarray, shape (n_layers,)
     ready : ndarray of bool
-        Which layers are known well enough.
+        Layers with enough values to be judged.
     """
 
     level: Vector
@@ -39,22 +39,22 @@ class Standing(NamedTuple):
 
     @property
     def low(self) -> Vector:
-        """The level that a fall has to be below."""
+        """Level from which falls are measured."""
         return np.minimum(self.level, self.long_level)
 
     @property
     def high(self) -> Vector:
-        """The level that a rise has to be above."""
+        """Level from which rises are measured."""
         return np.maximum(self.level, self.long_level)
 
 
-class Panel:
-    """Level and noise of one statistic, layer by layer, in constant memory.
+class LayerHistory:
+    """Recent values of one statistic of every layer, in constant memory.
 
     Parameters
     ----------
     min_noise : float
-        Least unit of noise: what is rounded or constant has none.
+        Floor of the noise estimate, for values that are rounded or constant.
     """
 
     def __init__(self, min_noise: float) -> None:
@@ -66,7 +66,7 @@ class Panel:
         self._counts = np.empty(0, np.int64)
 
     def columns(self, layers: Sequence[str]) -> NDArray[np.int64]:
-        """Return the columns of layers; new ones are added."""
+        """Return the columns of layers, adding new layers."""
         new = [layer for layer in layers if layer not in self._columns]
         if new:
             self._columns |= {layer: len(self._columns) + k for k, layer in enumerate(new)}
@@ -76,18 +76,18 @@ class Panel:
             self._counts = np.concatenate([self._counts, np.zeros(len(new), np.int64)])
         return np.array([self._columns[layer] for layer in layers], np.int64)
 
-    def standing(self, columns: NDArray[np.int64]) -> Standing:
-        """Return level and noise of layers before their new values are added."""
+    def baseline(self, columns: NDArray[np.int64]) -> Baseline:
+        """Return the level and noise of layers, before new values are added."""
         counts = self._counts[columns]
         level = _medians(self._values[:, columns], np.minimum(counts, N_LEVEL))
         long_level = _medians(self._long[:, columns], np.minimum(counts, N_LONG))
         n = np.clip(counts - 1, 0, N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
         pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
-        return Standing(level, long_level, np.maximum(noise, pooled), counts >= MIN_VALUES)
+        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_VALUES)
 
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
-        """Add new values, all finite."""
+        """Add new values, which must be finite."""
         counts = self._counts[columns]
         last = self._values[(counts - 1) % N_LEVEL, columns]
         self._values[counts % N_LEVEL, columns] = values
@@ -102,6 +102,6 @@ def _widened(array: Vector, n_columns: int) -> Vector:
 
 
 def _medians(values: Vector, counts: NDArray[np.int64]) -> Vector:
-    """Return the median of the first so many values of each column, the rest being NaN."""
+    """Return the median of each column's first `counts` values, the rest being NaN."""
     ordered = np.sort(values, axis=0)
     return np.asarray(ordered[np.minimum(counts // 2, len(ordered) - 1), np.arange(ordered.shape[1])])

@@ -1,4 +1,4 @@
-"""The doctor on checkpoints as they are saved, each when the budget allows it."""
+"""A queue of saved checkpoints, which the doctor examines as the budget allows."""
 
 import time
 from collections import deque
@@ -11,13 +11,13 @@ from toposcope.monitor.events import Alert
 from toposcope.monitor.saved_checkpoints import SavedCheckpoints
 
 DOCTOR = "doctor"
-"""Its name in the budget."""
-BYTES_A_SECOND = 3e8
-"""Expected, of reading and hashing."""
+"""Name of the examination in the budget."""
+BYTES_PER_SECOND = 3e8
+"""Expected speed of reading and hashing."""
 
 
-class Examining:
-    """Checkpoints that wait to be examined.
+class CheckpointQueue:
+    """Saved checkpoints, examined in order.
 
     Parameters
     ----------
@@ -28,23 +28,23 @@ class Examining:
         self._budget, self._series = budget, SavedCheckpoints()
         self._waiting: deque[tuple[Path, int]] = deque()
         self.findings: list[Finding] = []
-        """All so far."""
+        """All findings so far."""
         self.n_examined = 0
 
     def add(self, path: Path, step: int) -> None:
-        """Examine a checkpoint, a file or a folder, when there is time."""
+        """Add a checkpoint, a file or a folder."""
         self._waiting.append((path, step))
 
     def examine(self, *, final: bool = False) -> Iterator[Alert]:
-        """Examine what waits as far as it is affordable, at the end everything; yield what is newly wrong."""
+        """Examine checkpoints while the budget lasts, or all if `final`; yield an alert for each new finding."""
         while self._waiting:
             path, step = self._waiting[0]
             name = str(path)
-            self._budget.expect(DOCTOR, name, _size(path) / BYTES_A_SECOND)
+            self._budget.expect(DOCTOR, name, _size(path) / BYTES_PER_SECOND)
             if not final and not self._budget.affords(DOCTOR, [name]):
                 return
             self._waiting.popleft()
-            if not path.exists():  # the trainer keeps the last few only
+            if not path.exists():  # deleted since, as by a trainer that keeps the last few
                 self._budget.forget(DOCTOR, name)
                 continue
             started = time.perf_counter()
@@ -53,6 +53,7 @@ class Examining:
             self._budget.forget(DOCTOR, name)
             self.n_examined += 1
             self.findings += new
+            self._series.forget_deleted()
             yield from (_alert(finding, step) for finding in new)
 
 

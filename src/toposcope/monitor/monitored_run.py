@@ -1,0 +1,310 @@
+"""The training thread's part of the monitor: decides what is due and affordable, and copies tensors."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from toposcope.errors import ToposcopeError
+from toposcope.monitor.activations import Activations, FixedBatch
+from toposcope.monitor.budget import Budget, Clock, Meter
+from toposcope.monitor.checkpoint_queue import DOCTOR
+from toposcope.monitor.jobs import Finish, Job, Saved, Snapshot, StepEnd, StepStart
+from toposcope.monitor.parameters import watched
+from toposcope.monitor.planning import START_SECONDS, Plan, Planner
+from toposcope.monitor.quantities import PendingQuantities
+from toposcope.monitor.ranks import RankGroup
+from toposcope.monitor.recording import RunInfo
+from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.session import STORING, Session
+from toposcope.monitor.sinks.sink import Sink
+from toposcope.monitor.sinks.terminal import say
+from toposcope.monitor.warm_up import Compilation
+from toposcope.monitor.watching import FORECAST, Watch
+from toposcope.monitor.worker import Worker
+from toposcope.probes import make_probes
+from toposcope.probes.activations import ActivationsProbe
+from toposcope.probes.training import TrainingProbe
+from toposcope.study.tasks import one_line
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+MODEL_SHARE = 4
+"""Queued snapshots take at most a fourth of the model's bytes, or as much as its largest layer."""
+TRAINING = TrainingProbe.name()
+TRAINING_COSTS = ("", STORING)
+"""Charged to the probe ``training``: its own measurement, and storing all measurements of a step."""
+ACTIVATIONS = ActivationsProbe.name()
+ACTIVATION_COSTS = ("run", "measured")
+CLOSE_SECONDS = 120.0
+"""Time within which the monitor's thread must empty its queue at the end."""
+
+
+class MonitoredRun:
+    """A run as its leading rank monitors it.
+
+    In data-parallel training, rank 0 measures. If tensors are sharded, all ranks take part in the reductions, and in
+    gathering one tensor after another as rank 0 decides (see `RankGroup`).
+
+    Parameters
+    ----------
+    ranks : RankGroup
+    probes : sequence of dict
+    run : RunInfo
+    share : float
+        Share of the training time that the monitor may take.
+    step : int
+        Optimizer steps so far.
+    clock : callable
+    open_sinks : callable
+        Takes a function that counts the seconds that sinks spend; returns the sinks.
+    batch : FixedBatch, optional
+    """
+
+    def __init__(
+        self,
+        ranks: RankGroup,
+        probes: Sequence[dict[str, Any]],
+        run: RunInfo,
+        *,
+        share: float,
+        step: int,
+        clock: Clock,
+        open_sinks: Callable[[Callable[[float], None]], list[Sink]],
+        batch: FixedBatch | None,
+    ) -> None:
+        self.ranks, self._layers = ranks, ranks.layers
+        devices = {parameter.device.type for parameter in ranks.parameters.values()}
+        self.meter = Meter(clock, counts_concurrent=devices == {"cpu"})
+        made = make_probes(list(probes))
+        self._names = [probe.name() for probe in made]
+        self._budget = Budget(
+            share, [TRAINING, *self._names, FORECAST, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter
+        )
+        self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
+        forecast = RunningForecast(
+            run.directory,
+            run.name,
+            last_step=run.last_step,
+            parameters=run.n_parameters,
+            tokens_per_step=run.tokens_per_step or math.nan,
+        )
+        watch = Watch(forecast, self._budget, run.last_step)
+        self._session = Session(
+            run,
+            made,
+            list(self._layers.values()),
+            step,
+            self._budget,
+            open_sinks(self.meter.add),
+            watch,
+            say,
+            [ActivationsProbe()] if batch else [],
+        )
+        self._batch, self._step = batch, step
+        sizes = [layer.n_bytes for layer in self._layers.values()]
+        total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
+        self._worker: Worker[Job] = Worker(
+            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
+        )
+        self._dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
+        self._probes = probes
+        self._compilation = Compilation(probes, self._dtype)
+        self._is_measured, self._is_changed, self._started = False, False, 0.0
+        self._complete_at = -1  # the last step at which nothing was skipped
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Queue the values that the loop logged."""
+        if self._worker.is_running:
+            self.meter.read(blocking=1)
+            try:
+                self._session.logged.append((step, {name: _copied_number(value) for name, value in values.items()}))
+            finally:
+                self.meter.read(blocking=-1)
+
+    def saved(self, path: Path, step: int) -> None:
+        """Queue a saved checkpoint for examination."""
+        self._worker.put(Saved(path, step))
+
+    def count_step(self) -> None:
+        """Count a step that has ended."""
+        self._step += 1
+        self._budget.step()
+
+    def abandon(self) -> None:
+        """Stop at once, from any thread; the last step is not measured, since the weights may be in use."""
+        self._worker.put(Finish("failed", self._step))
+        self._worker.stop(0)
+
+    def before_step(self) -> None:
+        """Prepare the measurement of a due step: copy some of the weights, to measure their update."""
+        with self.meter.during("blocked"):
+            self._started = self.meter.blocked
+            self._budget.redistribute()
+            self._is_measured = self.ranks.decide(
+                self._worker.is_running and self._budget.affords(TRAINING, TRAINING_COSTS) and not _is_captured()
+            )
+            if self._is_measured:
+                self.ranks.before()
+                self._notice_changes()
+
+    def _notice_changes(self) -> None:
+        """Warn once if the model has new parameters, which are not measured."""
+        if not self._is_changed and (new := self.ranks.new_parameters()):
+            self._is_changed = True
+            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
+            say(f"{new[0]}{more}: added after attach, so not measured; attach the monitor once the model is complete")
+
+    def measure_at_end(self, step: int) -> None:
+        """Measure before the first step or after the last, and wait for the result."""
+        with self.meter.during("blocked"):
+            self._measure_at_end(step)
+        self._budget.begin()
+
+    def _measure_at_end(self, step: int) -> None:
+        # The first call warms up and is not timed. `Follower` makes the same calls, since both are collective.
+        self.ranks.after(gradients=False)
+        started = self.meter.blocked
+        training = self.ranks.after(gradients=False)
+        self._budget.charge(TRAINING, "", self.meter.blocked - started)
+        self._measure(step, self._planner.at_ends, training, 2 * START_SECONDS, at_end=True)
+        # Training waits until the queue is empty.
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self._worker.unfinished and self._worker.is_running and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def measure(self, step: int, interval: int) -> None:
+        """Measure as much of a due step as is affordable."""
+        if not self._is_measured:
+            seconds = self._budget.expected(TRAINING, TRAINING_COSTS)
+            self._session.skip(f"{TRAINING}: all layers; measuring them takes {seconds:.2g} s")
+            return
+        self._is_measured = False
+        training = self.ranks.after()
+        self._budget.charge(TRAINING, "", self.meter.blocked - self._started)
+        self._measure(step, partial(self._plan, interval), training, self._budget.credit)
+
+    def _plan(self, interval: int) -> Plan:
+        if self._worker.unfinished:
+            return Plan(skipped=[f"{name}: the previous measurement is not finished" for name in self._names])
+        return self._planner.at(interval * self._budget.step_seconds)
+
+    def finish(self, step: int, status: str) -> None:
+        """Measure the last step, and write everything."""
+        ends = self.ranks.ends(status)
+        if ends and (self.ranks.is_sharded or self._complete_at != step):
+            self.measure_at_end(step)
+        self._worker.put(Finish(status, step))
+        self._worker.stop(CLOSE_SECONDS)
+        # A compilation that is still running finishes by itself, for the next run.
+
+    def _measure(
+        self,
+        step: int,
+        planned: Callable[[], Plan],
+        training: PendingQuantities,
+        seconds: float,
+        *,
+        at_end: bool = False,
+    ) -> None:
+        """Queue copies of the planned layers one by one, until `seconds` are spent."""
+        plan = self._planned(planned)
+        limit, skipped = self.meter.cost + seconds, list(plan.skipped)
+        self._worker.put(StepStart(step))
+        rejected: list[str] = []
+        for name, copy in self.ranks.copies(plan.wanted, lambda: not rejected and self.meter.cost <= limit):
+            probes, layer = plan.wanted[name], self._layers[name]
+            if copy is None:
+                skipped += [f"{probe.name()}: {name}; the measurement took longer than expected" for probe in probes]
+            elif not self._worker.put(Snapshot(layer, copy, probes), layer.n_bytes):
+                rejected.append(name)  # the thread hangs or has ended; wait for it only once
+                skipped += [f"{probe.name()}: {name}; the monitor's thread does not respond" for probe in probes]
+        activations = self._activations(skipped, at_end=at_end)
+        self._worker.put(StepEnd(training, activations, skipped))
+        self._complete_at = self._complete_at if skipped else step
+
+    def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
+        """Run the model on the fixed batch, if affordable."""
+        if self._batch is None or not self._compilation.is_ready:
+            return None
+        seconds = self._budget.expected(ACTIVATIONS, ACTIVATION_COSTS)
+        if not (seconds <= START_SECONDS if at_end else self._budget.affords(ACTIVATIONS, ACTIVATION_COSTS)):
+            skipped.append(f"{ACTIVATIONS}: all blocks; measuring them takes {seconds:.2g} s")
+            return None
+        started = self.meter.blocked
+        try:
+            return self._batch.run()
+        except Exception as error:  # noqa: BLE001 - whatever the model raises, the other probes continue
+            say(f"batch: the model fails on it ({one_line(error)}); hidden states are no longer measured")
+            self._batch = None
+            return None
+        finally:
+            self._budget.charge(ACTIVATIONS, "run", self.meter.blocked - started)
+
+    def _planned(self, planned: Callable[[], Plan]) -> Plan:
+        try:
+            if self._compilation.is_ready:
+                return planned()
+        except Exception:
+            for _ in self.ranks.copies(None, lambda: False):  # tells the other ranks
+                pass
+            raise
+        return Plan(skipped=[f"{name}: its kernels are still being compiled" for name in self._names])
+
+    def _failed(self, error: BaseException) -> None:
+        say(f"{type(error).__name__}: {error}; training continues without the monitor")
+        self._session.release()
+
+
+def measuring_probes(probes: Sequence[dict[str, Any] | str]) -> list[dict[str, Any]]:
+    """Return the probes of a user, checked; a name stands for the probe with its default options.
+
+    Raises
+    ------
+    ToposcopeError
+        If a probe cannot measure single layers of a model in memory.
+    """
+    wanted = [{"name": probe} if isinstance(probe, str) else probe for probe in probes]
+    for probe in make_probes(wanted):
+        if not (probe.by_layer() or "diagrams" in probe.NEEDS) or probe.NEEDS - {"first", "previous", "diagrams"}:
+            raise ToposcopeError(
+                f"probe {probe.label()}: needs whole checkpoints; measure saved ones with toposcope measure"
+            )
+    return wanted
+
+
+def steps_made(optimizer: "Optimizer") -> int:
+    """Return the number of steps in an optimizer's state; 0 if it counts none."""
+    steps = [float(state["step"]) for state in optimizer.state.values() if isinstance(state, dict) and "step" in state]
+    return int(max(steps, default=0))
+
+
+def parameter_ids(optimizer: "Optimizer | None") -> set[int]:
+    """Return the ids of an optimizer's parameters."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def n_parameters(model: "nn.Module") -> int:
+    """Return the number of trainable parameters."""
+    return sum(p.numel() for p in watched(model).values() if p.requires_grad)
+
+
+def _is_captured() -> bool:
+    """Return whether a CUDA graph is being captured; a measurement must not become part of it."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _copied_number(value: Any) -> Any:
+    """Return a copy of a logged number without waiting for a GPU; None for a tensor with more than one element."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            return None
+        return value.detach().clone() if value.device.type != "cpu" else value.detach().item()
+    return value
