@@ -7,11 +7,18 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 SINCE ?= HEAD
-# One process a core; the tests of a module whose fixture is costly stay together.
-PARALLEL := -n auto --dist loadgroup
+# One process a core. Each gets a stretch of the tests, so that the fixtures of a file are made once, and takes over half
+# of another's when it is done.
+PARALLEL := -n auto --dist worksteal
 
 # What has examples. Pytest imports every module it is given; these need nothing that is optional.
 EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs --include='*.py' --include='*.md')
+
+# Only files with slow tests, or properties that are tried on more examples than in `make test`, are imported.
+SLOW = $(shell grep -rlE 'mark\.slow|@given' tests --include='test_*.py')
+
+# Compiled Python is kept: tests start many processes, each of which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow coverage doctest wheel check format bench compare docs clean
@@ -35,8 +42,8 @@ demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report 
 test: $(READY)  ## set up and run the tests (minutes)
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
-test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies
-	$(BIN)/pytest $(PARALLEL) -m slow
+test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies; and properties on all their examples
+	PROPERTY_EXAMPLES=all $(BIN)/pytest $(PARALLEL) -m 'slow or hypothesis' $(SLOW)
 
 coverage: $(READY)  ## the tests of `make test`, with branch coverage; fails below the floor in pyproject.toml
 	$(BIN)/pytest $(PARALLEL) -m 'not slow' --cov

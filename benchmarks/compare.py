@@ -75,7 +75,8 @@ def _figures(rows: list[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], A
         seen[name] = seen.get(name, 0) + 1
         label = name if seen[name] == 1 else f"{name} ({seen[name]})".strip()
         for column, value in row.items():
-            if isinstance(value, Mapping) or (isinstance(value, int | float) and not isinstance(value, bool)):
+            has_spread = isinstance(value, Mapping) and "median" in value
+            if has_spread or (isinstance(value, int | float) and not isinstance(value, bool)):
                 yield (label, column), value
 
 

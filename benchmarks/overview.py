@@ -63,7 +63,7 @@ def correlations(association: pl.DataFrame) -> alt.LayerChart:
         ],
         title=alt.Title(
             f"Correlations fade: {len(tested)} topological features",
-            subtitle=f"{n_untested} more order the checkpoints exactly as the step does, and cannot be tested",
+            subtitle=f"{n_untested} more move exactly as the step does: no test",
         ),
     ).properties(width=340, height=HEIGHT)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Fixtures of several rooms, and how the tests are spread over processes."""
+"""Fixtures of several rooms."""
 
 import os
 from pathlib import Path
@@ -16,19 +16,6 @@ pytest_plugins = ["browser_fixtures"]
 pytest.register_assert_rewrite("cpu_time", "page_checks")
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a module that has a fixture of its own in one process, so that the fixture is made once."""
-    has_fixture: dict[Path, bool] = {}
-    for item in items:
-        if item.path not in has_fixture:
-            has_fixture[item.path] = item.path.suffix == ".py" and 'scope="module"' in item.path.read_text("utf-8")
-        if has_fixture[item.path]:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    # A group that is begun last keeps one process busy while the others wait.
-    items.sort(key=lambda item: not has_fixture[item.path])
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +39,19 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "served"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def compiled_probes() -> None:
+    """The kernels are compiled, so that monitors measure from the first step on."""
+    from toposcope.monitor.monitor import DEFAULT_PROBES
+    from toposcope.monitor.warm_up import marker, warm_up
+
+    if not marker("float32").exists():
+        warm_up(DEFAULT_PROBES, "float32")
+
+
+@pytest.fixture(autouse=True)
+def _small_computations_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests pretend that there is little memory, and compute little."""
+    monkeypatch.setattr("toposcope.homology.memory.MIN_CHECKED_BYTES", 0)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from small_studies import NEURAL_PERSISTENCE, series_study, write_series
 
 import toposcope as ts
@@ -66,7 +67,7 @@ def points() -> Points:
     return Points(N, D, 1.8 + 400 / N**0.34 + 2000 / D**0.36)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(title=st.text(), facts=st.dictionaries(st.text(), st.text()), rows=st.lists(st.tuples(st.text(), st.integers())))
 def test_any_text_stays_text(title: str, facts: dict[str, str], rows: list[tuple[str, int]]) -> None:
     Reader(facts_table(title, facts, ("name", "number"), rows))

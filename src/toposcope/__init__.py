@@ -1,8 +1,8 @@
 """Toposcope: an instrument for the topology of language-model training."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from toposcope.lazy import lazy_names
 from toposcope.version import __version__
 
 __all__ = [
@@ -32,31 +32,21 @@ if TYPE_CHECKING:
     from toposcope.study import Study, measure
     from toposcope.study.plotting import plot_series
 
-_HOMES = {
-    "Monitor": "toposcope.monitor.monitor",
-    "Study": "toposcope.study",
-    "ToposcopeError": "toposcope.errors",
-    "decide": "toposcope.forecasting",
-    "doctor": "toposcope.integrity",
-    "forecast": "toposcope.forecasting",
-    "measure": "toposcope.study",
-    "neural_persistence": "toposcope.homology",
-    "plot_series": "toposcope.study.plotting",
-    "rips": "toposcope.homology",
-    "series": "toposcope.checkpoints",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are fetched on first use, so that `import toposcope` does not import torch or numba.
-    if name == "homology":
-        return import_module("toposcope.homology")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'toposcope' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# So that `import toposcope` does not import torch or numba.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Monitor": "toposcope.monitor.monitor",
+        "Study": "toposcope.study",
+        "ToposcopeError": "toposcope.errors",
+        "decide": "toposcope.forecasting",
+        "doctor": "toposcope.integrity",
+        "forecast": "toposcope.forecasting",
+        "homology": "toposcope.homology",
+        "measure": "toposcope.study",
+        "neural_persistence": "toposcope.homology",
+        "plot_series": "toposcope.study.plotting",
+        "rips": "toposcope.homology",
+        "series": "toposcope.checkpoints",
+    },
+)

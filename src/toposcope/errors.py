@@ -1,10 +1,19 @@
-"""The one error type of the library, and the advice on a name that does not exist."""
+"""The one error type of the library, what other errors say, and the advice on a name that does not exist."""
 
 from collections.abc import Iterable
+
+MAX_FOREIGN_MESSAGE = 200
+"""Characters of another library's message."""
 
 
 class ToposcopeError(Exception):
     """Something the user can mend: one line that names the thing at fault and the mend."""
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says on one line; of another library's, the beginning, or its type if it says nothing."""
+    message = " ".join(str(error).split())
+    return message if isinstance(error, ToposcopeError) else message[:MAX_FOREIGN_MESSAGE] or type(error).__name__
 
 
 def choices(name: str, known: Iterable[str]) -> str:

@@ -2,11 +2,16 @@
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
+
+SYNCING_THREADS = 8
+"""Files that are synced side by side: the file system then commits several at once."""
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -43,25 +48,26 @@ def write_all_bytes(contents: Mapping[Path, bytes]) -> None:
 
 
 def _writing(content: bytes) -> Callable[[Path], object]:
-    return lambda partial: partial.write_bytes(content)
+    return lambda path: path.write_bytes(content)
 
 
 def _write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
     partials = {path: path.with_name(f".{path.name}.partial") for path in writers}
     try:
-        for path, partial in partials.items():
+        for path, unfinished in partials.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            writers[path](partial)
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-        for path, partial in partials.items():
-            partial.replace(path)
-        for folder in {path.parent: None for path in partials}:
-            _sync_folder(folder)
+            writers[path](unfinished)
+        results = _side_by_side(_sync_file, list(partials.values()))
+        for path, synced in zip(partials, results, strict=True):  # noqa: B007 - the error names it
+            synced()
+        for path, unfinished in partials.items():
+            unfinished.replace(path)
+        for synced in _side_by_side(_sync_folder, list({path.parent: None for path in partials})):
+            synced()
     except Exception as error:
-        for partial in partials.values():
+        for unfinished in partials.values():
             with suppress(OSError):
-                partial.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
         reason = _reason(error)
         if reason is None:
             raise
@@ -75,6 +81,20 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     return None
+
+
+def _side_by_side(sync: Callable[[Path], None], paths: Sequence[Path]) -> list[Callable[[], None]]:
+    """Sync several paths; return for each what raises its error, if it has one."""
+    with ThreadPoolExecutor(min(SYNCING_THREADS, max(len(paths), 1))) as threads:
+        try:
+            return [threads.submit(sync, path).result for path in paths]
+        except RuntimeError:  # no thread can be started while Python ends
+            return [partial(sync, path) for path in paths]
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

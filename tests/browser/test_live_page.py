@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 Opener = Callable[..., OpenPage]
 N_LOOKS, WAIT_MS = 300, 30_000
@@ -78,7 +78,7 @@ def test_the_first_screen_says_how_training_goes(server: LiveServer, open_live: 
     assert opened.complaints == []
     wait(opened, "document.querySelector('#age').textContent.includes('last written')")
     text = opened.text("#status")
-    for words in ("mine: step 200 of 2,000, loss", "forecast to end at 2.400", "1 alert", "0.81%", "step 100"):
+    for words in ("mine: step 200 of 2,000, loss", "predicted final loss 2.400", "1 alert", "0.81%", "step 100"):
         assert words in text, words
     assert opened.chart("explore-loss").locator("svg.marks").count() == 1
     bottom = opened.chart("explore-loss").bounding_box()

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from property_examples import examples
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.distances import distance_matrix
@@ -34,7 +35,7 @@ def crossings(branches: list[dict[str, Any]]) -> int:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(grid=GRIDS)
 def test_every_minimum_is_a_leaf_and_no_lines_cross(grid: np.ndarray) -> None:
     tree = sublevel_grid(grid, connectivity="4")

@@ -65,7 +65,7 @@ def command(*arguments: str | Path, cwd: Path | None = None) -> Done:
 
 
 def inside(*arguments: str | Path, cwd: Path | None = None) -> Done:
-    """Run the same entry point in this process: for variants of what `command` has shown, without its imports."""
+    """Run the same entry point in this process, without the imports of another; some tests take `command`."""
     out, err = io.StringIO(), io.StringIO()
     words = ["toposcope", *map(str, arguments)]
     with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patched:
@@ -90,14 +90,14 @@ def complaints(done: Done) -> list[str]:
     return [line for line in done.stderr.splitlines() if line and not line.endswith((": done", " to do"))]
 
 
-def succeed(*arguments: str | Path, by: Run = command, cwd: Path | None = None) -> str:
+def succeed(*arguments: str | Path, by: Run = inside, cwd: Path | None = None) -> str:
     """Run a command that works; its output."""
     done = by(*arguments, cwd=cwd)
     assert (done.returncode, complaints(done)) == (0, [])
     return done.stdout
 
 
-def fail(*arguments: str | Path, by: Run = command, note: str = "") -> list[str]:
+def fail(*arguments: str | Path, by: Run = inside, note: str = "") -> list[str]:
     """Run a command whose work fails in part; what it says, a line for each failure, and perhaps where the rest is."""
     done = by(*arguments)
     lines = [line for line in complaints(done) if not note or note not in line or line.startswith("Error: ")]
@@ -107,7 +107,7 @@ def fail(*arguments: str | Path, by: Run = command, note: str = "") -> list[str]
     return lines
 
 
-def misuse(*arguments: str | Path, by: Run = command) -> str:
+def misuse(*arguments: str | Path, by: Run = inside) -> str:
     """Run a command that is given something wrong; the one line that says what."""
     done = by(*arguments)
     lines = complaints(done)
@@ -149,7 +149,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def training(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Path, Done]:
     """A folder that `train` was to fill, and what it said."""
     out = tmp_path_factory.mktemp("trained") / "study"
-    return out, command("train", "tiny-3k", "--corpus", text, "--out", out, "--set", SETTINGS, "--workers", "1")
+    return out, inside("train", "tiny-3k", "--corpus", text, "--out", out, "--set", SETTINGS, "--workers", "1")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_help(words: list[str]) -> None:
 
 
 def test_version() -> None:
-    assert succeed("--version").strip().endswith(toposcope.__version__)
+    assert succeed("--version", by=command).strip().endswith(toposcope.__version__)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ def test_trained_checkpoints(trained: Path) -> None:
 def test_training_again_does_nothing(trained: Path, text: Path) -> None:
     files = [path for path in (trained / "runs").rglob("*.*") if path.name != ".lock"]
     times = {path: path.stat().st_mtime_ns for path in files}
-    succeed("train", "tiny-3k", "--corpus", text, "--out", trained, "--set", SETTINGS, "--workers", "1", by=inside)
+    succeed("train", "tiny-3k", "--corpus", text, "--out", trained, "--set", SETTINGS, "--workers", "1")
     assert {path: path.stat().st_mtime_ns for path in files} == times
 
 
 def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Path) -> None:
     out = tmp_path / "features.csv"
-    printed = succeed("measure", series, "--out", out, "--workers", "1")
+    printed = succeed("measure", series, "--out", out, "--workers", "1", by=command)
     assert "np_mean" in printed
     assert "H0.total" in printed
     with out.open(newline="") as file:
@@ -284,7 +284,6 @@ def test_probes_and_their_options(series: Path) -> None:
         "neural_persistence:scale=network,p=3",
         "--probe",
         "rips:pooled=true,threshold=2.0,max_dimension=0",
-        by=inside,
     )
     found = {(row["probe"], row["options"]) for row in json.loads(printed)}
     assert found == {
@@ -295,7 +294,7 @@ def test_probes_and_their_options(series: Path) -> None:
 
 def test_series_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     first, second = (write_series(tmp_path / name / "my checkpoints", seed) for seed, name in enumerate(("one", "two")))
-    rows = json.loads(succeed("measure", first, second, "--json", *CONTROLS, by=inside))
+    rows = json.loads(succeed("measure", first, second, "--json", *CONTROLS))
     assert list(dict.fromkeys(row["run"] for row in rows)) == ["one-my checkpoints", "two-my checkpoints"]
     norms = {row["run"]: row["value"] for row in rows if row["statistic"] == "frobenius_norm"}
     assert len(set(norms.values())) == 2
@@ -303,13 +302,11 @@ def test_series_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["größe", "日本", "_private"])
 def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
-    assert json.loads(succeed("measure", write_series(tmp_path / name), "--json", *CONTROLS, by=inside))
+    assert json.loads(succeed("measure", write_series(tmp_path / name), "--json", *CONTROLS))
 
 
 def test_a_relative_path(series: Path) -> None:
-    assert {row["run"] for row in json.loads(succeed("measure", ".", "--json", *CONTROLS, cwd=series, by=inside))} == {
-        "found"
-    }
+    assert {row["run"] for row in json.loads(succeed("measure", ".", "--json", *CONTROLS, cwd=series))} == {"found"}
 
 
 class Trap:
@@ -376,7 +373,7 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch_s(tmp_path: Path) -> N
 
 def test_an_empty_folder_fails_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (line,) = fail("measure", tmp_path / "empty")
+    (line,) = fail("measure", tmp_path / "empty", by=command)
     assert str(tmp_path / "empty") in line
     assert "no checkpoints" in line
 
@@ -412,25 +409,25 @@ def test_a_missing_argument_or_option_is_bad_use(series: Path) -> None:
 
 
 def test_an_unknown_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
-    line = misuse("measure", series, "--probe", "ripz")
+    line = misuse("measure", series, "--probe", "ripz", by=command)
     assert "'ripz'" in line
     assert "rips" in line.replace("ripz", "")
 
 
 def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Path) -> None:
-    line = misuse("measure", series, "--probe", "rips:max_dim=1", by=inside)
+    line = misuse("measure", series, "--probe", "rips:max_dim=1")
     assert "'max_dim'" in line
     assert "max_dimension" in line
 
 
 def test_an_option_without_a_value_is_bad_use(series: Path) -> None:
-    assert "'pooled'" in misuse("measure", series, "--probe", "rips:pooled", by=inside)
+    assert "'pooled'" in misuse("measure", series, "--probe", "rips:pooled")
 
 
 def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
     probe = "hidden_states:layers=[0,0.5],texts=2,length=10,scales=[0.5,1],points=tokens"
     words = ("measure", trained, "--probe", probe, "--text", text, "--steps", "0", "--workers", "1", "--json")
-    frame = json.loads(succeed(*words, by=inside))
+    frame = json.loads(succeed(*words))
     assert {"H0.betti@0.5", "H0.betti@1"} <= {row["statistic"] for row in frame}
     assert "hidden.00" in {row["layer"] for row in frame}
     # What a table calls it is understood again.
@@ -457,16 +454,16 @@ def test_a_text_that_does_not_go_with_the_probes_is_bad_use(
     series: Path, tmp_path: Path, options: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    message = misuse("measure", series, *options, by=inside)
+    message = misuse("measure", series, *options)
     assert [word for word in words if word not in message] == [], message
 
 
 def test_a_table_of_an_unknown_kind_is_bad_use(series: Path, tmp_path: Path) -> None:
-    assert "features.xls" in misuse("measure", series, "--out", tmp_path / "features.xls", by=inside)
+    assert "features.xls" in misuse("measure", series, "--out", tmp_path / "features.xls")
 
 
 def test_one_series_twice_is_bad_use(series: Path) -> None:
-    assert "twice" in misuse("measure", series, series.parent / "found", by=inside)
+    assert "twice" in misuse("measure", series, series.parent / "found")
 
 
 def test_an_unknown_size_is_bad_use_with_the_known_ones(tmp_path: Path) -> None:
@@ -486,7 +483,7 @@ def test_an_unknown_size_is_bad_use_with_the_known_ones(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_bad_use(tmp_path: Path, setting: str, words: list[str]) -> None:
-    line = misuse("train", "tiny-3k", "--out", tmp_path / "out", "--set", setting, by=inside)
+    line = misuse("train", "tiny-3k", "--out", tmp_path / "out", "--set", setting)
     assert [word for word in words if word not in line] == []
     assert not (tmp_path / "out").exists()
 
@@ -503,7 +500,7 @@ def test_a_misspelled_field_of_a_study_is_bad_use(tmp_path: Path) -> None:
 def test_broken_toml_is_bad_use(tmp_path: Path) -> None:
     declared = tmp_path / "study.toml"
     declared.write_text("name = \n")
-    assert str(declared) in misuse("study", "run", declared, by=inside)
+    assert str(declared) in misuse("study", "run", declared)
 
 
 def test_a_text_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
@@ -521,10 +518,10 @@ def test_a_text_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
 
 
 def test_status_of_a_study_that_is_well(trained: Path) -> None:
-    printed = succeed("study", "status", trained, by=inside)
+    printed = succeed("study", "status", trained)
     assert "tiny-3k" in printed
     assert "complete" in printed
-    told = json.loads(succeed("study", "status", trained, "--json", by=inside))
+    told = json.loads(succeed("study", "status", trained, "--json"))
     assert told["errors"] == []
     (run,) = told["runs"]
     assert (run["run"], run["status"], run["last_step"], run["n_checkpoints"]) == ("tiny-3k", "complete", 30, 4)
@@ -533,7 +530,7 @@ def test_status_of_a_study_that_is_well(trained: Path) -> None:
 
 @pytest.mark.parametrize("words", [("study", "status"), ("report",), ("export",)], ids=" ".join)
 def test_a_folder_without_a_study_fails_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
-    (line,) = fail(*words, tmp_path, by=inside)
+    (line,) = fail(*words, tmp_path)
     assert str(tmp_path) in line
     assert "no study here" in line
 
@@ -548,7 +545,7 @@ def test_export(trained: Path, tmp_path: Path) -> None:
     # An empty table has its columns all the same.
     assert (tmp_path / "csv" / "errors.csv").read_text().startswith("run,step,layer,probe,message")
 
-    succeed("export", trained, by=inside)
+    succeed("export", trained)
     log = pl.read_parquet(trained / "export" / "log.parquet")
     assert log["step"].to_list() == list(range(31))
     assert log["loss"].to_list()[1:] == [float(row["loss"]) for row in rows[1:]]
@@ -582,7 +579,7 @@ training = {{seed = 3}}
 @pytest.mark.slow
 def test_a_whole_study(tmp_path: Path, text: Path) -> None:
     declared = declare(tmp_path, text, ["neural_persistence", "rips", "controls", "distances", "gradient_rips"])
-    printed = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path)
+    printed = succeed("study", "run", declared, "--workers", "1", cwd=tmp_path, by=command)
     # Without --out the folder has the name of the study.
     out = tmp_path / "mine"
     assert (out / "study.db").is_file()
@@ -606,7 +603,7 @@ def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
     (found / "step_010.safetensors").write_bytes(b"broken")
     declared = tmp_path / "declared.toml"
     declared.write_text('name = "mine"\n[[series]]\npath = "found"\n[[probes]]\nname = "neural_persistence"\n')
-    done = command("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
+    done = inside("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
     (line,) = complaints(done)
     assert line.startswith("Error: found step 10: read: ")
     assert done.returncode == 1
@@ -632,10 +629,10 @@ def test_a_published_study_is_taken_on_and_then_measured(tmp_path: Path) -> None
     assert done.returncode == 0
     out = tmp_path / "published-study"
     assert done.stdout.splitlines()[-1] == f"report: {out / 'report' / 'index.html'}"
-    told = json.loads(succeed("study", "status", out, "--json", by=inside))
+    told = json.loads(succeed("study", "status", out, "--json"))
     assert [(run["kind"], run["measured"]) for run in told["runs"]] == [("series", 0), ("published", 0)]
     succeed("study", "run", out / "study.toml", "--out", out, "--workers", "1")
-    told = json.loads(succeed("study", "status", out, "--json", by=inside))
+    told = json.loads(succeed("study", "status", out, "--json"))
     assert [run["measured"] for run in told["runs"]] == [3, 0]
 
 
@@ -644,12 +641,12 @@ def test_a_folder_with_nothing_to_take_on_is_bad_use(tmp_path: Path, content: st
     (tmp_path / "empty").mkdir()
     if content:
         (tmp_path / "empty" / "features.json").write_text(content)
-    line = misuse("study", "import", tmp_path / "empty", "--out", tmp_path / "out", by=inside)
+    line = misuse("study", "import", tmp_path / "empty", "--out", tmp_path / "out")
     assert str(tmp_path / "empty") in line
     assert not (tmp_path / "out").exists()
 
 
 def test_a_study_is_not_put_into_the_folder_it_is_taken_from(tmp_path: Path) -> None:
     folder = write_published(tmp_path / "published")
-    assert "--out" in misuse("study", "import", folder, "--out", folder, by=inside)
+    assert "--out" in misuse("study", "import", folder, "--out", folder)
     assert not (folder / "study.toml").exists()

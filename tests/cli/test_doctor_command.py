@@ -89,3 +89,21 @@ def test_a_step_pattern(folder: Path) -> None:
         path.rename(folder / f"at-{int(path.stem[5:])}k.safetensors")
     done = run(folder, "--step-pattern", r"at-(\d+)k")
     assert done.exit_code == 0
+
+
+def test_a_monitored_study_shows_what_was_found_when_checkpoints_were_saved(tmp_path: Path) -> None:
+    from live_studies import live_study
+
+    from toposcope.integrity import Finding
+    from toposcope.study.store import Store
+
+    live_study(tmp_path / "run", steps=20, every=10)
+    assert "no checkpoint was examined" in str(run(tmp_path / "run").exception)
+    store = Store(tmp_path / "run" / "study.db")
+    store.put_findings("run", [Finding("non-finite", "fault", (10,), "a.weight", "a.weight: 1 value is NaN")])
+    store.set_meta("examined run", "2")
+    store.close()
+    done = run(tmp_path / "run")
+    assert done.exit_code == 1
+    assert "checkpoints as they were saved: 1 faults, 0 notes" in done.stdout
+    assert json.loads(run(tmp_path / "run", "--json").stdout)[0]["steps"] == [10]

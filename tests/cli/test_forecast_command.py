@@ -288,7 +288,7 @@ def test_mistakes_are_bad_use_in_one_line(runs: Path, arguments: tuple[str, ...]
         ("step,accuracy\n1,2\n", "no column of losses"),
         ("step,loss\n1,nan\n2,nan\n", "no loss is finite"),
         ("step,loss\n1,-3\n2,-4\n", "no loss is positive"),
-        ("step,loss\n1,4\n2,3\n", "nothing tells how many steps"),
+        ("step,loss\n1,4\n2,3\n", "the number of planned steps is unknown"),
     ],
 )
 def test_logs_that_are_none_are_told_in_one_line(tmp_path: Path, text: str, words: str) -> None:
@@ -299,7 +299,7 @@ def test_logs_that_are_none_are_told_in_one_line(tmp_path: Path, text: str, word
     assert words in done.stderr.splitlines()[-1]
     (tmp_path / "good").mkdir()
     write(tmp_path / "good" / "now.csv", 0.4)
-    if "how many" not in words:
+    if "planned steps" not in words:
         beside = told(tmp_path / "good" / "now.csv", "--siblings", path)
         assert beside.exit_code == 2
         assert words in beside.stderr.splitlines()[-1]

@@ -14,7 +14,7 @@ from small_studies import NEURAL_PERSISTENCE, SIZE, series_study, small_corpus, 
 from toposcope.family import TrainingOptions
 from toposcope.monitor import demonstration
 from toposcope.study import Declaration, Study
-from toposcope.study.declaration import DeclaredRun
+from toposcope.study.declared_run import DeclaredRun
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
@@ -37,7 +37,7 @@ def test_study_run_serves_the_page_and_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_the_page_goes_when_the_process_that_fills_it_is_killed(tmp_path: Path) -> None:
-    program = "import sys; from toposcope.cli.show import serve_while_fed; serve_while_fed(sys.argv[1])"
+    program = "import sys; from toposcope.cli.show import serve_until_stdin_ends; serve_until_stdin_ends(sys.argv[1])"
     environment = {**os.environ, "TOPOSCOPE_CACHE": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}
     server = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment

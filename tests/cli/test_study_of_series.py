@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks of this process, which one worker is."""
     seen: list[str] = []
-    for name in ("measure_task", "read_task"):
+    for name in ("measure_tasks", "read_task"):
         function = getattr(tasks, name)
 
         def counted(task: object, function: object = function, name: str = name) -> object:
@@ -38,6 +38,19 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(f"toposcope.study.survey.{name}", counted)
     return seen
+
+
+@pytest.fixture
+def small_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without its charts, which take most of the time and are tested with the report."""
+
+    def written(study: ts.Study, *_: object) -> tuple[Path, list[str]]:
+        page = study.directory / "report" / "index.html"
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("a page")
+        return page, []
+
+    monkeypatch.setattr("toposcope.report.write_report", written)
 
 
 def run(*arguments: str | Path) -> str:
@@ -55,7 +68,7 @@ def test_a_folder_is_enough(folder: Path) -> None:
     assert len(study.log()) == 51
 
 
-def test_the_second_time_there_is_nothing_to_do(folder: Path, measured: list[str]) -> None:
+def test_the_second_time_there_is_nothing_to_do(folder: Path, small_page: None, measured: list[str]) -> None:
     run("found")
     page = Path("found-study/report/index.html")
     before = page.stat().st_mtime_ns
@@ -67,7 +80,7 @@ def test_the_second_time_there_is_nothing_to_do(folder: Path, measured: list[str
     assert (measured, page.stat().st_mtime_ns) == ([], before)
 
 
-def test_what_changes_is_measured_and_reported(folder: Path, measured: list[str]) -> None:
+def test_what_changes_is_measured_and_reported(folder: Path, small_page: None, measured: list[str]) -> None:
     run("found")
     write_series(folder, [60])
     measured.clear()
@@ -79,7 +92,7 @@ def test_what_changes_is_measured_and_reported(folder: Path, measured: list[str]
     assert "Nothing to do" not in run("found")
 
 
-def test_what_measure_measured_is_not_measured_again(folder: Path, measured: list[str]) -> None:
+def test_what_measure_measured_is_not_measured_again(folder: Path, small_page: None, measured: list[str]) -> None:
     assert called("measure", "found", "--out", "table.parquet", "--workers", "1").code == 0
     assert measured
     measured.clear()
@@ -102,13 +115,13 @@ def test_measuring_again_measures_only_what_is_new(folder: Path, measured: list[
     assert (measured, Path("table.csv").read_bytes()) == ([], before)
 
 
-def test_what_was_measured_of_other_checkpoints_is_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_what_was_measured_of_other_checkpoints_is_left_alone(folder: Path, small_page: None, tmp_path: Path) -> None:
     write_series(tmp_path / "elsewhere" / "found", [0, 7])
     assert called("measure", "elsewhere/found", "--out", "table.csv", "--workers", "1").code == 0
     assert "taken over" not in run("found")
 
 
-def test_a_drafted_declaration_runs_as_it_is(folder: Path) -> None:
+def test_a_drafted_declaration_runs_as_it_is(folder: Path, small_page: None) -> None:
     done = called("study", "init", "found", "--every", "2")
     assert done.code == 0, done.err
     assert "6 checkpoints" not in done.out

@@ -45,6 +45,8 @@ COMMANDS = {
     "toposcope backtest": [
         *("--column", "--fractions", "--help", "--json", "--out", "--split", "--unit", "--workers", "-h", "DATA"),
     ],
+    "toposcope grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
+    "toposcope regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
     "toposcope stopping": ["--help", "--json", "--out", "-h", "DIRECTORY"],
     "toposcope decide": [
         *("--budget", "--cool-down", "--extra", "--family", "--help", "--inference-tokens", "--json", "--log", "--out"),

@@ -73,9 +73,10 @@ def test_a_row_for_every_question(split: str) -> None:
 
 
 def test_workers_change_nothing() -> None:
-    one = backtest(runs(), fractions=(0.2, 0.6), workers=1)
-    assert_frame_equal(one, backtest(runs(), fractions=(0.2, 0.6), workers=2), check_exact=True)
-    fresh = [copied(run) for run in runs()]
+    few = runs()[::2]
+    one = backtest(few, fractions=(0.2, 0.6), workers=1)
+    assert_frame_equal(one, backtest(few, fractions=(0.2, 0.6), workers=2), check_exact=True)
+    fresh = [copied(run) for run in few]
     assert_frame_equal(
         one, backtest(fresh, fractions=(0.6, 0.2), workers=1).sort("fraction", maintain_order=True), check_exact=True
     )
@@ -209,16 +210,16 @@ def assert_as_good_as_said(found: pl.DataFrame, limits: dict[float, float], most
 
 @pytest.mark.reference
 def test_the_default_on_some_published_curves(curves: tuple[LoggedRun, ...]) -> None:
-    """27 runs of Luo et al. 2025, and every third of Beck et al. 2025; too few for their coverage to tell much."""
-    families = {run.log.family for run in curves}
-    of = {family: [run for run in curves if run.log.family == family] for family in families}
-    few = [*of["mpl"], *of["xlstm_llama"][::3]]
-    assert_as_good_as_said(backtest(few, fractions=(0.3,), workers=2), {0.3: 0.007}, most=1.0)
+    """27 runs of Luo et al. 2025; too few for their coverage to tell much."""
+    few = [run for run in curves if run.log.family == "mpl"]
+    assert_as_good_as_said(backtest(few, fractions=(0.3,), workers=1), {0.3: 0.007}, most=1.0)
 
 
 @pytest.mark.slow
 @pytest.mark.reference
-def test_the_default_on_all_published_curves(curves: tuple[LoggedRun, ...]) -> None:
-    """Coefficients from other sizes and families only."""
+def test_the_default_on_half_of_all_published_curves(curves: tuple[LoggedRun, ...]) -> None:
+    """Coefficients from other sizes and families only; `benchmarks/forecast.py` is of all curves."""
     assert len(curves) > 340
-    assert_as_good_as_said(backtest(curves, fractions=(0.2, 0.3, 0.5), workers=2), {0.2: 0.01, 0.3: 0.007, 0.5: 0.0045})
+    families = dict.fromkeys(run.log.family for run in curves)
+    half = [run for family in families for run in [run for run in curves if run.log.family == family][::2]]
+    assert_as_good_as_said(backtest(half, fractions=(0.2, 0.3, 0.5), workers=1), {0.2: 0.007, 0.3: 0.0055, 0.5: 0.005})

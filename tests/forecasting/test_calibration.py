@@ -113,7 +113,7 @@ def test_few_runs_leave_heavy_tails() -> None:
 
 
 @pytest.mark.parametrize("scatter", [0.004, 0.03])
-@pytest.mark.parametrize("n", [10, 20, 40])
+@pytest.mark.parametrize("n", [10, 40])
 def test_probabilities_hold_on_runs_that_were_not_seen(n: int, scatter: float) -> None:
     """Pairs at equal compute of other runs of the law; never surer than right by more than chance."""
     sets = []

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from scipy.optimize import minimize_scalar
 
 from toposcope.errors import ToposcopeError
@@ -53,7 +54,7 @@ def brute_force(law: ScalingLaw, run: RunInProgress) -> float:
     return float(found.fun)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(laws, runs)
 def test_the_best_fresh_run_is_that_of_a_search(law: ScalingLaw, run: RunInProgress) -> None:
     arm = scaled(law, run)
@@ -61,7 +62,7 @@ def test_the_best_fresh_run_is_that_of_a_search(law: ScalingLaw, run: RunInProgr
     assert 6 * arm.parameters * arm.tokens == pytest.approx(run.budget)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(laws, runs)
 def test_marginals_are_derivatives(law: ScalingLaw, run: RunInProgress) -> None:
     h = 1e-4 * run.budget
@@ -75,7 +76,7 @@ def test_marginals_are_derivatives(law: ScalingLaw, run: RunInProgress) -> None:
             assert arm(law, run).marginal == pytest.approx(slope, rel=1e-3, abs=noise)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(laws, runs)
 def test_with_nothing_to_spend_it_continues_and_with_all_it_scales(law: ScalingLaw, run: RunInProgress) -> None:
     little = RunInProgress(run.parameters, run.tokens, 1e-40 * run.spent, run.cool_down)
@@ -85,7 +86,7 @@ def test_with_nothing_to_spend_it_continues_and_with_all_it_scales(law: ScalingL
     assert gain == pytest.approx(law.A * run.parameters**-law.alpha, rel=1e-3)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(laws, runs)
 def test_the_answer_flips_at_each_break_even_and_nowhere_else(law: ScalingLaw, run: RunInProgress) -> None:
     def answers(budgets: list[float]) -> list[str]:

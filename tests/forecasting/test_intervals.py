@@ -4,10 +4,11 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import Truth, copied, made_up_run, rates, seen
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters import forecasters
@@ -160,7 +161,7 @@ def test_widths_of_other_losses_follow_their_own_scale() -> None:
     assert widths[2] == pytest.approx(widths[0], rel=0.05)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.floats(1e-4, 0.5))
 def test_the_band_widens_to_the_interval(spread: float) -> None:
     found = replace(forecast(np.empty(0)), low=3 * np.exp(-spread), high=3 * np.exp(spread))

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_family, made_up_run, rates, seen
+from property_examples import examples
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import Last, ProgressPowerLaw, StepPowerLaw, present_slope
@@ -70,7 +71,7 @@ def test_what_a_log_lacks_does_not_matter(law: str, changes: dict[str, float]) -
     assert predicted == pytest.approx(end, rel=5e-3)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(-6, 6), st.sampled_from([0.3, 0.7]), st.sampled_from(["power_law", "s1"]))
 def test_the_unit_of_the_loss_does_not_matter(exponent: int, fraction: float, law: str) -> None:
     here, there = (made_up_run(noise=0.01, scale=scale) for scale in (1.0, 10.0**exponent))
@@ -86,7 +87,7 @@ def test_the_prior_is_in_nats_and_else_a_share_of_the_loss(forecaster: AnnealedL
     assert c[1] == pytest.approx(PRIOR / 3.1 * np.median(log.loss[-3:]), rel=0.05)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 3.0, 1e5])
+@pytest.mark.parametrize("scale", [1e-4, 1e5])
 @pytest.mark.parametrize(
     "forecaster", [ProgressPowerLaw(), *ANNEALED, Median()], ids=lambda forecaster: forecaster.name
 )
@@ -108,7 +109,7 @@ def test_last_is_the_mean_of_the_last_fiftieth() -> None:
     np.testing.assert_array_equal(found.curve, found.loss)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.sampled_from([1.0, 0.8, 0.5, 0.3, 0.1, 0.0]), min_size=2, max_size=60))
 def test_the_gain_of_cooldown_is_its_double_sum(multiples: list[float]) -> None:
     planned = np.array([1.0, *multiples]) * 2e-4

@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.multi_power import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
@@ -73,7 +74,7 @@ def test_the_law_is_its_sum_over_every_fall(kind: str) -> None:
     np.testing.assert_allclose(TRUE.loss(schedule, steps), expected, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.floats(0.01, 1), min_size=2, max_size=150),
     st.floats(0.01, 10),

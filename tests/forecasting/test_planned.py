@@ -4,9 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cpu_time import cpu_time_below
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.family.schedules import ScheduleName, learning_rate
@@ -74,7 +75,7 @@ def test_a_drop_between_logged_steps_stays_between_them() -> None:
     assert (schedule.rates[5050:] == 1e-4).all()
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     kind=st.sampled_from(["cosine", "linear"]),
     final=st.sampled_from([0.0, 0.05, 0.1, 0.3]),
@@ -143,7 +144,7 @@ def test_a_cosine_that_ends_before_the_run_is_held() -> None:
 
 @pytest.mark.parametrize("kind", ["constant", "wsd"])
 def test_no_end_is_refused(kind: ScheduleName) -> None:
-    with pytest.raises(ToposcopeError, match=r"run: nothing tells how many steps are planned.*--schedule"):
+    with pytest.raises(ToposcopeError, match=r"run: the number of planned steps is unknown.*--schedule"):
         planned(seen(true_rates(kind), 0.5, last_step=None))
 
 
@@ -170,7 +171,7 @@ def test_a_slip_of_the_learning_rate_is_ignored(rows: int) -> None:
 
 def test_too_little_of_a_cosine_tells_no_end() -> None:
     rates = np.round(true_rates("cosine"), 6)
-    with pytest.raises(ToposcopeError, match="how many steps"):
+    with pytest.raises(ToposcopeError, match="planned steps is unknown"):
         planned(seen(rates, 0.12, last_step=None))
 
 
@@ -180,7 +181,7 @@ def test_no_learning_rate() -> None:
     assert (schedule.rates == 1).all()
     assert schedule.last_step == T
     assert schedule.remarks[0].startswith("no learning rate was logged")
-    with pytest.raises(ToposcopeError, match="how many steps"):
+    with pytest.raises(ToposcopeError, match="planned steps is unknown"):
         planned(made(steps, np.full(50, NONE), None))
 
 
@@ -271,7 +272,7 @@ def test_declared_without_a_learning_rate() -> None:
     rates = true_rates("cosine", 0.1)
     assert apart(planned(log, "cosine:steps=10000,warmup=300,final=0.1,peak=1e-3"), rates) < 1e-12
     assert planned(log, "cosine:steps=10000").remarks == ("the learning rate is taken to end at 0; declare final",)
-    with pytest.raises(ToposcopeError, match="how many steps"):
+    with pytest.raises(ToposcopeError, match="planned steps is unknown"):
         planned(log, "cosine")
 
 
@@ -335,7 +336,7 @@ def test_what_is_no_schedule_is_refused(text: str, message: str) -> None:
     assert repr(text) in str(caught.value)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     rates=st.lists(st.one_of(st.floats(0, 1e-2), st.just(np.nan)), min_size=1, max_size=40),
     gaps=st.lists(st.integers(1, 500), min_size=40, max_size=40),
@@ -433,7 +434,7 @@ def test_the_length_and_a_rate_that_was_not_logged_are_those_of_siblings() -> No
     assert (
         schedule.remarks[0] == "the last step, 10,000, is taken from the siblings: give --steps if another is planned"
     )
-    with pytest.raises(ToposcopeError, match="how many steps"):
+    with pytest.raises(ToposcopeError, match="planned steps is unknown"):
         planned(seen(rates, 0.4, last_step=None), siblings=[*siblings, sibling(true_rates("wsd")[:5001], "shorter")])
     unlogged = replace(seen(rates, 0.4), learning_rate=np.full(81, NONE))
     schedule = planned(unlogged, siblings=siblings)

@@ -3,8 +3,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from scipy.optimize import minimize_scalar
 
 from toposcope.errors import ToposcopeError
@@ -43,7 +44,7 @@ def fitted() -> FittedScalingLaw:
 
 
 @given(laws, st.floats(18, 25))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_closed_form_is_the_minimum(law: ScalingLaw, log_c: float) -> None:
     budget = 10**log_c
     N, D = optimal_split(law, budget)
@@ -120,7 +121,7 @@ def test_repeated_tokens_are_worth_less_and_less() -> None:
 
 
 @given(laws, st.floats(19, 23), st.floats(-3, -0.05))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_repeated_data_by_brute_force(law: ScalingLaw, log_c: float, log_share: float) -> None:
     budget = 10**log_c
     unique = optimal_split(law, budget)[1] * 10**log_share
@@ -146,7 +147,7 @@ def test_enough_unique_tokens_change_nothing() -> None:
 
 
 @given(laws, st.floats(19, 23), st.floats(8, 13))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_inference_within_a_budget_by_brute_force(law: ScalingLaw, log_c: float, log_used: float) -> None:
     budget, used = 10**log_c, 10**log_used
     found = best_for_budget(law, budget, used)
@@ -159,7 +160,7 @@ def test_inference_within_a_budget_by_brute_force(law: ScalingLaw, log_c: float,
 
 
 @given(laws, st.floats(19, 23), st.floats(8, 13))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_inference_for_a_loss_by_brute_force(law: ScalingLaw, log_c: float, log_used: float) -> None:
     used = 10**log_used
     best = optimal_split(law, 10**log_c)

@@ -2,9 +2,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.optimize import curve_fit, least_squares, nnls
 
 from toposcope.forecasting.forecasters.power_law_fit import EXPONENTS, HUBER, fit_power_law
@@ -23,7 +24,7 @@ def law(x: Vector, L0: float, A: float, a: float) -> Vector:
     return np.asarray(L0 + A * (x / x[-1]) ** -a)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(positive, positive, st.integers(1, len(EXPONENTS) - 2), st.integers(6, 100))
 def test_what_is_on_the_grid_is_found(L0: float, A: float, k: int, n: int) -> None:
     x = points(n)
@@ -34,7 +35,7 @@ def test_what_is_on_the_grid_is_found(L0: float, A: float, k: int, n: int) -> No
     assert found.warnings() == ()
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(positive, positive, exponents)
 def test_between_the_grid_the_end_is_that_of_a_free_fit(L0: float, A: float, a: float) -> None:
     x = points()
@@ -46,7 +47,7 @@ def test_between_the_grid_the_end_is_that_of_a_free_fit(L0: float, A: float, a: 
     np.testing.assert_allclose(fit_power_law(x, y, np.ones(len(x)))(ends), expected, atol=0.002 * A)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.integers(0, 10_000), st.floats(-3, 3), st.floats(-3, 3), exponents)
 def test_neither_offset_nor_factor_is_negative(seed: int, L0: float, A: float, a: float) -> None:
     """Whatever the values; for one exponent, without outliers, it is the non-negative least-squares fit."""
@@ -67,7 +68,7 @@ def test_neither_offset_nor_factor_is_negative(seed: int, L0: float, A: float, a
         np.testing.assert_allclose([found.L0, found.A], expected, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 10_000), st.sampled_from([0.2, 0.5, 0.9]))
 def test_with_outliers_it_is_a_huber_fit(seed: int, a: float) -> None:
     rng = np.random.default_rng(seed)
@@ -84,7 +85,7 @@ def test_with_outliers_it_is_a_huber_fit(seed: int, a: float) -> None:
     np.testing.assert_allclose(found(np.array([x[-1], 3 * x[-1]])), expected, atol=0.005)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.integers(0, 10_000), st.floats(-6, 6), st.floats(-6, 6))
 def test_units_do_not_matter(seed: int, of_x: float, of_y: float) -> None:
     rng = np.random.default_rng(seed)

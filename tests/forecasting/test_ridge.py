@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 from sklearn.linear_model import Ridge
 
 from toposcope.forecasting.forecasters import ridge
@@ -38,7 +39,7 @@ def by_sklearn(features: Vector, target: Vector, strength: float, asked: Vector)
     return np.asarray(np.clip(model.predict(asked_z), target.min(), target.max()))
 
 
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(st.integers(0, 10_000), st.integers(12, 40))
 def test_it_is_a_robust_ridge_that_errs_least_on_left_out_groups(seed: int, n: int) -> None:
     features, target, groups = made(seed, n)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from scipy.optimize import approx_fprime
 
 from toposcope.forecasting.forecaster import RefusedError
@@ -37,7 +38,7 @@ def fitted(points: Points, resamples: int = 0) -> FittedScalingLaw:
     alpha=st.floats(0.1, 0.9),
     beta=st.floats(0.1, 0.9),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_laws_are_found_again(E: float, at_n: float, at_d: float, alpha: float, beta: float) -> None:
     law = ScalingLaw(E, at_n * 1e9**alpha, at_d * 2e10**beta, alpha, beta)
     assert as_row(fitted(grid(law)).law) == pytest.approx(as_row(law), rel=1e-5)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.schedules.schedule import Schedule
@@ -20,7 +21,7 @@ def double_sum(rates: NDArray[np.float64], t: int, decay: float) -> float:
     return float((1 - decay) * total)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(rates_lists, st.sampled_from([0.0, 0.5, 0.9, 0.999]))
 def test_momentum_is_the_double_sum(rates: list[float], decay: float) -> None:
     schedule = Schedule(rates)

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import copied, made_up_family, made_up_run, seen
 from numpy.typing import NDArray
+from property_examples import examples
 from scipy.stats import theilslopes
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
@@ -25,7 +26,7 @@ def of_affine_ends(offset: float, slope: float, n: int = 6, kind: str = "cosine"
     return runs
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(0, 100), min_size=4, max_size=30, unique=True), st.integers(0, 1000))
 def test_the_line_is_theil_and_sens(places: list[int], seed: int) -> None:
     x = np.array(places) * MIN_SPREAD

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.window import MAX_BINS, MIN_POINTS, window
@@ -18,7 +19,7 @@ CONSTANT = Schedule([1.0])
 """No window looks at the schedule."""
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.sets(st.integers(0, 3000), min_size=6, max_size=500), st.sampled_from([0.3, 0.5, 0.7, 0.9, 1.0]))
 def test_it_is_the_late_share_in_bins(steps: set[int], share: float) -> None:
     log = log_of(list(steps))

@@ -62,6 +62,18 @@ def test_a_matrix_replaced_at_the_last_step(kind: str) -> None:
     assert told(series) == [("off path", (STEPS,), MATRIX)]
 
 
+def test_a_matrix_that_soon_loses_its_first_values() -> None:
+    """Small matrices do at high learning rates: half of them in one interval, all in the next, then little."""
+    series = dict(plain())
+    steps = list(series)
+    later = series[steps[2]][MATRIX]
+    generator = torch.Generator().manual_seed(0)
+    first, other = (later.std() * torch.randn(later.shape, generator=generator) for _ in range(2))
+    for step, value in ((steps[0], first), (steps[1], 0.5 * first + 0.87 * other)):
+        series[step] = series[step] | {MATRIX: value}
+    assert [finding for finding in told(series) if finding[2] == MATRIX] == []
+
+
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_matrix_scaled_a_little_for_good(factor: float) -> None:
     begin = STEPS - 3 * EVERY

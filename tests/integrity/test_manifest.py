@@ -13,7 +13,7 @@ from small_checkpoints import WRITERS, model_folder, safetensors_file, torch_fil
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import doctor, write_manifest
-from toposcope.integrity.manifest import ENDING, FILE, manifest_of
+from toposcope.integrity.manifest import FILE, SUFFIX, manifest_of
 
 Write = Callable[[Path, int, dict[str, torch.Tensor]], object]
 FORMATS: dict[str, Write] = {
@@ -93,8 +93,8 @@ def test_a_manifest_holds_in_another_format(tmp_path: Path) -> None:
     for step in (100, 200, 300):
         safetensors_file(tmp_path / "now", step, tensors(step))
     for file in (tmp_path / "now").glob("*.safetensors"):
-        (manifest,) = (tmp_path / "saved").glob(f"{file.stem}*{ENDING}")
-        shutil.copy(manifest, file.with_name(file.name + ENDING))
+        (manifest,) = (tmp_path / "saved").glob(f"{file.stem}*{SUFFIX}")
+        shutil.copy(manifest, file.with_name(file.name + SUFFIX))
     assert all(manifest_of(checkpoint) is not None for checkpoint in series(tmp_path / "now"))
     assert found(tmp_path / "now", deep=True) == []
 

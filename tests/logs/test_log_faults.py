@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from property_examples import examples
 from written_logs import WRITERS, Written
 
 from toposcope.errors import ToposcopeError
@@ -57,7 +58,7 @@ def test_nothing_and_nonsense(name: str, content: bytes, tmp_path: Path) -> None
 @example("run.json", b'[{"step": 1, "loss": ' + b"9" * 5000 + b"}]")
 @example("run.json", b'{"log_history": [{"step": 1e999, "loss": true}]}')
 @example("run.csv", b'step,loss\n1,"3\n2,3\n')
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_bytes(name: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name

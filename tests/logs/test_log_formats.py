@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from written_logs import WRITERS, Written, events, trainer
 
 from toposcope.errors import ToposcopeError
@@ -39,7 +40,7 @@ runs = st.lists(st.integers(0, 10**6), min_size=1, max_size=12, unique=True).fla
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__)
 @given(run=runs)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_run_is_the_same_in_every_format(write: Callable[[Path, Written], Path], run: Written) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = read_log(write(Path(folder), run))

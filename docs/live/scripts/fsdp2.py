@@ -47,7 +47,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     torch.manual_seed(dist.get_rank())
-    # every rank makes its monitor and logs; the first one writes
+    # every rank creates a monitor and logs; rank 0 writes the study
     with ts.Monitor(model, "runs/fsdp2", every=20, last_step=STEPS) as monitor:
         monitor.attach(optimizer)
         for _ in range(STEPS):

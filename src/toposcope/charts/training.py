@@ -17,6 +17,8 @@ LABEL_HEIGHT = 15
 """Of a line's name, in pixels."""
 MAX_DOTS = 60
 """Lines of at most this many points show them."""
+MAX_STOPS = 5_000
+"""Points of all lines at which a cursor stops; of more it stops at every so many steps. The lines hold them all."""
 AT_CURSOR = "datum.step === at || (hover.step && datum.step === hover.step[0])"
 """The rows at the cursor: a page sets ``at`` in all its charts; elsewhere a chart follows the pointer alone."""
 MIN_LOG_RATIO = 50
@@ -86,7 +88,7 @@ def training_lines(
         layers.append(band.encode(color=encoded["color"]).mark_area(opacity=0.2, clip=True))
     layers += [
         base.mark_line(clip=True, point={"size": 14} if most_points <= MAX_DOTS else False).encode(**extra),
-        base.mark_point(opacity=0, size=60).add_params(hover),
+        alt.Chart(_stops(rows)).encode(**encoded).mark_point(opacity=0, size=60).add_params(hover),
         alt.Chart(rows).transform_filter(AT_CURSOR).mark_rule(strokeDash=[4, 3]).encode(x=encoded["x"]),
         at.mark_point(size=60, filled=True, opacity=1),
     ]
@@ -102,6 +104,15 @@ def training_lines(
     )
     layers[0] = layers[0].add_params(zoom)
     return alt.LayerChart(layer=layers).add_params(alt.param(name="at", value=-1)).properties(height=height)
+
+
+def _stops(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows at which a cursor stops: each is a mark, which takes longer to draw than a point of a line."""
+    every = -(-len(rows) // MAX_STOPS)
+    if every <= 1:
+        return rows
+    steps = rows.get_column("step").unique().sort()
+    return rows.filter(pl.col("step").is_in(steps.gather_every(every).implode()))
 
 
 def step_axis(rows: pl.DataFrame, title: str = "training step") -> alt.X:

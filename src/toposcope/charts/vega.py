@@ -1,6 +1,7 @@
 """Specifications as files, and Vega for pages: vl-convert alone, so that worker processes start quickly."""
 
 import re
+from functools import cache
 from typing import Any, Literal
 
 from toposcope.errors import ToposcopeError
@@ -34,8 +35,12 @@ def render(spec: dict[str, Any], kind: Kind) -> bytes:
     raise ToposcopeError(f"a chart is written as {', '.join(KINDS)}, not as {kind!r}")
 
 
+@cache
 def bundle() -> bytes:
-    """Return Vega, Vega-Lite and Vega-Embed as one script, which offers ``window.vegaEmbed`` and ``window.vega``."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script, which offers ``window.vegaEmbed`` and ``window.vega``.
+
+    It takes 1.5 s and is the same for every page, so a process that writes several pages makes it once.
+    """
     import vl_convert
 
     return bytes(vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script").encode())

@@ -15,13 +15,13 @@ from toposcope.cli.shared import BadUse, progress_bars, workers_option
     show_default=True,
     help="Folder to write to.",
 )
-@click.option("--live", is_flag=True, help="Train with the monitor on, and show the page meanwhile.")
+@click.option("--live", is_flag=True, help="Train with the monitor attached, and serve the live page meanwhile.")
 @workers_option
 def demo(out: Path, live: bool, workers: int | None) -> None:
     """Train a small family, measure it, and write a report: a few minutes, no download.
 
-    If it was interrupted, the same command continues. With --live the family trains with the monitor on, one model
-    after another, and the live page shows them side by side; each is a study in the folder.
+    If it was interrupted, the same command continues. With --live, the models train one after
+    another with the monitor attached, and the live page shows them side by side; each is a study in the folder.
 
     \b
     Example:
@@ -43,7 +43,7 @@ def _train_live(out: Path) -> None:
     from toposcope.study.shipped import shipped_study
 
     if (out / "study.db").exists():
-        raise BadUse(f"--out {out}: it holds a study that was not trained live; choose another folder")
+        raise BadUse(f"--out {out}: has a study that was not trained with --live; choose another folder")
     with shown_meanwhile(out), progress_bars() as progress:
         train_monitored(shipped_study("quickstart"), out, progress)
     click.echo(f"studies: {out.resolve()}")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toposcope.cli.shared import Opening, print_table, progress_bars, series_options
+from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @click.command()
@@ -24,6 +29,8 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     of .pt files that do not match, tensors that are replaced, scaled or stale, checkpoints that are off the path of
     training, and a step 0 that is not an initialisation.
 
+    Of the study of a monitored run it prints what was found in the checkpoints as they were saved.
+
     The exit code is 1 if there is a fault; notes are not faults.
 
     \b
@@ -37,6 +44,9 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     from toposcope import integrity
     from toposcope.integrity.finding import short_steps
 
+    if (recorded := recorded_findings(spec)) is not None:
+        _print_recorded(recorded, as_json)
+        return
     with progress_bars() as progress:
         series = opening.open(spec)
         diagnosis = integrity.doctor(series, deep=deep, progress=progress)
@@ -52,4 +62,34 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
 
         click.echo(f"page: {write_diagnosis(out, diagnosis, series.steps).resolve()}", err=as_json)
     if diagnosis.faults:
+        raise click.exceptions.Exit(1)
+
+
+def recorded_findings(spec: str) -> pl.DataFrame | None:
+    """Return what a monitor's doctor found in checkpoints as they were saved; None if this is no monitored study."""
+    if not (Path(spec) / "study.db").is_file():
+        return None
+    from toposcope.study import Study
+
+    study = Study.load(spec)
+    if not any(series.live for series in study.declaration.series):
+        return None
+    if not study.examined():
+        raise ToposcopeError(f"{spec}: no checkpoint was examined while it trained; name the folder with checkpoints")
+    return study.findings()
+
+
+def _print_recorded(findings: pl.DataFrame, as_json: bool) -> None:
+    if as_json:
+        click.echo(findings.write_json())
+    else:
+        rows = [
+            (f["run"], f["check"], f["severity"], " ".join(map(str, f["steps"])), f["layer"], f["message"])
+            for f in findings.to_dicts()
+        ]
+        if rows:
+            print_table(("run", "check", "severity", "steps", "layer", "message"), rows, "as they were saved")
+        n_faults = sum(severity == "fault" for severity in findings["severity"])
+        click.echo(f"checkpoints as they were saved: {n_faults} faults, {len(findings) - n_faults} notes")
+    if (findings["severity"] == "fault").any():
         raise click.exceptions.Exit(1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from toposcope.study import Study
-    from toposcope.study.store import Unit
+    from toposcope.study.rows import Unit
 
 SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
 

@@ -64,7 +64,9 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kind
     write_and_print(directories[0], adjust, kinds)
 
 
-def write_and_print(directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",)) -> None:
+def write_and_print(
+    directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",), workers: int | None = None
+) -> None:
     """Write a study's report; print its verdict and its path, and open it where there is a screen."""
     from toposcope.cli.browser import open_page
     from toposcope.files import write_text
@@ -74,7 +76,7 @@ def write_and_print(directory: Path, adjust: Method = "holm", kinds: tuple[Kind,
 
     study = Study.load(directory)
     with progress_bars() as progress:
-        page, verdict = write_report(study, progress, adjust, kinds, MAX_WORKERS)
+        page, verdict = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS)
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
     for sentence in verdict:
         click.echo(sentence)

@@ -41,7 +41,7 @@ def study() -> None:
 @selection_options
 @engine_option
 @workers_option
-@click.option("--show", is_flag=True, help="Show the live page meanwhile.")
+@click.option("--show", is_flag=True, help="Serve the live page meanwhile.")
 def run(
     places: tuple[str, ...], out: Path | None, opening: Opening, engine: str, workers: int | None, show: bool
 ) -> None:
@@ -179,7 +179,7 @@ def _run_opened(
         click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
         click.echo(f"report: {report_of(study).resolve()}")
     else:
-        write_and_print(directory)
+        write_and_print(directory, workers=workers)
     for note in study.notes():
         click.echo(f"note: {note}", err=True)
     print_errors(errors, directory)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, one_thread
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ TASKS_PER_PROCESSOR = 2
 """Tasks submitted at a time, running or queued: enough to keep each processor busy, few enough to stop soon."""
 MAX_RETRIES = 3
 """Times a task is run again after its worker or node died."""
-MAX_REASON_CHARACTERS = 150
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def engine_named(name: str, pool: Engine) -> Iterator[Engine]:
             )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise ToposcopeError(
-                f"engine {name}: no cluster there ({_reason(error)}); start one with: ray start --head"
+                f"engine {name}: no cluster there ({message_of(error)}); start one with: ray start --head"
             ) from error
     try:
         yield Cluster()
@@ -113,9 +112,5 @@ def _result(reference: "ray.ObjectRef[Any]") -> Any:
     except ray.exceptions.RayTaskError:
         raise  # an error of ours, not of the cluster
     except ray.exceptions.RayError as error:
-        message = f"lost on the cluster after {MAX_RETRIES + 1} tries ({type(error).__name__}: {_reason(error)})"
+        message = f"lost on the cluster after {MAX_RETRIES + 1} tries ({type(error).__name__}: {message_of(error)})"
         return TaskFailure(message)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:MAX_REASON_CHARACTERS]

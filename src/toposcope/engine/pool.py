@@ -339,7 +339,7 @@ def processors() -> int:
 
 
 def _default_threads() -> int:
-    """Return on how many threads torch computes unless it is told otherwise."""
+    """Return the number of threads that torch uses by default."""
     declared = os.environ.get("OMP_NUM_THREADS", "")
     return int(declared) if declared.isdecimal() else processors()
 

@@ -1,7 +1,8 @@
 """Forecasts: the final loss of a run, scaling laws, and whether to continue a run or to train a larger one."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from toposcope.lazy import lazy_names
 
 __all__ = ["backtest", "decide", "forecast", "plan", "scaling_law"]
 
@@ -12,23 +13,14 @@ if TYPE_CHECKING:
     from toposcope.forecasting.scaling.planner import plan
     from toposcope.forecasting.scaling.scaling_law import scaling_law
 
-_MODULES = {
-    "backtest": "backtesting",
-    "decide": "decision.advice",
-    "forecast": "forecast_report",
-    "plan": "scaling.planner",
-    "scaling_law": "scaling.scaling_law",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on first use, so that `import toposcope.forecasting` is quick.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# So that `import toposcope.forecasting` is quick.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "backtest": "toposcope.forecasting.backtesting",
+        "decide": "toposcope.forecasting.decision.advice",
+        "forecast": "toposcope.forecasting.forecast_report",
+        "plan": "toposcope.forecasting.scaling.planner",
+        "scaling_law": "toposcope.forecasting.scaling.scaling_law",
+    },
+)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.kernels.magnitudes import BFLOAT16, EXPONENT_BITS, Magnitudes, widened
 from toposcope.typing import Indices, Matrix
 
@@ -178,7 +178,7 @@ def _as_stored(values: Any, name: str) -> tuple[NDArray[Any], str]:
         format = _format(array.dtype)
         return (array.view(np.uint16) if format == "bfloat16" else array), format
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError and NotImplementedError
-        reason = " ".join(str(error).split())
+        reason = message_of(error)
         shape = f" of shape {tuple(values.shape)}" if hasattr(values, "shape") else ""
         raise ToposcopeError(
             f"{name}: expected an array of numbers, got {type(values).__name__}{shape}: {reason}"

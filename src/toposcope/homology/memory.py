@@ -6,6 +6,13 @@ from pathlib import Path
 from toposcope.errors import ToposcopeError
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MIN_CHECKED_BYTES = 1 << 22
+"""Less is free anywhere, and to ask takes longer than a small computation."""
+
+
+def may_not_fit(n_bytes: int) -> bool:
+    """Return whether so many bytes are worth asking the system for its memory."""
+    return n_bytes >= MIN_CHECKED_BYTES
 
 
 def check_fits(n_bytes: int, name: str, mend: str) -> None:
@@ -26,7 +33,7 @@ def check_fits(n_bytes: int, name: str, mend: str) -> None:
         Naming what is needed and what is free, in units of 10^9 bytes. Where the system does not report what is free,
         nothing is refused.
     """
-    free = free_memory()
+    free = free_memory() if may_not_fit(n_bytes) else None
     if free is not None and n_bytes > free:
         raise ToposcopeError(f"{name}: needs {n_bytes / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free; {mend}")
 

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
@@ -111,6 +111,46 @@ def neural_persistence(
         raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
     n_threads = as_count(n_threads, "n_threads", 1)
     weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else _on_host(W, name, rows, n_threads)
+    return _of_tree(weights, scale, p, essential)
+
+
+def neural_persistence_of_each(
+    stack: NDArray[Any], *, p: float = 2.0, essential: Literal["drop", "count"] = "drop"
+) -> list[NeuralPersistence | None]:
+    """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call.
+
+    Parameters
+    ----------
+    stack : ndarray, shape (r, m, n)
+        In a format that `neural_persistence` takes.
+    p, essential
+        As of `neural_persistence`.
+
+    Returns
+    -------
+    list
+        What `neural_persistence` returns for each, to the last bit; None for one that is not finite, and for all if
+        they are too large for one call to save time.
+    """
+    from toposcope.kernels.bipartite_prim import prim_keys_of_each
+    from toposcope.kernels.bipartite_tree import is_small
+
+    r, m, n = stack.shape
+    if not is_small(m, n):
+        return [None] * r
+    matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
+    keys = prim_keys_of_each(matrix.entries, m)
+    keys.sort(axis=1)
+    weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)
+    is_finite = keys[:, -1] < matrix.infinity
+    return [
+        _of_tree(w[::-1], "layer", p, essential) if finite else None
+        for w, finite in zip(weights, is_finite, strict=True)
+    ]
+
+
+def _of_tree(weights: Vector, scale: Literal["layer"] | float, p: float, essential: str) -> NeuralPersistence:
+    """Return the neural persistence from the weights of the maximum spanning tree, descending."""
     # The heaviest entry of all is in every maximum spanning tree.
     largest = float(weights[0])
     divisor = _scale(scale, largest)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_float_matrix, as_scaled_matrix, scaled
+from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled
 from toposcope.homology.memory import check_fits
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -190,6 +190,36 @@ def _prim_squares(points: Matrix) -> Vector:
     from toposcope.kernels.euclidean_prim import prim_squares
 
     return prim_squares(points)
+
+
+def trees_of_each(stack: NDArray[Any]) -> list[Vector | None]:
+    """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call.
+
+    Parameters
+    ----------
+    stack : ndarray, shape (r, n, d)
+        Points in float32 or float64.
+
+    Returns
+    -------
+    list
+        What `Euclidean.tree` returns for each, to the last bit; None for a cloud that is not finite or near the end of
+        the range of float64, and for all of a shape that does not take Prim's algorithm.
+    """
+    from toposcope.kernels.euclidean_prim import prim_squares_of_each
+
+    if stack.shape[2] == 1 or is_large(stack.shape[1:]):
+        return [None] * len(stack)
+    largest = np.abs(stack).max(axis=(1, 2)).astype(np.float64)
+    exponents = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
+    usual = np.flatnonzero(np.isfinite(largest) & (np.abs(exponents) < MAX_NORMAL_EXPONENT))
+    units = np.ldexp(1.0, -exponents[usual])[:, None, None]
+    squares = prim_squares_of_each(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
+    squares.sort(axis=1)
+    trees: list[Vector | None] = [None] * len(stack)
+    for place, lengths in zip(usual.tolist(), np.sqrt(squares, out=squares), strict=True):
+        trees[place] = scaled(lengths, int(exponents[place]))
+    return trees
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_indices, as_number
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
-from toposcope.homology.memory import check_fits, total_memory
-from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large
+from toposcope.homology.memory import check_fits, may_not_fit, total_memory
+from toposcope.homology.point_cloud import Cloud, DeviceEuclidean, Metric, as_cloud, is_large, trees_of_each
 from toposcope.typing import Indices, Matrix, Vector
 
 DEFAULT_LANDMARKS = 2000
@@ -110,7 +110,7 @@ def points_for_loops(n: int, max_points: int | None = None) -> int:
     """Return how many of n points `rips` uses for H1: n, or how many landmarks."""
     if max_points is not None:
         return min(n, max_points)
-    memory = total_memory()
+    memory = total_memory() if may_not_fit(loop_bytes(n)) else None
     all_fit = n <= MAX_POINTS and (memory is None or loop_bytes(n) <= MAX_MEMORY_SHARE * memory)
     return n if all_fit else DEFAULT_LANDMARKS
 
@@ -167,6 +167,27 @@ def _components(cloud: Cloud, lengths: Vector | None, threshold: float) -> Diagr
     engine = "lunes"
     if lengths is None or not is_large(cloud.shape) or isinstance(cloud, DeviceEuclidean):
         lengths, engine = cloud.tree()
+    return _component_diagram(lengths, threshold, engine)
+
+
+def components_of_each(stack: NDArray[Any]) -> list[Diagram | None]:
+    """Return H0 of many small Euclidean clouds of one shape, whose trees are made in one compiled call.
+
+    Parameters
+    ----------
+    stack : ndarray, shape (r, n, d)
+        Points in float32 or float64.
+
+    Returns
+    -------
+    list
+        What `rips` returns for each with ``max_dimension=0``, to the last bit; None where the cloud is not finite, or
+        takes another algorithm.
+    """
+    return [None if tree is None else _component_diagram(tree, np.inf, "prim") for tree in trees_of_each(stack)]
+
+
+def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagram:
     deaths = lengths if threshold == np.inf else lengths[lengths <= threshold]
     pairs = np.zeros((len(deaths), 2))
     pairs[:, 1] = deaths

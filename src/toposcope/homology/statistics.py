@@ -36,6 +36,8 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     with np.errstate(over="ignore"):  # beyond the range it is infinite, and says so
         total_p2 = float((lifetimes**2).sum())
     entropy = float(-(share * np.log(share)).sum()) if count > 1 else 0.0
+    # NumPy's median would sort them again, in a third of the time of all this.
+    median = (lifetimes[(count - 1) // 2] + lifetimes[count // 2]) / 2 if count else 0.0
     return {
         "count": float(count if diagram.births is None else len(diagram.births)),
         "total": total,
@@ -45,7 +47,7 @@ def statistics(diagram: Diagram) -> dict[str, float]:
         "std": float((lifetimes / unit).std() * unit) if count else 0.0,
         "entropy": entropy,
         "entropy_normalized": entropy / float(np.log(count)) if count > 1 else 0.0,
-        "n_significant": float((lifetimes > np.median(lifetimes)).sum()) if count else 0.0,
+        "n_significant": float((lifetimes > median).sum()),
         "n_zero": float(len(diagram.pairs) - count),
         "n_essential": float(diagram.n_essential),
         "n_truncated": float(diagram.n_truncated),

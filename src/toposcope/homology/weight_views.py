@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.homology.arrays import as_count
 from toposcope.typing import Indices
 
@@ -39,7 +39,7 @@ def unrolled(weight: Any) -> Any:
     try:
         return weight.reshape(shape[0], math.prod(shape[1:]))
     except (RuntimeError, NotImplementedError) as error:  # a sparse tensor
-        reason = " ".join(str(error).split())
+        reason = message_of(error)
         raise ToposcopeError(f"weight: of shape {shape}, cannot be unrolled: {reason}") from error
 
 

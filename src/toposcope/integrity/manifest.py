@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: a hash of each tensor, written beside it when it was saved, and how it differs."""
+"""Manifests of checkpoints: a hash of each tensor, written when it is saved, and compared when it is read."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +12,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes
 
 FILE = "toposcope.manifest.json"
-"""In a checkpoint that is a folder."""
-ENDING = ".manifest.json"
-"""After the name of a checkpoint that is a file, beside it."""
+"""Name of the manifest in a checkpoint that is a folder."""
+SUFFIX = ".manifest.json"
+"""Suffix of the manifest beside a checkpoint that is a file."""
 MAX_BYTES = 100_000_000
 ABSENT = "absent"
 ADDED = "added"
@@ -23,7 +23,7 @@ RESHAPED = "has another shape or dtype"
 
 
 class ManifestTensor(msgspec.Struct, frozen=True):
-    """A tensor as it was saved; `sha256` is of dtype, shape and bytes, as `Entry.content_hash`."""
+    """A tensor as it was saved; `sha256` covers dtype, shape and bytes, as `Entry.content_hash` does."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class ManifestTensor(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The tensors of a checkpoint as they were saved, by their plain names; `step` is in updates made."""
+    """The tensors of a checkpoint as they were saved, by name, and the optimizer step."""
 
     step: int
     tensors: dict[str, ManifestTensor]
@@ -39,72 +39,74 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> Path:
-    """Write the manifest of a checkpoint on this machine beside it.
+    """Write the manifest of a local checkpoint beside it.
 
     Parameters
     ----------
     checkpoint : Checkpoint
     hashes : mapping of str to str, optional
-        Content hashes of tensors that are known already; the others are read.
+        Known content hashes of tensors; the other tensors are read.
 
     Returns
     -------
     Path
-        Of the manifest: ``toposcope.manifest.json`` in a folder, ``<file>.manifest.json`` beside a file.
+        Path of the manifest: ``toposcope.manifest.json`` in a folder, ``<file>.manifest.json`` beside a file.
 
     Raises
     ------
     ToposcopeError
-        If the checkpoint is not on this machine, cannot be read, or the disk is full.
+        If the checkpoint is not local or cannot be read, or the disk is full.
     """
     if not isinstance(checkpoint.source, LocalSource):
-        raise ToposcopeError(f"{checkpoint.location}: not on this machine; write its manifest where it is saved")
+        raise ToposcopeError(
+            f"{checkpoint.location}: not on this machine; write its manifest on the machine that saves it"
+        )
     known = hashes or {}
     tensors = {
         entry.name: ManifestTensor(entry.dtype, entry.shape, known.get(entry.name) or entry.content_hash())
         for entry in checkpoint.entries
     }
     path = checkpoint.source.path
-    target = path / FILE if path.is_dir() else path.with_name(path.name + ENDING)
+    target = path / FILE if path.is_dir() else path.with_name(path.name + SUFFIX)
     content = msgspec.json.encode(Manifest(checkpoint.step, tensors))
     write_bytes(target, msgspec.json.format(content) + b"\n")
     return target
 
 
 def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
-    """Return the manifest that lies beside a checkpoint, None if there is none.
+    """Return the manifest of a checkpoint, or None if it has none.
 
     Raises
     ------
     ToposcopeError
-        If it cannot be understood.
+        If the manifest cannot be decoded.
     """
     file = _file(checkpoint)
     if file is None:
         return None
     if file.size > MAX_BYTES:
-        raise ToposcopeError(f"{file.location}: {file.size:,} bytes are no manifest; remove it")
+        raise ToposcopeError(f"{file.location}: too large for a manifest ({file.size:,} bytes); remove it")
     try:
         return msgspec.json.decode(file.read(0, file.size).tobytes(), type=Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ToposcopeError(f"{file.location}: not a manifest ({reason}); remove it, or restore it") from error
+        raise ToposcopeError(f"{file.location}: not a valid manifest ({reason}); remove or restore it") from error
 
 
 def _file(checkpoint: Checkpoint) -> StoredFile | None:
     if FILE in checkpoint.files:
         return checkpoint.files[FILE]
     for name in checkpoint.files:
-        if name + ENDING in checkpoint.files:
-            return checkpoint.files[name + ENDING]
+        if name + SUFFIX in checkpoint.files:
+            return checkpoint.files[name + SUFFIX]
     if len(checkpoint.files) != 1:
         return None
     ((name, file),) = checkpoint.files.items()
-    return checkpoint.source.beside(name + ENDING) if file.location == checkpoint.location else None
+    return checkpoint.source.beside(name + SUFFIX) if file.location == checkpoint.location else None
 
 
 def differences(manifest: Manifest, entries: Iterable[Entry], hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return how tensors differ from the manifest, by name; values of those whose content hash is given."""
+    """Return how tensors differ from the manifest, by name; values are compared where a content hash is given."""
     found = {}
     seen = set()
     for entry in entries:

@@ -27,6 +27,9 @@ MIN_ALONE = 4.0
 """How many times more than the median matrix loses in the same interval."""
 MAX_SHARED_MOVE = 2.0
 """How far the median matrix may move in that interval, in units of its largest movement nearby: a kick moves all."""
+MIN_KEPT = 0.5
+"""Share of its variance (the squared correlation) that a matrix keeps in every interval nearby, where values that have
+nothing to do with those before are a fault. In fast trainings small matrices soon lose their past without one."""
 MIN_CORRELATION = 0.05
 """Below it, correlations are all alike: 256 independent values give 0.06."""
 MIN_IN_PLACE = 4
@@ -34,6 +37,8 @@ MIN_IN_PLACE = 4
 MAX_CHANGE = 0.1
 """Relative change of the norm and of the largest values of a matrix whose values are the same in other places; twice as
 much where the places show how they were permuted."""
+
+FRESH = "it has other values, which have nothing to do with those before"
 
 
 def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary]) -> list[Suspect]:
@@ -56,7 +61,8 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
             if k > 0 and own_move > 1 and _stands_out(history, loss, k) and _is_alone(float(loss[k]), others):
                 how = _how(by_step[before].tensors[history.name], by_step[step].tensors[history.name], history, k)
-                found[step][history.name] = how
+                if how != FRESH or _keeps_its_past(history, k):
+                    found[step][history.name] = how
     suspects = []
     for step, hows in sorted(found.items()):
         since = f"at step {step}" if step == last else f"from step {step} on"
@@ -90,6 +96,12 @@ def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
     return bool(loss > MIN_ALONE * max(0.0, float(their_loss)) and their_move < MAX_SHARED_MOVE)
 
 
+def _keeps_its_past(history: History, k: int) -> bool:
+    """Return whether a matrix keeps most of its values in all other intervals nearby."""
+    correlations = history.correlations()
+    return bool((correlations[_nearby(k, len(correlations))] ** 2 >= MIN_KEPT).all())
+
+
 def _stands_out(history: History, losses: Vector, k: int) -> bool:
     """Return whether the loss in one interval is out of proportion to those nearby."""
     near = _nearby(k, len(losses))
@@ -117,7 +129,7 @@ def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) 
         return f"its {'rows' if columns > rows else 'columns'} are in another order"
     if change < MAX_CHANGE:
         return "it has the same values in other places"
-    return "it has other values, which have nothing to do with those before"
+    return FRESH
 
 
 def _in_common(before: Sequence[int], after: Sequence[int]) -> int:

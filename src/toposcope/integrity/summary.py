@@ -18,7 +18,7 @@ from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.largest import LargestValues
 from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.spread import Spread, SpreadSums
@@ -209,7 +209,7 @@ def recording_errors(summary: CheckpointSummary) -> Iterator[None]:
     try:
         yield
     except (ToposcopeError, OSError, RuntimeError, ValueError) as error:
-        summary.error = " ".join(str(error).split())
+        summary.error = message_of(error)
         summary.kind = error.kind if isinstance(error, CheckpointError) else "damaged"
 
 

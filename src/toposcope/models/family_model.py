@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.family.sizes import SIZES, ModelSize
-from toposcope.models.origin import Origin, one_line, read_object
+from toposcope.models.origin import Origin, read_object
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,9 @@ def size_of(checkpoint: Checkpoint, origin: Origin) -> ModelSize:
         try:
             return msgspec.convert(read_object(run)["run"]["size"], ModelSize)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise ToposcopeError(f"{run.location}: not a run of the family ({one_line(error)}); restore it") from error
+            raise ToposcopeError(
+                f"{run.location}: not a run of the family ({message_of(error)}); restore it"
+            ) from error
     shapes = {entry.name: entry.shape for entry in checkpoint.entries}
     layers = sum(name.endswith(".attn.qkv.weight") for name in shapes)
     for size in SIZES.values():
@@ -100,6 +102,6 @@ def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) 
         module.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ToposcopeError(
-            f"{checkpoint.location}: not the weights of its size ({one_line(error)}); fetch or save it again"
+            f"{checkpoint.location}: not the weights of its size ({message_of(error)}); fetch or save it again"
         ) from error
     return FamilyModel(module.to(device).eval(), checkpoint.location, device)

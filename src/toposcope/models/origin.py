@@ -77,8 +77,3 @@ def read_object(file: StoredFile) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ToposcopeError(f"{file.location}: not a JSON object; save or fetch it again")
     return content
-
-
-def one_line(error: Exception) -> str:
-    """Return the beginning of another library's error message."""
-    return " ".join(str(error).split())[:200]

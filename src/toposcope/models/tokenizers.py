@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, message_of
 from toposcope.family.corpus import CHARACTERS
 
 BY_CHARACTERS = "characters"
@@ -138,7 +138,7 @@ class FastTokenizer:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            reason = " ".join(str(error).split())[:100]
+            reason = message_of(error)
             raise ToposcopeError(f"{self.location}: not a tokenizer ({reason}); save or fetch it again") from error
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.errors import ToposcopeError
-from toposcope.models.origin import one_line
+from toposcope.errors import ToposcopeError, message_of
 
 _CODE = {"auto_map", "custom_pipelines"} | {
     f"{prefix}{what}_implementation{suffix}"
@@ -80,7 +79,7 @@ def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: 
             module, report = _made(transformers, content, weights)
         except Exception as error:  # a configuration can raise anything
             raise ToposcopeError(
-                f"{checkpoint.location}: transformers cannot build the {content['model_type']}: {one_line(error)}"
+                f"{checkpoint.location}: transformers cannot build the {content['model_type']}: {message_of(error)}"
             ) from error
     _check_complete(report, checkpoint)
     return TransformersModel(module.to(device).eval(), checkpoint.location, device)

@@ -56,8 +56,8 @@ LEGEND = Terms(
          "checkpoint; empty for exact features."),
         ("9 adjusted p", "p-values adjusted for all rows with the same target: of rho, of partial correlations, and "
          "of those of the changes."),
-        ("verdict", "item 10, by the rule in the methods. Where it cannot be told: which test is missing, and what it "
-         "needs."),
+        ("verdict", "item 10, by the rule in the methods. If it cannot be told, the cell names the missing test and "
+         "what that needs."),
         ("–", "not defined, mostly because a clock orders the checkpoints exactly as the feature or the loss does."),
     )
 )  # fmt: skip

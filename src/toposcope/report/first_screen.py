@@ -8,6 +8,8 @@ import polars as pl
 
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.between_runs import BEYOND as BEYOND_LOSS
+from toposcope.analysis.nested_models.verdicts import ADDS, NO_MORE, NOTHING
+from toposcope.analysis.nested_models.verdicts import OPEN as OPEN_CONTROLS
 from toposcope.analysis.pairing import MIN_RUNS
 from toposcope.analysis.verdict import BEYOND, LEVEL, LOSS, ON_FIXED_DATA, TREND, UNDETERMINED
 from toposcope.analysis.wording import counted, examples
@@ -15,6 +17,7 @@ from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.headline import named
 from toposcope.report.material import Material
 from toposcope.report.outcome import Kind, Outcome, features_of, outcome_of
+from toposcope.report.tables import share as unsigned
 
 MAX_FIRST, MAX_SECOND = 110, 200
 """Letters of the two sentences."""
@@ -33,6 +36,13 @@ SENTENCES = {
     Kind.NOTHING: "Topology adds nothing detectable to what the training step already says about the loss.",
 }
 """The first sentence by outcome."""
+FORECASTS = {
+    ADDS: "Topology improves forecasts of the final loss beyond the loss so far, schedule and norms.",
+    NO_MORE: "Topology improves forecasts of the final loss, but no more than one of its controls.",
+    OPEN_CONTROLS: "Topology improves forecasts of the final loss; its controls were not measured.",
+    NOTHING: "Topology adds nothing detectable to forecasts of the final loss from loss, schedule and norms.",
+}
+"""The first sentence by the verdict of nested models."""
 WITHIN_RUNS = {
     Kind.BEYOND: "it adds to the training step",
     Kind.OPEN: "it may add to the training step",
@@ -79,18 +89,37 @@ class FirstScreen:
 
 
 def first_screen(material: Material) -> FirstScreen:
-    """Return the verdict of a study: between runs at equal step where that is tested, else within runs.
+    """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within.
 
     Parameters
     ----------
     material : Material
-        Its tables ``association`` and ``between_runs`` are read.
+        Its tables ``association``, ``between_runs`` and ``nested_verdicts`` are read.
     """
     outcome, between = outcome_of(material), _tested_between_runs(material)
-    sentences = (
-        _between_runs(between, outcome) if len(between) else (SENTENCES[outcome.kind], _second(outcome, material))
-    )
+    sentences = _of_nested_models(material.tables["nested_verdicts"], between)
+    if sentences is None:
+        sentences = (
+            _between_runs(between, outcome) if len(between) else (SENTENCES[outcome.kind], _second(outcome, material))
+        )
     return FirstScreen(*sentences, tuple(_chips(outcome, between, material)))
+
+
+def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[str, str] | None:
+    """Say what topology adds to a forecast of the final loss; None where that cannot be told."""
+    row = verdicts.row(0, named=True) if len(verdicts) else {}
+    if row.get("verdict") not in FORECASTS:
+        return None
+    first, seen = FORECASTS[row["verdict"]], f"Over {row['n_runs']} runs and {counted(row['n_fractions'], 'fraction')}"
+    if row["verdict"] == NOTHING:
+        found = f"{seen} a gain of {unsigned(row['detectable_least'])} would have been detected at best, and none was."
+    else:
+        found = f"{seen} the error is up to {unsigned(row['skill'])} smaller, at {row['fraction']:.0%} of training."
+    beyond = len(features_of(between.filter(verdict=BEYOND_LOSS))) if len(between) else 0
+    if not len(between):
+        return first, found
+    says = "says" if beyond < 2 else "say"
+    return first, f"{found} At equal step {beyond or 'none'} of {len(between)} {says} more than loss and controls."
 
 
 def _tested_between_runs(material: Material) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import polars as pl
 
@@ -17,6 +17,7 @@ TableMaker = Callable[["Material"], pl.DataFrame]
 
 
 AnyMaterial = TypeVar("AnyMaterial")
+Result = TypeVar("Result")
 
 
 class Tables(Mapping[str, pl.DataFrame], Generic[AnyMaterial]):
@@ -47,7 +48,7 @@ class Material:
     declaration : Declaration
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
-    frame, labels, log, runs, findings, errors, alerts, forecasts : polars.DataFrame
+    frame, labels, log, runs, findings, errors, alerts, forecasts, population, targets : polars.DataFrame
         From the methods of `Study` of those names.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
@@ -59,6 +60,8 @@ class Material:
         How p-values are adjusted for the number of rows.
     tables : mapping of str to polars.DataFrame
         The tables that the sections compute, by name.
+    workers : int
+        Processes for the tables that take minutes; they do not depend on it.
     """
 
     declaration: Declaration
@@ -77,9 +80,21 @@ class Material:
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     alerts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ALERT_SCHEMA))
     forecasts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FORECAST_SCHEMA))
+    population: pl.DataFrame = field(default_factory=pl.DataFrame)
+    targets: pl.DataFrame = field(default_factory=pl.DataFrame)
+    workers: int = 1
+    _computed: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def once(self, name: str, compute: Callable[[], Result]) -> Result:
+        """Compute something that several tables of a section need, once."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        return self._computed[name]  # type: ignore[no-any-return]
 
     @classmethod
-    def of(cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm") -> "Material":
+    def of(
+        cls, study: Study, makers: Mapping[str, TableMaker], adjust: Method = "holm", workers: int = 1
+    ) -> "Material":
         """Read a study; its tables are computed when they are first read."""
         declared = study.declaration
         frame, labels, log = study.frame(), study.labels(), study.log()
@@ -105,6 +120,9 @@ class Material:
             adjust=adjust,
             alerts=study.alerts(),
             forecasts=study.forecasts(),
+            population=study.population(),
+            targets=study.targets(),
+            workers=workers,
         )
         object.__setattr__(material, "tables", Tables(material, makers))
         return material

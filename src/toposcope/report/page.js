@@ -5,7 +5,7 @@ const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
-// ---- State, in the address
+// ---- State
 
 const state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 const get = (key) => state.get(key) ?? "";
@@ -32,7 +32,7 @@ const layers = () => explorer.layers[get("run")];
 const nearest = (steps, at) => steps.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best), steps[0]);
 const number = (v) => (typeof v === "number" ? v.toLocaleString("en", { maximumSignificantDigits: 4 }) : (v ?? "–"));
 
-// Centred ranks; and the last of some series with those before it regressed out.
+// Centred ranks; the last of some series, those before it regressed out.
 function ranks(values) {
   const sorted = values.toSorted((a, b) => a - b);
   return values.map((v) => (sorted.indexOf(v) + sorted.lastIndexOf(v) - values.length + 1) / 2);
@@ -87,7 +87,7 @@ const sources = {
 
 const drawn = new Map(); // by name; a chart's own rows are the first of its sets
 
-// Rows of runs that are on, with the page's x axis.
+// Rows of runs that are on, on the x axis.
 function shown(rows) {
   const axis = get("x"), hidden = off();
   const at = (row) => {
@@ -97,7 +97,7 @@ function shown(rows) {
   const kept = rows.filter((row) => !hidden.includes(row.run));
   return page.axes[axis]?.field ? kept.map((row) => ({ ...row, x: at(row) })) : kept;
 }
-// A specification at another width, on the page's x axis.
+// A chart at another width, on the page's x axis.
 function adapted(spec, width) {
   const out = { ...spec }, x = spec.encoding?.x, axis = page.axes[get("x")], parts = spec.concat ?? spec.vconcat;
   if (x?.field === "step" && x.type === "quantitative" && axis) {
@@ -118,12 +118,13 @@ async function draw(place) {
   config.legend.columns = Math.ceil(room / 170 - 1);
   config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
-  let view, excess = 70, width = room;
-  for (let tries = 0; tries < 3 && Math.abs(excess) > 7; tries++) {
+  let view, width = room - 70;
+  for (let tries = 0; tries < 3; tries++) {
     view?.finalize();
+    ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config }, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
+    const excess = (place.querySelector(".marks").getBoundingClientRect().width || room) - room; // 0: hidden
+    if (excess < 8 && excess > -20) break;
     width -= excess;
-    ({ view } = await vegaEmbed(place, { ...adapted(spec, width), datasets, config, background: "transparent" }, { ...page.embed, downloadFileName: name, tooltip: { theme: root.dataset.theme } }));
-    excess = place.querySelector(".marks").getBoundingClientRect().width - room || 0;
   }
   const chart = { name, view, place, sets, cursor };
   drawn.set(name, chart);
@@ -137,11 +138,12 @@ async function draw(place) {
 }
 const rowsIn = (chart) => shown(Object.values(chart.sets)[0]);
 const stepsIn = (chart) => [...new Set(rowsIn(chart).map((row) => row.step))].filter(isFinite).sort((a, b) => a - b);
+const stepOf = (chart) => (isNaN(step()) ? -1 : (nearest(stepsIn(chart), step()) ?? -1));
 
 // Put a chart's cursor at the step; write the values there.
 function mark(chart) {
   if (!chart.cursor) return;
-  const here = isNaN(step()) ? -1 : (nearest(stepsIn(chart), step()) ?? -1), line = chart.place.previousElementSibling;
+  const here = stepOf(chart), line = chart.place.previousElementSibling;
   if (chart.name === "layer-map") chart.view.signal("layer", get("layer"));
   chart.view.signal("at", here).runAsync();
   const rows = rowsIn(chart).filter((row) => row.step === here && "value" in row && (!row.layer || row.layer === get("layer")));
@@ -165,7 +167,6 @@ function moveTo(at) {
     words();
   });
 }
-// What is on screen comes first.
 let turn = 0;
 async function redraw() {
   const own = ++turn, visible = ({ place }) => place.checkVisibility();
@@ -193,10 +194,10 @@ function openData({ target }) {
   if (target.open) target.append(box);
 }
 function press(event) {
-  const chart = drawn.get(event.currentTarget.dataset.chart), steps = stepsIn(chart), at = isNaN(step()) ? -1 : steps.indexOf(nearest(steps, step()));
+  const chart = drawn.get(event.currentTarget.dataset.chart), steps = stepsIn(chart), here = steps.indexOf(stepOf(chart));
   const along = { ArrowRight: 1, ArrowLeft: -1 }[event.key], down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const within = (list, i) => list[Math.max(0, Math.min(list.length - 1, i))];
-  if (along && steps.length) moveTo(within(steps, at + along));
+  if (along && steps.length) moveTo(within(steps, here + along));
   else if (down && chart.name === "layer-map") choose({ layer: within(layers().names, layers().names.indexOf(get("layer")) + down) });
   else if (event.key === "Escape") moveTo("");
   else return;

@@ -75,7 +75,7 @@ def to_page(document: "Document", vega: str) -> str:
 def to_live_page(
     title: str, charts: Mapping[str, Any], vega: str, live: Mapping[str, Any], analysis: Mapping[str, Any] | None
 ) -> str:
-    """Return the same page as a server sends it: its rows come later.
+    """Return the page as the server sends it; its rows follow in messages.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ def to_live_page(
         The explorer's charts, as `page_chart` returns them.
     vega : str
     live : mapping
-        What the page's second script begins with; ``runs``, ``features`` and ``layers`` are what can be chosen.
+        First message for the page's live script; ``runs``, ``features`` and ``layers`` are the choices.
     analysis : mapping, optional
-        From `toposcope.report.live.making.analysis`.
+        Result of `toposcope.report.live.making.analysis`.
     """
     made = analysis or {"html": "", "charts": {}, "datasets": {}, "sections": [], "explorer": {}}
     analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
@@ -135,7 +135,7 @@ def to_live_page(
 
 
 def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parts of a served page that are written anew while it is open, by their places on it."""
+    """Return the parts of a served page that are updated while it is open, by the id of their element."""
     module = _environment().get_template("live.html.j2").module
     return {name: str(getattr(module, name)(words)) for name in ("now", "runs")}
 
@@ -186,7 +186,8 @@ def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict
 
 
 def _settings() -> dict[str, Any]:
-    return {"config": {"light": config(), "dark": config(dark=True)}, "axes": AXES, "embed": EMBED}
+    looks = {name: {**config(dark=name == "dark"), "background": "transparent"} for name in ("light", "dark")}
+    return {"config": looks, "axes": AXES, "embed": EMBED}
 
 
 def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:

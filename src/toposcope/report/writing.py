@@ -55,7 +55,7 @@ def write_report(
     kinds : sequence of "svg", "png", "pdf"
         As what the figures are written.
     workers : int
-        Processes that render figures; with 1, this one does.
+        Processes that render figures and fit nested models; with 1, this one does.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def write_report(
         The sentences at the top of the page.
     """
     progress("report", 0, 2)
-    page = study_page(study, adjust)
+    page = study_page(study, adjust, workers)
     folder = study.directory / "report"
     composed = page.compose(kinds, workers, headline_chart)
     progress("report", 1, 2)
@@ -99,9 +99,9 @@ def write_page(folder: Path, title: str, page: Page[MaterialType], kinds: Sequen
     return composed.summary
 
 
-def study_page(study: Study, adjust: Method = "holm") -> Page[Material]:
+def study_page(study: Study, adjust: Method = "holm", workers: int = 1) -> Page[Material]:
     """Read a study for its report."""
-    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust))
+    return Page(report_sections(), Material.of(study, makers_of(report_sections()), adjust, workers))
 
 
 def write_document(folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], rendered: Rendered) -> None:

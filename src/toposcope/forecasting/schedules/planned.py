@@ -90,7 +90,7 @@ def _check_end(log: Log, end: int) -> None:
 
 def _no_end(log: Log) -> ToposcopeError:
     return ToposcopeError(
-        f"{log.name}: nothing tells how many steps are planned; give them, as in --steps 20000, or declare"
+        f"{log.name}: the number of planned steps is unknown; give it, as in --steps 20000, or declare"
         " the schedule, as in --schedule cosine:steps=20000"
     )
 
@@ -223,7 +223,7 @@ def _plan(logged: LoggedRates | None, declared: Declared, length: int, remarks: 
 def _final(
     logged: LoggedRates | None, declared: Declared, length: int, peak: float, warm_up: float, remarks: list[str]
 ) -> float:
-    """Return the final share of the peak by the fall that was logged; 0 if it does not tell."""
+    """Return the final rate as a share of the peak, from the logged decay; 0 if the log does not determine it."""
     if declared.kind not in ("cosine", "linear", "wsd"):
         return 0.0
     if logged is not None:

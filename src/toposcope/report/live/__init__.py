@@ -1,4 +1,4 @@
-"""The report's page, served while a study grows.
+"""Serves the report's page while a study grows.
 
-The server process reads the database with `sqlite3` alone; charts and analyses are made by processes that then exit.
+The server reads the database with `sqlite3` alone; short-lived processes make the charts and the analyses.
 """

@@ -1,4 +1,4 @@
-"""The report's analyses of a study that grows: made by a process in the background, now and then."""
+"""Runs the report's analyses of a growing study in background processes, from time to time."""
 
 import asyncio
 import json
@@ -15,47 +15,47 @@ from toposcope.report.live.assets import last_line, maker_command
 from toposcope.report.live.feed import Feed
 
 MIN_CHECKPOINTS = 8
-"""Measured steps of a run, with fewer of which nothing is analysed."""
+"""Measured steps that a run needs to be analysed."""
 MIN_GROWTH = 1.2
-"""So many times as many measured steps make a new analysis worth its time."""
+"""Growth in measured steps after which a new analysis is due."""
 MIN_SECONDS = 180
-"""Between the end of one analysis and the start of the next."""
+"""Least time between the end of one analysis and the start of the next."""
 START_SECONDS = 2
-"""Before an analysis begins: a page that was just opened draws its charts first."""
+"""Delay of an analysis, so that a page that was just opened can draw its charts first."""
 
 
 @dataclass
 class Analysis:
-    """Where the analysis of one study is.
+    """State of the analysis of one study.
 
     Attributes
     ----------
     version : int
-        Counts those that were made.
-    of : int
-        Measured steps that the last one is of.
+        Number of finished analyses.
+    n_steps : int
+        Measured steps that the last analysis covers.
     step : int
-        The last step it is of.
+        Last step that it covers.
     ended : float
-        When it ended, by a clock that only goes forward.
+        When it ended, in seconds of a monotonic clock.
     fault : str
-        Why the last one failed, or empty.
+        Why the last analysis failed; empty if it did not.
     task : asyncio.Task, optional
-        The one that is being made.
+        The analysis in progress.
     """
 
     version: int = 0
-    of: int = 0
+    n_steps: int = 0
     step: int = 0
     ended: float = 0.0
     fault: str = ""
     task: "asyncio.Task[None] | None" = None
 
     def is_due(self, n: int, now: float) -> bool:
-        """Return whether a study of so many measured steps should be analysed now."""
+        """Return whether a study with `n` measured steps should be analysed now."""
         if self.task is not None:
             return False
-        return not self.of or (n >= MIN_GROWTH * self.of and now - self.ended >= MIN_SECONDS)
+        return not self.n_steps or (n >= MIN_GROWTH * self.n_steps and now - self.ended >= MIN_SECONDS)
 
 
 class Analyses:
@@ -69,34 +69,34 @@ class Analyses:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._of: dict[str, Analysis] = {}
+        self._analyses: dict[str, Analysis] = {}
         self._turn = asyncio.Lock()
 
     async def consider(self, name: str) -> None:
-        """Begin an analysis of a study if it is time for one."""
+        """Start an analysis of a study if one is due."""
         try:
             longest, n, step = await run_in_threadpool(self._feed.growth, name)
         except (KeyError, sqlite3.Error):
             return
-        known = self._of.setdefault(name, Analysis())
+        known = self._analyses.setdefault(name, Analysis())
         if longest >= MIN_CHECKPOINTS and known.is_due(n, time.monotonic()):
             known.task = asyncio.get_running_loop().create_task(self._make(name, known, n, step))
 
     def version(self, name: str) -> int:
-        """Return how many analyses of a study were made."""
-        return self._of.get(name, Analysis()).version
+        """Return the number of finished analyses of a study."""
+        return self._analyses.get(name, Analysis()).version
 
     def text(self, name: str, longest: int) -> str:
-        """Return a sentence about the analysis of a study whose longest run has so many measured steps."""
-        known = self._of.get(name, Analysis())
+        """Return the status of a study's analysis, in sentences; its longest run has `longest` measured steps."""
+        known = self._analyses.get(name, Analysis())
         if longest < MIN_CHECKPOINTS:
             return (
-                f"Association with the loss, phases, layers and the other sections need {MIN_CHECKPOINTS} measured "
-                f"steps of a run; there are {longest}."
+                f"Association with the loss, phases, layers and the other sections need a run with {MIN_CHECKPOINTS} "
+                f"measured steps; the longest has {longest} so far."
             )
         texts = [f"As of step {known.step:,}."] if known.version else []
         if known.task is not None:
-            texts.append("The analysis is being made anew." if known.version else "The analysis is being made.")
+            texts.append("A newer analysis is running." if known.version else "The analysis is running.")
         if known.fault:
             texts.append(f"The last analysis failed: {known.fault}")
         return " ".join(texts)
@@ -109,8 +109,8 @@ class Analyses:
         return made
 
     async def close(self) -> None:
-        """End what is being made."""
-        tasks = [known.task for known in self._of.values() if known.task is not None]
+        """Cancel running analyses."""
+        tasks = [known.task for known in self._analyses.values() if known.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -120,7 +120,7 @@ class Analyses:
     def _file(self, name: str) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="toposcope-show-")
-        return Path(self._folder.name) / f"{list(self._of).index(name)}.json"
+        return Path(self._folder.name) / f"{list(self._analyses).index(name)}.json"
 
     async def _make(self, name: str, known: Analysis, n: int, step: int) -> None:
         try:
@@ -138,7 +138,7 @@ class Analyses:
                         process.kill()
                         await process.wait()
                         raise
-            known.of, known.ended = n, time.monotonic()
+            known.n_steps, known.ended = n, time.monotonic()
             known.fault = last_line(errors) if process.returncode else ""
             if not process.returncode:
                 partial.replace(self._file(name))

@@ -1,6 +1,6 @@
-"""What the served page needs that heavy libraries make: specifications of charts, Vega, names of features.
+"""The parts of the served page that need heavy libraries: specifications of charts, Vega, names of features.
 
-A process that then exits makes them, once for each version; they are kept in the cache folder.
+A short-lived process makes them once per version, and they are stored in the cache folder.
 """
 
 import hashlib
@@ -26,28 +26,28 @@ SOURCES = (
     ("toposcope.charts", "training.py"),
     ("toposcope.charts", "vega.py"),
 )
-"""What decides how they come out; a change of these makes them anew."""
+"""Modules on which the assets depend; if one changes, they are made again."""
 MAX_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Assets:
-    """What is the same for every served page.
+    """The parts that every served page shares.
 
     Attributes
     ----------
     charts : mapping
-        By name, as `toposcope.report.page.page_data` has them, for no runs.
+        Charts without runs, by name, in the form of `toposcope.report.page.page_data`.
     vega : str
         Vega as a script.
     names : mapping of str to str
-        Main features, in their order, and what the report calls them.
+        Keys of the main features, in order, and their names in the report.
     defaults : mapping
-        The options of each probe, in their order, with their default values.
+        Options of each probe, in order, with their default values.
     layer_quantities : list of str
-        What is shown of layers, the main ones first.
+        Quantities of layers, the main ones first.
     map_height : int
-        Of the layer map, in pixels.
+        Height of the layer map in pixels.
     """
 
     charts: Mapping[str, Any]
@@ -71,7 +71,7 @@ class Assets:
         return f"{probe}:{text}" if text else probe
 
     def charts_of(self, runs: list[str], n_layers: int) -> dict[str, Any]:
-        """Return the charts for some runs, whose colour is their place, and so many layers."""
+        """Return the charts for runs, which are coloured by their position, and a number of layers."""
         charts = {name: {**chart, "spec": _with_runs(chart["spec"], runs)} for name, chart in self.charts.items()}
         charts["layer-map"]["spec"]["height"] = {"step": max(3, min(20, self.map_height // max(1, n_layers)))}
         return charts
@@ -88,7 +88,7 @@ def _with_runs(part: Any, runs: list[str]) -> Any:
 
 
 def load_assets() -> Assets:
-    """Return the assets from the cache folder, or have them made.
+    """Return the assets from the cache folder, or make them.
 
     Raises
     ------
@@ -104,28 +104,28 @@ def load_assets() -> Assets:
     assets = Assets(**json.loads(content))
     try:
         write_bytes(file, content)
-    except ToposcopeError:  # a cache that cannot be written only costs seconds at the next start
+    except ToposcopeError:  # without a cache, the next start takes a few seconds longer
         return assets
     return assets
 
 
 def maker_command(*arguments: str) -> list[str]:
-    """Return the command of a process that makes something with the heavy libraries, and writes it as JSON."""
+    """Return the command of a process that makes something with the heavy libraries and prints it as JSON."""
     return [sys.executable, "-m", "toposcope.report.live.making", *arguments]
 
 
 def run_maker(*arguments: str) -> bytes:
-    """Return what such a process makes.
+    """Run such a process and return its output.
 
     Raises
     ------
     ToposcopeError
-        With its last line, if it fails.
+        If it fails, with the last line of its output.
     """
     try:
         done = subprocess.run(maker_command(*arguments), capture_output=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ToposcopeError(f"the page's charts were not made within {MAX_SECONDS} s; try again") from error
+        raise ToposcopeError(f"making the page's charts took more than {MAX_SECONDS} s; try again") from error
     if done.returncode:
         raise ToposcopeError(last_line(done.stderr))
     return done.stdout

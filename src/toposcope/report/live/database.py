@@ -1,4 +1,4 @@
-"""What a study's database holds, read as it grows: few rows at a time, never the whole file."""
+"""Reads a study's database while it grows, a few rows at a time."""
 
 import json
 import sqlite3
@@ -13,24 +13,24 @@ from toposcope.report.live.thinning import Row, single, thinned
 from toposcope.study.checksums import log_after
 
 TAIL = 8
-"""Rows at the end of a log that are read again: a value may be added to a row that is there."""
-FINITE = 1e300
-"""Beyond it a value is not drawn."""
+"""Rows at the end of a log that are read again, since values may be added to them."""
+MAX_VALUE = 1e300
+"""Largest absolute value that is drawn."""
 LOG_COLUMNS = ("loss", "validation_loss", "learning_rate", "grad_norm", "weight_norm")
 N_EXAMPLES = 8
-"""Steps of a run that are looked at for what is measured; of every later step all is seen."""
+"""Steps of a run that are searched for measured quantities at first; every later step is searched."""
 MAX_ALERTS = 50
 
 _STEPS = (
     "WITH RECURSIVE s(step) AS (SELECT MIN(step) FROM measurements WHERE run = :run AND step > :after UNION ALL "
     "SELECT (SELECT MIN(step) FROM measurements WHERE run = :run AND step > s.step) FROM s WHERE s.step IS NOT NULL) "
 )
-"""The measured steps of a run, each found by one look at the index."""
+"""The measured steps of a run, each found by one lookup in the index."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something measured or logged: in a log, ``probe`` is ``log`` and ``statistic`` the column."""
+    """A measured or logged quantity; if logged, ``probe`` is ``log`` and ``statistic`` is the column."""
 
     probe: str
     options: str
@@ -39,7 +39,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run as the database has it."""
+    """A row of the table ``runs``."""
 
     run: str
     kind: str
@@ -49,12 +49,12 @@ class RunRow:
 
 
 class Database:
-    """A study's database, opened read-only and kept open; safe to use from several threads.
+    """A study's database, opened read-only and kept open; thread-safe.
 
     Parameters
     ----------
     path : Path
-        Of ``study.db``; it may appear later, be replaced, or go.
+        Path of ``study.db``, which may appear later, be replaced or be deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,13 +65,13 @@ class Database:
         self._version = -1
 
     def has_changed(self) -> bool:
-        """Return whether anything was written since the last call; a look at the file's header, no more."""
+        """Return whether anything was written since the last call; this reads only the file's header."""
         with self._lock:
             try:
                 status = self.path.stat()
                 if self._connection is None or self._identity != (status.st_dev, status.st_ino):
                     self._open((status.st_dev, status.st_ino))
-                (version,) = self._need().execute("PRAGMA data_version").fetchone()
+                (version,) = self._connected().execute("PRAGMA data_version").fetchone()
             except (OSError, sqlite3.Error):
                 was_open = self._connection is not None
                 self.close()
@@ -82,17 +82,17 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all that is read within it was written together.
+        """Open a transaction, so that all reads see the same state.
 
         Raises
         ------
         sqlite3.Error
-            If the file is no database, or gone.
+            If the file is missing or not a database.
         """
         with self._lock:
             if self._connection is None:
                 self.has_changed()
-            connection = self._need()
+            connection = self._connected()
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -100,7 +100,7 @@ class Database:
                 connection.execute("ROLLBACK")
 
     def written(self) -> float:
-        """Return when something was written last, in seconds since 1970; 0 if unknown."""
+        """Return the time of the last write, in seconds since 1970; 0 if unknown."""
         times = [
             path.stat().st_mtime for path in (self.path, self.path.with_name(f"{self.path.name}-wal")) if path.exists()
         ]
@@ -122,14 +122,14 @@ class Database:
         self._connection.execute("PRAGMA cache_size = -8000")
         self._identity = identity
 
-    def _need(self) -> sqlite3.Connection:
+    def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise sqlite3.OperationalError(f"{self.path}: no study here yet")
+            raise sqlite3.OperationalError(f"{self.path}: the study does not exist yet")
         return self._connection
 
 
 def has_table(c: sqlite3.Connection, name: str) -> bool:
-    """Return whether the database has a table; an older version has fewer."""
+    """Return whether the database has a table; older versions have fewer."""
     return bool(c.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
 
 
@@ -140,7 +140,7 @@ def runs(c: sqlite3.Connection) -> list[RunRow]:
 
 
 def meta(c: sqlite3.Connection, key: str) -> dict[str, Any]:
-    """Return a fact that is stored as a JSON object; empty if there is none or it is something else."""
+    """Return a JSON object from the table ``meta``; empty if there is none, or it is not an object."""
     row = c.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     try:
         value = json.loads(row[0]) if row else {}
@@ -150,14 +150,14 @@ def meta(c: sqlite3.Connection, key: str) -> dict[str, Any]:
 
 
 def log_position(c: sqlite3.Connection, run: str) -> tuple[int, int]:
-    """Return a step near the end of a run's log, and the checksum of the log until there."""
+    """Return a step near the end of a run's log, and the checksum of the log up to it."""
     rows = c.execute("SELECT step FROM log WHERE run = ? ORDER BY step DESC LIMIT 1 OFFSET ?", (run, TAIL)).fetchone()
     step = rows[0] if rows else -1
     return step, (log_after(c, run, step)[2] if has_table(c, "checksums") else 0)
 
 
 def log_is_continued(c: sqlite3.Connection, run: str, position: Sequence[int]) -> bool:
-    """Return whether what was logged until a position is what it was when the position was taken."""
+    """Return whether the log up to a position is unchanged since the position was read."""
     step, before = position
     return has_table(c, "checksums") and log_after(c, run, step)[2] == before
 
@@ -173,7 +173,7 @@ def logged_columns(c: sqlite3.Connection, run: str) -> list[str]:
     ]
     if not has_table(c, "log_targets"):
         return columns
-    # The first and the last hundred rows: a target is logged again and again.
+    # The first and the last hundred rows suffice, since a target is logged repeatedly.
     ends = " UNION ".join(
         f"SELECT target FROM (SELECT target FROM log_targets WHERE run = :run ORDER BY step {order} LIMIT 100)"
         for order in ("ASC", "DESC")
@@ -192,14 +192,14 @@ def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int,
     after, until : int
         ``after < step <= until``.
     at_most : int
-        Rows; of more, neighbours are merged.
+        Most rows to return; neighbours are merged to stay below it.
     """
     table, value, also = "log", column, ""
     if column not in LOG_COLUMNS:
         table, value, also = "log_targets", "value", "AND target = :target "
     names = {"run": run, "target": column, "after": after, "until": until}
     where = f"FROM {table} WHERE run = :run AND step > :after AND step <= :until {also}"
-    where += f"AND {value} BETWEEN -{FINITE} AND {FINITE}"
+    where += f"AND {value} BETWEEN -{MAX_VALUE} AND {MAX_VALUE}"
     n, first, last = c.execute(f"SELECT COUNT(*), MIN(step), MAX(step) {where}", names).fetchone()
     if n <= at_most:
         return single(c.execute(f"SELECT step, {value} {where} ORDER BY step", names))
@@ -210,7 +210,7 @@ def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int,
 
 
 def measured_steps(c: sqlite3.Connection, run: str, after: int = -1) -> list[int]:
-    """Return the steps at which something was measured."""
+    """Return the measured steps of a run."""
     return [s for (s,) in c.execute(_STEPS + "SELECT step FROM s WHERE step IS NOT NULL", {"run": run, "after": after})]
 
 
@@ -245,7 +245,7 @@ def layer_names(c: sqlite3.Connection, run: str) -> list[str]:
 
 
 def quantities(c: sqlite3.Connection, run: str, steps: Sequence[int]) -> set[tuple[Quantity, bool]]:
-    """Return what was measured at some steps, and whether it is of the network; else it is of layers."""
+    """Return the quantities measured at some steps, each with whether it is of the network rather than of layers."""
     found = set()
     for step in steps:
         rows = c.execute(
@@ -258,7 +258,7 @@ def quantities(c: sqlite3.Connection, run: str, steps: Sequence[int]) -> set[tup
 
 
 def examples(steps: Sequence[int]) -> list[int]:
-    """Return a few steps, with the first and the last."""
+    """Return a few of the steps, including the first and the last."""
     if len(steps) <= N_EXAMPLES:
         return list(steps)
     return [steps[i * (len(steps) - 1) // (N_EXAMPLES - 1)] for i in range(N_EXAMPLES)]

@@ -1,4 +1,4 @@
-"""What a page is sent: the rows of its charts after what it has, and the status of the runs."""
+"""Collects what a page is sent: new rows of its charts, and the status of the runs."""
 
 import sqlite3
 import threading
@@ -31,32 +31,32 @@ TRAINING_NAMES = {
     "training nonfinite": "Weights not finite",
     "training nonfinite_gradients": "Gradients not finite",
 }
-"""What a monitor takes at each measurement, in the order shown."""
+"""Quantities that a monitor measures at each step, in display order."""
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 64
-"""Of a folder; further ones are named and left out."""
+"""Studies of a folder on one page; the page says how many more there are."""
 MAX_MAP_STEPS = 48
-"""Columns of the layer map; of more steps, neighbours share one."""
+"""Columns of the layer map; with more steps, neighbours share a column."""
 MAX_CELLS = 400_000
-"""Values of single layers that are kept in memory for one map; of more, evenly spaced steps are read."""
+"""Values in memory for one layer map; beyond that, only evenly spaced steps are read."""
 MAX_TABLES = 4
 
 Position = dict[str, Any]
-"""How far a page is, by study; JSON, so that a page can bring it back to a restarted server."""
+"""What a page has received, by study; JSON, so that the page can send it back to a restarted server."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What a page shows beside the loss of all runs.
+    """What a page shows besides the loss of all runs.
 
     Attributes
     ----------
     study : str
-        One study of a folder; all of them if empty.
+        Name of one study of a folder; all of them if empty.
     feature : str
         Key of the quantity that is drawn for all runs.
     run, quantity, layer : str
-        Of the layer map, and of the line of one layer.
+        Selection of the layer map and of the line of one layer.
     """
 
     study: str = ""
@@ -67,7 +67,7 @@ class View:
 
 
 class StudyFeed:
-    """One study: its database, and what is known of its content."""
+    """One study: its database, and a cache of its content."""
 
     def __init__(self, directory: Path, assets: Assets) -> None:
         self.directory = directory
@@ -81,7 +81,7 @@ class StudyFeed:
         self._by_run: dict[str, list[str]] = {}
 
     def catalogue(self, c: sqlite3.Connection, runs: Sequence[db.RunRow]) -> dict[str, Any]:
-        """Return what can be shown: features of the network and of the log, and by run the quantities of layers."""
+        """Return what can be selected: features of the network and of the log, and quantities of layers by run."""
         features: dict[str, dict[str, str]] = {}
         layers: dict[str, dict[str, Any]] = {}
         for row in runs:
@@ -99,7 +99,7 @@ class StudyFeed:
         return {"features": features, "layers": layers}
 
     def _look_at(self, c: sqlite3.Connection, run: str) -> None:
-        """Learn what is measured of a run: at a few steps, and at every step that is new."""
+        """Find the measured quantities of a run, at a few steps at first and at every new step."""
         steps = db.measured_steps(c, run, self._seen.get(run, -1))
         if not steps:
             return
@@ -136,18 +136,18 @@ class StudyFeed:
     def lines(
         self, c: sqlite3.Connection, run: str, shown: str, view: View, known: Position, at_most: int
     ) -> tuple[list[dict[str, Any]], Position]:
-        """Return the rows of a run after what a page knows, chart by chart, and what it then knows.
+        """Return the rows of a run that a page does not have, by chart, and the page's new position.
 
         Parameters
         ----------
         c : sqlite3.Connection
         run, shown : str
-            Its name in the database, and on the page.
+            Names of the run in the database and on the page.
         view : View
         known : mapping
-            Empty for a page that has nothing of the run.
+            Position of the page; empty if it has nothing of the run.
         at_most : int
-            Rows of a line.
+            Most rows of a line.
         """
         position = db.log_position(c, run)
         measured = [
@@ -186,7 +186,7 @@ class StudyFeed:
         return {"after": after, "rows": columns(rows + db.logged(c, run, column, now[0], 1 << 62, at_most))}
 
     def _whole(self, c: sqlite3.Connection, run: str, column: str, now: tuple[int, int], at_most: int) -> list[Row]:
-        """Return a log until now: what was read of it before, and what is new."""
+        """Return a whole log: the cached rows, and new ones."""
         position, rows = self._coarse.get((run, column), (None, []))
         if position is not None and position[0] <= now[0] and db.log_is_continued(c, run, position):
             rows = rows + db.logged(c, run, column, position[0], now[0], at_most)
@@ -198,7 +198,7 @@ class StudyFeed:
         return rows
 
     def _first_new(self, c: sqlite3.Connection, run: str, newest: int) -> int | None:
-        """Return the first step that was measured since a measurement; None if none was."""
+        """Return the first step measured after a given measurement; None if there is none."""
         row = c.execute("SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?", (newest, run)).fetchone()
         return None if row[0] is None else int(row[0])
 
@@ -208,7 +208,7 @@ class StudyFeed:
         wanted = [("explore-feature", "network", view.feature)]
         if shown == view.run:
             wanted.append(("layer-lines", view.layer, view.quantity))
-        # A line with as many steps as it may have rows is thinned anew, so it is sent whole.
+        # A line with more steps than rows is thinned again, so it is sent whole.
         after = first - 1 if len(db.measured_steps(c, run)) <= at_most else -1
         for chart, layer, key in wanted:
             quantity = self._quantities.get(key)
@@ -222,7 +222,7 @@ class StudyFeed:
         self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
     ) -> list[Row]:
         rows = db.measured(c, run, layer, quantity, after, at_most)
-        if not rows and layer == "network":  # a cloud of all layers has a name of its own
+        if not rows and layer == "network":  # a cloud of all layers has this name
             rows = db.measured(c, run, "pooled", quantity, after, at_most)
         return rows
 
@@ -240,7 +240,7 @@ class StudyFeed:
             self._tables.pop(next(iter(self._tables)))
         rows, width = layer_map(table, MAX_MAP_STEPS)
         note = (
-            f"Each column is {width * every} measured steps: of a layer, the value least like its others."
+            f"Each column stands for {width * every} measured steps, with each layer's most unusual value among them."
             if width > 1
             else ""
         )
@@ -249,7 +249,7 @@ class StudyFeed:
     def detail(
         self, c: sqlite3.Connection, run: str, chart: str, view: View, between: tuple[int, int], at_most: int
     ) -> dict[str, Any] | None:
-        """Return the rows of a line between two steps, with both; None if the chart has no such line of this run."""
+        """Return the rows of a line from one step to another; None if the chart has no line of this run."""
         first, last = between
         key = {"explore-loss": LOSS, "explore-feature": view.feature, "layer-lines": view.quantity}.get(chart, "")
         quantity = self._quantities.get(key) or (db.Quantity(LOG, "", "loss") if key == LOSS else None)
@@ -269,7 +269,7 @@ class Feed:
     Parameters
     ----------
     directory : Path
-        Of a study, or of a folder of studies; they may be begun later.
+        Directory of a study or of studies, which may be created later.
     assets : Assets
     """
 
@@ -283,11 +283,11 @@ class Feed:
 
     @property
     def is_single(self) -> bool:
-        """Whether the directory is that of one study."""
+        """Whether the directory is a single study."""
         return len(self.studies) == 1 and next(iter(self.studies.values())).directory == self.directory
 
     def look_around(self) -> bool:
-        """Find studies that were begun, and forget those that are gone; return whether there was one."""
+        """Find new studies and drop deleted ones; return whether the set changed."""
         if (self.directory / "study.db").is_file():
             found = [self.directory]
         else:
@@ -309,17 +309,17 @@ class Feed:
 
     def has_changed(self) -> bool:
         """Return whether anything was written since the last call."""
-        changed = [study.database.has_changed() for study in list(self.studies.values())]  # each has to be asked
+        changed = [study.database.has_changed() for study in list(self.studies.values())]  # no short-circuit
         return any(changed)
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
-        """Return what a page that shows a view has to be sent, given what it knows, and what it then knows.
+        """Return the message for a page with a view and a position, and the page's new position.
 
         Returns
         -------
         dict
-            ``runs``, ``features``, ``layers``: what can be chosen. ``lines``: rows of charts. ``statuses``: of
-            the runs. ``faults``: studies that cannot be read now.
+            ``runs``, ``features``, ``layers``: the choices. ``lines``: rows of charts. ``statuses`` of the runs.
+            ``faults``: messages of studies that cannot be read now.
         """
         lines: list[dict[str, Any]] = []
         now: Position = {}
@@ -346,7 +346,7 @@ class Feed:
                             lines += new
                         statuses += [status_of(c, row, names[row.run], study.database.written()) for row in rows]
                 except sqlite3.Error as error:
-                    faults[study.name] = f"{study.database.path}: cannot be read now: {error}"
+                    faults[study.name] = f"{study.database.path}: cannot be read at the moment ({error})"
         self.faults = faults
         return {
             "runs": [status.name for status in statuses],
@@ -357,7 +357,7 @@ class Feed:
         }, now
 
     def detail(self, view: View, chart: str, between: tuple[int, int]) -> list[dict[str, Any]]:
-        """Return the rows of a chart between two steps, of every run."""
+        """Return the rows of a chart between two steps, for every run."""
         details = []
         with self._lock:
             for study in self.studies.values():
@@ -375,12 +375,12 @@ class Feed:
         return details
 
     def growth(self, name: str) -> tuple[int, int, int]:
-        """Return how far a study is: measured steps of its longest run, of all runs, and the last step.
+        """Return the numbers of measured steps of the longest run and of all runs, and the last step.
 
         Raises
         ------
         sqlite3.Error
-            If it cannot be read now.
+            If the database cannot be read.
         """
         with self.studies[name].database.reading() as c:
             rows = c.execute("SELECT COUNT(*), MAX(step) FROM checkpoints GROUP BY run").fetchall()
@@ -392,13 +392,13 @@ class Feed:
             study.database.close()
 
     def _shown(self, study: StudyFeed, runs: Sequence[str]) -> dict[str, str]:
-        """Return the names of a study's runs on the page; in a folder they begin with the study's."""
+        """Return the names of a study's runs on the page; for a folder they start with the study's name."""
         if self.is_single:
             return {run: run for run in runs}
         return {run: study.name if len(runs) == 1 else f"{study.name}/{run}" for run in runs}
 
     def _ordered(self, catalogue: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the main features first, then those that are measured, then the log."""
+        """Order features: the main ones first, then other measured ones, then the log."""
         main = {name: i for i, name in enumerate([*self._assets.names, *TRAINING_NAMES])}
 
         def order(each: Mapping[str, str]) -> tuple[bool, int, int, str]:

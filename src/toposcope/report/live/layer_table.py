@@ -1,4 +1,4 @@
-"""A quantity of every layer over training, and the map that shows it."""
+"""A table of one quantity by layer and step, and the layer map made from it."""
 
 import math
 import sqlite3
@@ -10,7 +10,7 @@ from toposcope.report.live import database as db
 
 
 class LayerTable:
-    """A quantity of every layer at every measured step, extended as steps are added.
+    """One quantity of every layer at every measured step, which grows with the run.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class LayerTable:
         self.values = array("f")
 
     def extend(self, c: sqlite3.Connection, run: str, quantity: db.Quantity, steps: Sequence[int]) -> None:
-        """Add steps after those that are there."""
+        """Append steps."""
         for step in steps:
             found = db.of_layers(c, run, step, quantity)
             if found:
@@ -31,17 +31,17 @@ class LayerTable:
                 self.values.extend(found.get(layer, float("nan")) for layer in self.layers)
 
     def cut(self, step: int) -> None:
-        """Forget a step and those after it."""
+        """Remove a step and all later ones."""
         kept = sum(1 for each in self.steps if each < step)
         del self.steps[kept:]
         del self.values[kept * len(self.layers) :]
 
 
 def layer_map(table: LayerTable, at_most: int) -> tuple[dict[str, list[Any]], int]:
-    """Return the cells of a map, and how many steps share a column.
+    """Return the cells of a layer map, and the number of steps per column.
 
-    Of the values of a layer within one column, that which differs most from the layer's mean is shown, so that a spike
-    at one step is not lost.
+    A cell shows the value within its column that differs most from the layer's mean, so that a spike at one step stays
+    visible.
     """
     n, n_layers = len(table.steps), len(table.layers)
     width = max(1, -(-n // at_most))

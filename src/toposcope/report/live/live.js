@@ -1,11 +1,11 @@
-// ---- The served page: rows arrive while it is open
+// ---- The served page, which receives rows while it is open
 
 const live = page.live, got = { "explore-loss": {}, "explore-feature": {}, "layer-lines": {}, "layer-map": {} }, near = {}, looks = {}, pending = new Set(), fresh = new Set();
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
 const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? row : { run, ...row }));
 let source, shownView, waits, heard, written, forecasts, touched = Date.now();
 
-// Rows of a line; where the chart is zoomed in, those of a closer look.
+// Rows of a line; where the chart is zoomed in, the detailed ones.
 for (const name of keys(got)) sources[name] = () => {
   const lines = entries(got[name]).flatMap(([run, rows]) => {
     const closer = near[name]?.[run];
@@ -14,13 +14,13 @@ for (const name of keys(got)) sources[name] = () => {
   return name === "explore-loss" ? [...lines, ...forecasts] : lines;
 };
 function take(message) {
-  if (message.shape !== live.shape) return location.reload(); // another run, layer or quantity
+  if (message.shape !== live.shape) return location.reload(); // the choices changed: a new run, layer or quantity
   for (const line of message.lines) {
     const { chart, run, after } = line, before = (got[chart][run] ?? []).filter((row) => row.step <= after);
-    if (!keys(got[chart]).length) fresh.add(chart);
+    if (!keys(got[chart]).length && message !== live) fresh.add(chart);
     got[chart][run] = [...before, ...ofRun(line)];
     pending.add(chart);
-    if (got[chart][run].length > live.most && message !== live) connect(); // to have them thinned
+    if (got[chart][run].length > live.most && message !== live) connect(); // reconnect to get them thinned
   }
   forecasts = message.forecasts;
   written = Date.now() - 1000 * message.age;
@@ -31,9 +31,10 @@ function take(message) {
   const renewed = message.version !== live.version;
   byId("renew").hidden = !renewed;
   if (renewed && Date.now() - touched > 30000 && !all("details[open]").length) location.reload();
+  if (message === live) return tick(); // its rows are drawn when the page is
   waits ??= setTimeout(async () => {
     waits = undefined;
-    const [changed, first] = [[...pending], [...fresh].filter((name) => drawn.has(name))]; // the first rows decide how much room an axis takes
+    const [changed, first] = [[...pending], [...fresh].filter((name) => drawn.has(name))]; // the first rows determine the space of an axis
     pending.clear();
     fresh.clear();
     refresh(["explore-loss", ...changed]);
@@ -45,10 +46,10 @@ function tick() {
   const age = Math.max(0, Math.round((Date.now() - written) / 1000)), on = source?.readyState === 1, place = byId("age");
   const [n, unit] = age < 90 ? [age, "s"] : age < 5400 ? [age / 60, "min"] : age < 172800 ? [age / 3600, "h"] : [age / 86400, "days"];
   place.className = on ? "good" : "warn";
-  place.replaceChildren(make("b", { textContent: on ? "●" : "○" }), on ? ` last written ${Math.round(n)} ${unit} ago` : " not connected; trying again");
+  place.replaceChildren(make("b", { textContent: on ? "●" : "○" }), on ? ` last written ${Math.round(n)} ${unit} ago` : " not connected; reconnecting");
 }
 
-// A connection is of one view. The browser connects again by itself, and says how far it was.
+// A connection serves one view. The browser reconnects by itself, and sends its position.
 function connect() {
   source?.close();
   [heard, shownView] = [Date.now(), query()];
@@ -61,7 +62,7 @@ function connect() {
   source.onopen = source.onerror = tick;
 }
 function watch() {
-  if (document.hidden) source.close(); // a browser has few connections for all its tabs
+  if (document.hidden) source.close(); // a browser has few connections for all tabs
   else if (source.readyState === 2 || Date.now() - heard > 40000) connect();
   tick();
 }

@@ -1,4 +1,4 @@
-"""Made outside the server, by ``python -m toposcope.report.live.making``: charts, and the analyses of a study."""
+"""Makes charts and analyses for the server in another process: ``python -m toposcope.report.live.making``."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def assets() -> dict[str, Any]:
 
 
 def assets_without_vega() -> dict[str, Any]:
-    """Return the same without Vega, which takes the longest."""
+    """Return the assets without Vega, which takes longest to make."""
     from toposcope.probes import probe_types
     from toposcope.report.charts.explorer import MAX_MAP_HEIGHT, explorer_charts
     from toposcope.report.explorer import LAYER_QUANTITIES
@@ -38,13 +38,13 @@ def assets_without_vega() -> dict[str, Any]:
 def _defaults(cls: Any) -> dict[str, Any]:
     try:
         values = msgspec.to_builtins(cls())
-    except TypeError:  # an option without a default: all are written in its label
+    except TypeError:  # a probe with a required option: its label shows all options
         return {}
     return {name: value for name, value in values.items() if name != "name"}
 
 
 def analysis(directory: Path) -> dict[str, Any]:
-    """Return the analysed sections of a study's report as HTML, their charts, and what the explorer adds."""
+    """Return the sections of a study's report as HTML, their charts, and the data of the explorer."""
     from toposcope.report.charts.headlines import headline_chart
     from toposcope.report.document import Document, Opening
     from toposcope.report.explorer import explorer_data
@@ -71,10 +71,10 @@ def analysis(directory: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write what is asked for as JSON; on failure one line on standard error."""
+    """Print the requested part as JSON; on failure, one line on standard error."""
     what, *places = sys.argv[1:]
     if what == "analysis" and hasattr(os, "nice"):
-        os.nice(10)  # training goes before it
+        os.nice(10)  # training has priority
     try:
         made = assets() if what == "assets" else analysis(Path(places[0]))
     except ToposcopeError as error:

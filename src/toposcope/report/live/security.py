@@ -1,4 +1,4 @@
-"""Who may read: the names a server answers to, the pages that may ask it, and its token if others reach it."""
+"""Access control of the server: host names, origins, and a token if other machines can reach it."""
 
 import hmac
 import ipaddress
@@ -24,7 +24,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server at an address or name."""
+    """Return whether a host is a loopback address or name, which only this machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -34,25 +34,25 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a random token."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 class Guard:
-    """Lets through what may read, and refuses the rest before anything is looked at.
+    """Middleware that refuses requests that are not allowed to read.
 
-    Another site's page can make a browser ask a server on its user's machine. It does so under another name (DNS
+    Another website can make a browser send requests to a server on its user's machine: under another name (DNS
     rebinding), which ``Host`` shows, or from another origin, which ``Origin`` or ``Sec-Fetch-Site`` shows.
 
     Parameters
     ----------
     app
-        What answers.
+        The application.
     host : str
-        That the server listens at.
+        Host that the server listens on.
     port : int
     token : str
-        Needed to read, from the address once and then from a cookie; without one, nobody is asked for it.
+        Token that a reader needs, in the URL once and then in a cookie; empty for none.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str = "") -> None:
@@ -61,7 +61,7 @@ class Guard:
         self._names = {*LOCAL_NAMES} if self._is_local else {*LOCAL_NAMES, host, socket.gethostname(), socket.getfqdn()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -82,10 +82,10 @@ class Guard:
         if self._token and not self._knows(headers.get("cookie", "")):
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
             if not self._is_token(given):
-                text = "This page needs the token that toposcope show printed: open the whole address it printed.\n"
+                text = "This page needs a token: open the complete URL that toposcope show printed.\n"
                 await PlainTextResponse(text, 403)(scope, receive, send_guarded)
                 return
-            # The token leaves the address, so that it is neither seen nor passed on with it.
+            # The redirect removes the token from the URL, so that it is not shown or shared with it.
             redirect = RedirectResponse("./", 303)
             redirect.set_cookie(self._cookie, given, httponly=True, samesite="lax")
             await redirect(scope, receive, send_guarded)
@@ -94,20 +94,22 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         if method not in ("GET", "HEAD"):
-            return PlainTextResponse("Only reading is possible here.\n", 405)
+            return PlainTextResponse("This server allows only GET and HEAD.\n", 405)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_own(_name(hosts[0])):
-            return PlainTextResponse("This server does not answer to that name.\n", 421)
+            return PlainTextResponse(
+                "This server does not serve that host name; open the URL that toposcope show printed.\n", 421
+            )
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != hosts[0]:
-            return PlainTextResponse("Another site's page may not read this.\n", 403)
+            return PlainTextResponse("Requests from other websites are refused.\n", 403)
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
         if site not in ("none", "same-origin") and mode != "navigate":
-            return PlainTextResponse("Another site's page may not read this.\n", 403)
+            return PlainTextResponse("Requests from other websites are refused.\n", 403)
         return None
 
     def _is_own(self, name: str) -> bool:
-        """Return whether a name is this server's; an address cannot be made to point elsewhere."""
+        """Return whether a host is this server's; unlike a name, an IP address cannot be rebound."""
         if name in self._names:
             return True
         try:
@@ -128,7 +130,7 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """Return the name in a ``Host`` header; empty if it is none."""
+    """Return the name in a ``Host`` header; empty if it is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The server of the live page: its routes, and the streams of what is new."""
+"""The server of the live page: its routes and event streams."""
 
 import asyncio
 import hashlib
@@ -36,18 +36,18 @@ from toposcope.report.page import live_parts, to_live_page
 
 LINES = ("explore-loss", "explore-feature", "layer-lines")
 N_PORTS = 20
-"""Ports that are tried, from the first on, if none was named."""
+"""Ports to try, from the default on, if none was chosen."""
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1
-"""Given to open streams when the server stops."""
+"""Time for open streams to end when the server stops."""
 THINNED = (
-    "A line of many steps shows the mean of neighbouring ones, and as a band their least and greatest value; "
-    "zoom in for single steps."
+    "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
+    "zoom in to see single steps."
 )
 
 
 class LivePage:
-    """What the routes share: the studies, their analyses, and who listens."""
+    """State that the routes share: the studies, their analyses, and the open streams."""
 
     def __init__(self, directory: Path, assets: Assets) -> None:
         self._assets = assets
@@ -56,12 +56,12 @@ class LivePage:
         self.hub = Hub(self.look)
 
     def look(self, around: bool) -> bool:
-        """Return whether anything is new."""
+        """Return whether anything is new; `around` also searches for new studies."""
         found = around and self.feed.look_around()
         return self.feed.has_changed() or found
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
-        """Return what is sent to a page of a view, and how far it then is."""
+        """Return the message for a page with a view and a position, and its new position."""
         content, position = self.feed.message(view, known)
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
@@ -83,13 +83,13 @@ class LivePage:
         }, position
 
     def analysed(self, view: View) -> str:
-        """Return the study whose analysis is on the page; empty on the page of a folder."""
+        """Return the study whose analysis the page shows; empty on the page of a folder."""
         if view.study:
             return view.study
         return next(iter(self.feed.studies)) if self.feed.is_single else ""
 
     def page(self, view: View) -> str:
-        """Return the page."""
+        """Return the page as HTML."""
         message, _ = self.message(view, {})
         title = self.analysed(view) or self.feed.directory.resolve().name
         charts = self._assets.charts_of(
@@ -100,14 +100,14 @@ class LivePage:
 
     def _analysis(self, name: str) -> str:
         if not name:
-            return "The analyses of a study are on its own page: follow its name in the table of runs."
+            return "Each study has its analyses on its own page; click its name in the table of runs."
         try:
             return self.analyses.text(name, self.feed.growth(name)[0])
         except (KeyError, sqlite3.Error):
-            return ""  # why is said at the top of the page
+            return ""  # the top of the page shows the error
 
     def _pages(self, view: View, runs: list[str]) -> dict[str, str]:
-        """Return the address of the page of each run's study, on the page of a folder."""
+        """Return links from runs to the pages of their studies; empty unless the page is that of a folder."""
         if view.study or self.feed.is_single:
             return {}
         studies = {run: run.partition("/")[0] for run in runs}
@@ -122,9 +122,9 @@ def make_app(directory: Path, assets: Assets, host: str, port: int, token: str =
     directory : Path
     assets : Assets
     host, port
-        At which the server listens.
+        Where the server listens.
     token : str
-        That a reader has to know; empty for none.
+        Token that a reader needs; empty for none.
     """
     live = LivePage(directory, assets)
 
@@ -153,9 +153,9 @@ def make_app(directory: Path, assets: Assets, host: str, port: int, token: str =
         try:
             between = int(query["from"]), int(query["to"])
         except (KeyError, ValueError):
-            return PlainTextResponse("from and to are steps: whole numbers.\n", 400)
+            return PlainTextResponse("from and to must be integers (steps).\n", 400)
         if query.get("chart") not in LINES or max(map(abs, between)) >= 1 << 62:
-            return PlainTextResponse(f"chart is one of {', '.join(LINES)}.\n", 400)
+            return PlainTextResponse(f"chart must be one of {', '.join(LINES)}.\n", 400)
         return JSONResponse(await run_in_threadpool(live.feed.detail, _view(request, live), query["chart"], between))
 
     @asynccontextmanager
@@ -180,7 +180,7 @@ def _view(request: Request, live: LivePage) -> View:
 
 
 def _position(text: str) -> Position:
-    """Return how far a page says that it is; nothing if it says nothing that is understood."""
+    """Return the position that a page sent; empty if it is invalid."""
     try:
         position = json.loads(text)
     except (ValueError, RecursionError):
@@ -203,12 +203,12 @@ def _is_position(position: Any) -> bool:
 
 
 def bound_socket(host: str, port: int | None) -> socket.socket:
-    """Return a socket at a port, or at the first free one from the default on.
+    """Return a socket bound to a port, or to the first free one from the default on.
 
     Raises
     ------
     ToposcopeError
-        If none is free, or the host is not this machine.
+        If no port is free, or the host is not an address of this machine.
     """
     ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + N_PORTS)
     fault: OSError | None = None
@@ -222,7 +222,7 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
             fault = error
             continue
         return bound
-    raise ToposcopeError(f"{host}:{ports[0]}: cannot listen there ({fault}); choose another with --host or --port")
+    raise ToposcopeError(f"{host}:{ports[0]}: cannot listen ({fault}); choose another --host or --port")
 
 
 def serve(directory: Path, bound: socket.socket, host: str, token: str, started: Callable[[], None]) -> None:
@@ -234,7 +234,7 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, started:
     bound : socket.socket
     host, token : str
     started : callable
-        Called when the page can be opened.
+        Called once the page can be opened.
     """
     port = bound.getsockname()[1]
     app = make_app(directory, load_assets(), host, port, token)
@@ -251,5 +251,5 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, started:
     server = uvicorn.Server(config)
     bound.listen()
     started()
-    with suppress(KeyboardInterrupt):  # how it is meant to end
+    with suppress(KeyboardInterrupt):  # the user stops the server this way
         asyncio.run(server.serve(sockets=[bound]))

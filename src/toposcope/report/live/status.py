@@ -1,4 +1,4 @@
-"""How each run stands: its last step and loss, where it will end, what is wrong, what the monitor costs."""
+"""Reads the status of each run: last step and loss, forecast, alerts, cost of the monitor."""
 
 import math
 import sqlite3
@@ -8,39 +8,41 @@ from typing import Any
 
 from toposcope.report.live import database as db
 
-RECENT, RECENT_SHARE = 100, 0.05
-"""The loss that is named is the mean of so many logged steps, or of the last twentieth of the run if that is less."""
-MAX_SKIPPED = 3
-"""Sentences on what was left out."""
+MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
+"""The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
+MAX_SKIPPED = 20
+"""Messages on skipped measurements that are shown."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a run stands.
+    """Status of a run.
 
     Attributes
     ----------
     name, status, kind : str
     step, last_step : int, optional
-        Last logged or measured step, and the planned last one.
+        Last logged or measured step, and the planned last step.
     loss : float, optional
         Mean of the last logged steps.
     is_finite : bool
-        Whether the last logged loss is a number.
+        Whether the last logged loss is finite.
     forecast : mapping, optional
-        The last one: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``.
+        The last forecast: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``.
     alerts : list of mapping
-        The last ones: ``step``, ``since``, ``check``, ``place``, ``message``; newest first.
+        The last alerts, newest first: ``step``, ``since``, ``check``, ``place``, ``message``.
     n_alerts, n_measured : int
     cost : float, optional
-        Seconds of the monitor for each second of training.
+        Seconds that the monitor took per second of training.
     budget : float, optional
     n_skipped : int
-        Measurements that the monitor left out to stay within its budget.
+        Measurements that the monitor skipped.
     skipped : list of str
-        What it left out at its last measurement, a sentence each.
+        Measurements that it skipped at the last measured step, with reasons.
+    updated : float, optional
+        Time at which its monitor last wrote, in seconds since 1970.
     written : float
-        When something was stored last, in seconds since 1970.
+        Time of the last write, in seconds since 1970.
     """
 
     name: str
@@ -58,19 +60,20 @@ class Status:
     budget: float | None
     n_skipped: int = 0
     skipped: list[str] = field(default_factory=list)
+    updated: float | None = None
     written: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the status as JSON holds it."""
+        """Return the status as a JSON object."""
         return asdict(self)
 
 
 def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float) -> Status:
-    """Return how a run stands; facts that an older or another writer does not store are left out."""
+    """Return the status of a run; facts that its writer did not store are missing."""
     recent = c.execute(
-        "SELECT step, loss FROM log WHERE run = ? ORDER BY step DESC LIMIT ?", (row.run, RECENT)
+        "SELECT step, loss FROM log WHERE run = ? ORDER BY step DESC LIMIT ?", (row.run, MAX_LOSS_ROWS)
     ).fetchall()
-    first = recent[0][0] * (1 - RECENT_SHARE) if recent else 0
+    first = recent[0][0] * (1 - MAX_LOSS_SHARE) if recent else 0
     losses = [loss for step, loss in recent if loss is not None and step >= first]
     finite = [loss for loss in losses if math.isfinite(loss)]
     measured = c.execute("SELECT MAX(step), COUNT(*) FROM checkpoints WHERE run = ?", (row.run,)).fetchone()
@@ -94,12 +97,13 @@ def status_of(c: sqlite3.Connection, row: db.RunRow, shown: str, written: float)
         budget=_number(monitor.get("budget"), float),
         n_skipped=_count(monitor.get("skipped")),
         skipped=_sentences(monitor.get("last_skipped")),
+        updated=_number(monitor.get("updated"), float),
         written=written,
     )
 
 
 def forecasts(c: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
-    """Return the forecasts of a run's final loss in the order they were made."""
+    """Return the forecasts of a run's final loss, in order."""
     names = ("step", "last_step", "loss", "low", "high", "advice")
     if not db.has_table(c, "forecasts"):
         return []
@@ -127,11 +131,11 @@ def _alerts(c: sqlite3.Connection, run: str) -> tuple[list[dict[str, Any]], int]
 
 def _share(part: Any, whole: Any) -> float | None:
     part, whole = _number(part, float), _number(whole, float)
-    return part / whole if part is not None and whole else None
+    return max(0.0, part) / whole if part is not None and whole else None
 
 
 def _number(value: Any, kind: type[int] | type[float]) -> Any:
-    """Return a number that another process stored; None for anything else."""
+    """Return a finite number as int or float; None for anything else that was stored."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return kind(value)
@@ -147,7 +151,7 @@ def _sentences(value: Any) -> list[str]:
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
-    """Return rows of the chart of the loss: where runs in training end by their last forecast."""
+    """Return rows for the chart of the loss: the last forecast of each run in training."""
     return [
         {"run": s.name, "step": s.forecast["last_step"], "value": None, "forecast": s.forecast["loss"],
          "low": s.forecast["low"], "high": s.forecast["high"]}

@@ -1,4 +1,4 @@
-"""Server-sent events: one stream a page, polls of the database while anybody listens, and none otherwise."""
+"""Server-sent events: one stream per page, and polls of the database while any stream is open."""
 
 import asyncio
 import json
@@ -12,27 +12,27 @@ from toposcope.report.columns import to_json
 from toposcope.report.live.feed import Position
 
 POLL_SECONDS = 0.25
-POLLS_A_LOOK_AROUND = 8
-"""Polls between two looks for new studies."""
+POLLS_PER_SEARCH = 8
+"""Polls between searches for new studies."""
 HEARTBEAT_SECONDS = 15
 MIN_SECONDS = 0.3
-"""Between two messages of a stream."""
+"""Least time between two messages of a stream."""
 RETRY_MS = 1500
-"""After which a browser connects again."""
+"""Time after which a browser reconnects."""
 MAX_STREAMS = 4
-"""Of one browser, which has six connections to a server for all its tabs. Of more tabs, the oldest stream ends, and the
-browser opens it again: the tabs take turns, and each gets all rows."""
+"""Open streams of one browser, which allows six connections to a server for all its tabs. With more tabs, the oldest
+stream is closed and the browser reopens it: the tabs take turns, and each gets all rows."""
 
 Messages = Callable[[Position], Awaitable[tuple[dict[str, Any], Position]]]
 
 
 class Hub:
-    """Tells the streams when something is new.
+    """Wakes the streams when something is new.
 
     Parameters
     ----------
     look : callable
-        Called with whether to look for new studies too; returns whether anything is new. It may take a while.
+        Takes whether to search for new studies too; returns whether anything is new. It may take a while.
     """
 
     def __init__(self, look: Callable[[bool], bool]) -> None:
@@ -41,7 +41,7 @@ class Hub:
         self._poller: asyncio.Task[None] | None = None
 
     def open(self, stream: "Stream") -> None:
-        """Begin to tell a stream; the oldest of too many of one browser ends."""
+        """Add a stream; if its browser has too many, close the oldest."""
         self._streams.append(stream)
         of_client = [each for each in self._streams if each.client == stream.client and not each.is_ended]
         for each in of_client[:-MAX_STREAMS]:
@@ -50,7 +50,7 @@ class Hub:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
 
     def leave(self, stream: "Stream") -> None:
-        """Tell a stream no more; without any, polling ends."""
+        """Remove a stream, and stop polling if it was the last."""
         if stream in self._streams:
             self._streams.remove(stream)
         if not self._streams and self._poller is not None:
@@ -67,7 +67,7 @@ class Hub:
         polls = 0
         while True:
             polls += 1
-            if await run_in_threadpool(self._look, polls % POLLS_A_LOOK_AROUND == 0):
+            if await run_in_threadpool(self._look, polls % POLLS_PER_SEARCH == 0):
                 for stream in self._streams:
                     stream.news.set()
             await asyncio.sleep(POLL_SECONDS)
@@ -80,7 +80,7 @@ class Stream:
     ----------
     hub : Hub
     client : str
-        The same for all tabs of a browser.
+        Identifies a browser, the same for all its tabs.
     """
 
     def __init__(self, hub: Hub, client: str) -> None:
@@ -90,14 +90,14 @@ class Stream:
         self.is_ended = False
 
     def end(self) -> None:
-        """End the stream at its next turn."""
+        """End the stream before its next message."""
         self.is_ended = True
         self.news.set()
 
     async def events(self, messages: Messages, known: Position) -> AsyncIterator[str]:
-        """Yield what is new after what a page knows, and a heartbeat in between.
+        """Yield messages with what is new after a position, and heartbeats in between.
 
-        The identifier of an event is how far the page is with it, so that any server can go on from there.
+        The identifier of an event is the position of the page, so that any server can continue from there.
         """
         self._hub.open(self)
         try:
@@ -107,14 +107,14 @@ class Stream:
                 message, known = await messages(known)
                 yield f"id: {json.dumps(known, separators=(',', ':'))}\ndata: {to_json(message)}\n\n"
                 sent = time.monotonic()
-                while not await self._is_told():
+                while not await self._has_news():
                     yield "event: alive\ndata:\n\n"
                 await asyncio.sleep(max(0.0, MIN_SECONDS - (time.monotonic() - sent)))
         finally:
             self._hub.leave(self)
 
-    async def _is_told(self) -> bool:
-        """Wait for news, at most until the next heartbeat is due; return whether there is any."""
+    async def _has_news(self) -> bool:
+        """Wait for news until the next heartbeat is due; return whether there is any."""
         try:
             await asyncio.wait_for(self.news.wait(), HEARTBEAT_SECONDS)
         except TimeoutError:

@@ -1,17 +1,17 @@
-"""Fewer rows than steps, without losing a spike: a row stands for some steps, by mean, least and greatest."""
+"""Thins lines without losing spikes: a row stands for several steps by their mean, minimum and maximum."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MAX_ROWS = 800
-"""Rows of one chart, over its runs, at most half of them of one run: as many as can be seen, and zoomed smoothly."""
+"""Rows of one chart over all its runs, at most half of them from one run, so that zooming stays smooth."""
 MIN_ROWS = 100
-"""Of each run."""
+"""Rows of each run, even with many runs."""
 
 
 class Row(NamedTuple):
-    """Values of a quantity at one step, or over the steps up to it."""
+    """A quantity at one step, or over several steps, the last of which is `step`."""
 
     step: int
     value: float
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 def rows_a_run(n_runs: int) -> int:
-    """Return how many rows of each run are drawn."""
+    """Return the number of rows to draw for each run."""
     return max(MIN_ROWS, MAX_ROWS // max(2, n_runs))
 
 
@@ -31,7 +31,7 @@ def single(values: Iterable[tuple[int, float | None]]) -> list[Row]:
 
 
 def thinned(rows: Sequence[Row], at_most: int) -> list[Row]:
-    """Merge neighbouring rows until there are at most so many; none of their extremes is lost."""
+    """Merge neighbouring rows until at most `at_most` remain, keeping their extremes."""
     width = -(-len(rows) // at_most)
     if width <= 1:
         return list(rows)
@@ -39,7 +39,7 @@ def thinned(rows: Sequence[Row], at_most: int) -> list[Row]:
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Return rows as the columns that the page reads; the range only where a row stands for several steps."""
+    """Return rows as columns for the page, with the range only if a row stands for several steps."""
     if all(row.n == 1 for row in rows):
         return {"step": [row.step for row in rows], "value": [_short(row.value) for row in rows]}
     return {

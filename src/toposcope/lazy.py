@@ -1,0 +1,28 @@
+"""Names of a package whose modules are imported when a name is first used (PEP 562)."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``; its ``__all__`` is what ``__dir__`` lists.
+    homes : mapping of str to str
+        Name -> full name of the module that defines it, or of the module that is meant.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(homes[name])
+        value = home if homes[name] == f"{package}.{name}" else getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted(sys.modules[package].__all__)
