@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.sublevel import (
-    Sublevel,
-    delaunay_edges,
-    nearest_neighbour_edges,
-    sublevel_graph,
-    sublevel_grid,
-)
+from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges
+from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 
 Array = NDArray[np.float64]
 Edges = NDArray[np.int64]

@@ -1,4 +1,6 @@
-"""Logarithmic axes of budgets and of counts."""
+"""Logarithmic axes: of budgets, of counts, and of positive values that span decades."""
+
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -7,6 +9,22 @@ _POWERS = "replace(format(datum.value, '.1~e'), '+', '')"
 _COUNTS = "replace(format(datum.value, '~s'), 'G', 'B')"
 MIN_DECADES = 2.5
 """Over fewer decades 2 and 5 times the powers of ten are labelled too."""
+
+MIN_VALUE_RATIO = 30
+"""Positive values whose largest is so many times the smallest are drawn on a logarithmic axis."""
+
+
+def spans_decades(low: float, high: float) -> bool:
+    """Return whether values from `low` to `high` are drawn on a logarithmic axis."""
+    return 0 < low < high / MIN_VALUE_RATIO
+
+
+def value_axis(low: float, high: float, title: str) -> dict[str, Any]:
+    """Return title, scale and axis of values from `low` to `high`, logarithmic if they span decades."""
+    if not spans_decades(low, high):
+        return {"title": title, "scale": alt.Scale(domain=[low, high], nice=False, zero=False)}
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return {"title": title, "scale": scale, "axis": alt.Axis(values=decade_ticks(low, high), format="~g")}
 
 
 def budget_axis(field: str, title: str, low: float, high: float) -> alt.X:

@@ -12,6 +12,9 @@ from toposcope.typing import Indices, Matrix, Vector
 N_CELLS = 400
 """Points within one of this many parts of either axis are drawn as one: they would cover each other."""
 
+MAX_DIGITS = 300
+"""Powers of ten that float64 holds."""
+
 
 class Bars(NamedTuple):
     """The bars of one diagram.
@@ -88,11 +91,18 @@ def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Mat
     return pairs[first[order]], counts[order]
 
 
-def data(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
-    """Return rows as a chart's data, numbers with six digits: no pixel needs more."""
+def data(rows: Sequence[dict[str, Any]], digits: int = 6) -> alt.InlineData:
+    """Return rows as a chart's data, numbers with six digits: no pixel of an axis from zero needs more."""
     return alt.InlineData(
-        values=[{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+        values=[{k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
     )
+
+
+def rounded(values: Vector, low: float, high: float) -> list[float]:
+    """Round to less than a ten-thousandth of an axis from `low` to `high`: no pixel needs more."""
+    digits = 5 - int(np.floor(np.log10(high - low)))
+    shortened: Vector = np.round(values, digits) if abs(digits) < MAX_DIGITS else values
+    return [float(value) for value in shortened]
 
 
 def filtration_axis(low: float, high: float, title: str, *, descending: bool) -> dict[str, Any]:

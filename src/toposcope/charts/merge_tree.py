@@ -1,5 +1,7 @@
 """The merge tree: minima of a function as leaves, saddles where a branch joins an older one."""
 
+from typing import Any
+
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +27,38 @@ def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Ch
         The branch that each one joins, which is born no later and dies no earlier; -1 for none. Of two that join in
         one saddle, the later one has the larger index.
     """
+    finite = np.isfinite(deaths)
+    low, high = limits(np.concatenate([births, deaths[finite]]))
+    room = high - low
+    y_axis = {
+        "title": "value of the function",
+        "scale": alt.Scale(domain=[low - 0.04 * room, high + 0.08 * room], nice=False),
+    }
+    figure = alt.layer(*tree_layers(births, deaths, parents, y_axis))
+    title = tree_title(births, deaths)
+    return Chart("merge-tree", title, tree_caption(len(births)), f"Merge tree. {title}.", figure)
+
+
+def tree_layers(
+    births: Vector, deaths: Vector, parents: NDArray[np.int64], y_axis: dict[str, Any], *, margin: float = 0
+) -> list[alt.Chart]:
+    """Return the marks of a merge tree, of which the most persistent branches are drawn.
+
+    Parameters
+    ----------
+    births, deaths, parents : ndarray, shape (n,)
+        As for `merge_tree`.
+    y_axis : dict
+        Title, scale with a domain, and axis of the values; branches that join none rise to the upper end.
+    margin : float
+        Room at the left, as a share of the width.
+    """
     n = len(births)
     # a parent lives at least as long as its children; of equals the one that merges later comes first
     shown = np.lexsort((-np.arange(n), parents >= 0, births - deaths))[:MAX_BRANCHES].tolist()
     place = _places(shown, deaths, parents)
     finite = np.isfinite(deaths)
-    low, high = limits(np.concatenate([births[shown], deaths[finite]]))
-    top = high + 0.08 * (high - low)
+    top = float(y_axis["scale"]["domain"][1])
     rows = [
         {
             "x": place[i],
@@ -42,24 +69,26 @@ def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Ch
         }
         for i in shown
     ]
-    y = alt.Y(
-        "birth:Q", title="value of the function", scale=alt.Scale(domain=[low - 0.04 * (high - low), top], nice=False)
-    )
-    base = alt.Chart(data(rows)).encode(
-        x=alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, len(shown)], nice=False)),
+    y = alt.Y("birth:Q", **y_axis)
+    left = -1 - margin * (len(shown) + 1)
+    base = alt.Chart(data(rows, digits=12)).encode(
+        x=alt.X("x:Q", axis=None, scale=alt.Scale(domain=[left, len(shown)], nice=False)),
         tooltip=["birth:Q", "death:Q"],
     )
     branches = base.mark_rule().encode(y=y, y2="end:Q")
     joins = base.transform_filter("datum.death !== null").mark_rule().encode(x2="parent:Q", y=alt.Y("end:Q"))
     leaves = base.mark_point(opacity=1).encode(y=y, color=alt.datum("minimum", type="nominal", legend=None))
+    return [branches, joins, leaves]
+
+
+def tree_caption(n_branches: int) -> str:
+    """Return how to read a merge tree of so many branches."""
     caption = (
         "A branch rises from a minimum to the saddle where it joins an older one; those that reach the top join none."
     )
-    if n > len(shown):
-        caption += f" Drawn are the {len(shown)} most persistent of {n:,} branches."
-    figure = alt.layer(branches, joins, leaves)
-    title = _title(births, deaths)
-    return Chart("merge-tree", title, caption, f"Merge tree. {title}.", figure)
+    if n_branches > MAX_BRANCHES:
+        caption += f" Drawn are the {MAX_BRANCHES} most persistent of {n_branches:,} branches."
+    return caption
 
 
 def _places(shown: list[int], deaths: Vector, parents: NDArray[np.int64]) -> dict[int, int]:
@@ -83,7 +112,7 @@ def _places(shown: list[int], deaths: Vector, parents: NDArray[np.int64]) -> dic
     return place
 
 
-def _title(births: Vector, deaths: Vector) -> str:
+def tree_title(births: Vector, deaths: Vector) -> str:
     """Say how many minima there are, and how deep the deepest is that joins another."""
     finite = np.isfinite(deaths)
     n_roots = int((~finite).sum())

@@ -1,5 +1,13 @@
 """The mathematics: filtration -> persistence diagram, diagrams -> numbers. Arrays in, arrays out."""
 
+from toposcope.homology.basins import (
+    Profile,
+    average_persistence,
+    profile_graph,
+    profile_grid,
+    saddle_minimum_distance,
+)
+from toposcope.homology.critical_points import CriticalPoints, critical_points, critical_points_of_triangles
 from toposcope.homology.cycles import Loop, longest_loops
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.distances import bottleneck, wasserstein
@@ -8,6 +16,7 @@ from toposcope.homology.loop_births import h1_births
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_dimension
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
+from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
 from toposcope.homology.similarity import linear_cka, procrustes
 from toposcope.homology.spectral_measures import (
     Moments,
@@ -16,30 +25,29 @@ from toposcope.homology.spectral_measures import (
     spectral_measures,
 )
 from toposcope.homology.statistics import statistics
-from toposcope.homology.sublevel import (
-    Sublevel,
-    delaunay_edges,
-    nearest_neighbour_edges,
-    sublevel_graph,
-    sublevel_grid,
-)
+from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.topology_divergence import TopologyDivergence, cross_barcode, rtd
 from toposcope.homology.vectors import betti_curve, landscape, persistence_image
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
+    "CriticalPoints",
     "Diagram",
     "DimensionEstimate",
     "Loop",
     "Moments",
     "NeuralPersistence",
     "PHDimension",
+    "Profile",
     "SpectralMeasures",
     "Sublevel",
     "TopologyDivergence",
     "TwoNN",
+    "average_persistence",
     "betti_curve",
     "bottleneck",
+    "critical_points",
+    "critical_points_of_triangles",
     "cross_barcode",
     "delaunay_edges",
     "farthest_points",
@@ -54,13 +62,17 @@ __all__ = [
     "ph_dimension",
     "points_for_loops",
     "procrustes",
+    "profile_graph",
+    "profile_grid",
     "qkv_rows",
     "rips",
     "rtd",
+    "saddle_minimum_distance",
     "spectral_measures",
     "statistics",
     "sublevel_graph",
     "sublevel_grid",
+    "sublevel_points",
     "two_nn",
     "unrolled",
     "wasserstein",

@@ -1,18 +1,16 @@
 """Sublevel persistence of a function on the vertices of a grid or a graph: components, merge tree, saddles. Exact."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_array, as_count, as_float_matrix
+from toposcope.homology.arrays import as_array
 from toposcope.homology.diagram import Diagram
-from toposcope.homology.point_cloud import Euclidean
 from toposcope.typing import Indices, Vector
 
 if TYPE_CHECKING:
@@ -80,15 +78,53 @@ class Sublevel:
         """
         from toposcope.charts.merge_tree import merge_tree
 
+        branches = self.branches()
+        return merge_tree(branches.births, branches.deaths, branches.parents)
+
+    def branches(self) -> "Branches":
+        """Return the merge tree as branches, each from a minimum to the saddle at which it joins an older one.
+
+        Returns
+        -------
+        Branches
+            In the order in which they join another, then those that never do.
+        """
         minima = np.concatenate([self.merges[:, 1], self.essential_minima])
         by_vertex = np.argsort(minima)
         row = np.argsort(self.minima)[np.searchsorted(np.sort(self.minima), self.merges[:, 1])]
         parents = by_vertex[np.searchsorted(minima[by_vertex], self.merges[:, 0])]
-        return merge_tree(
-            np.concatenate([self.diagram.pairs[row, 0], self.essential_births]),
-            np.concatenate([self.diagram.pairs[row, 1], np.full(len(self.essential_minima), np.inf)]),
-            np.concatenate([parents, np.full(len(self.essential_minima), -1)]),
+        n_essential = len(self.essential_minima)
+        return Branches(
+            minima=minima,
+            births=np.concatenate([self.diagram.pairs[row, 0], self.essential_births]),
+            deaths=np.concatenate([self.diagram.pairs[row, 1], np.full(n_essential, np.inf)]),
+            parents=np.concatenate([parents, np.full(n_essential, -1)]),
         )
+
+
+class Branches(NamedTuple):
+    """The branches of a merge tree, by the elder rule.
+
+    Attributes
+    ----------
+    minima : ndarray, shape (n,), int64
+        Vertices.
+    births, deaths : ndarray, shape (n,), float64
+        Values of the minima, and of the saddles at which the branches join another; infinite for those that never do.
+    parents : ndarray, shape (n,), int64
+        The branch that each one joins, which is born no later and joins another no earlier; -1 for none.
+    """
+
+    minima: Indices
+    births: Vector
+    deaths: Vector
+    parents: Indices
+
+    def most_persistent(self, count: int) -> Indices:
+        """Return the most persistent branches, at most so many; each behind the one that it joins."""
+        # a parent lives at least as long as its children; of equals the one that merges later comes first
+        later_first = -np.arange(len(self.births))
+        return np.lexsort((later_first, self.parents >= 0, self.births - self.deaths))[:count]
 
 
 def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "freudenthal"] = "8") -> Sublevel:
@@ -123,9 +159,8 @@ def sublevel_grid(values: ArrayLike | Any, *, connectivity: Literal["4", "8", "f
     """
     from toposcope.kernels.merge_tree import grid_basins
 
-    if not isinstance(connectivity, str) or connectivity not in _NEIGHBOURS:
-        raise ToposcopeError(f"connectivity: expected '4', '8' or 'freudenthal', got {connectivity!r}")
-    grid = _as_values(values, dimension=2)
+    _check_connectivity(connectivity)
+    grid = as_vertex_values(values, dimension=2)
     m, n = grid.shape
     padded = np.full((m + 2, n + 2), np.inf)
     padded[1:-1, 1:-1] = grid
@@ -170,109 +205,10 @@ def sublevel_graph(values: ArrayLike | Any, edges: ArrayLike | Any) -> Sublevel:
     """
     from toposcope.kernels.merge_tree import graph_basins
 
-    function = _as_values(values, dimension=1)
-    pairs = _as_edges(edges, len(function))
+    function = as_vertex_values(values, dimension=1)
+    pairs = as_edges(edges, len(function))
     merges, essential = _joined(function, *graph_basins(function, pairs))
     return _record(function, merges, essential)
-
-
-def delaunay_edges(points: ArrayLike | Any) -> Indices:
-    """Return the edges of the Delaunay triangulation of a point cloud.
-
-    Parameters
-    ----------
-    points : array-like or torch.Tensor, shape (n, d)
-        At least d + 2 points in d >= 2 dimensions, any floating-point dtype; computed in float64.
-
-    Returns
-    -------
-    ndarray, shape (k, 2), int64
-        Smaller vertex first, sorted, none twice. A point that Qhull leaves out of the triangulation, because it
-        duplicates another to rounding error, is joined to the vertex nearest to it.
-
-    Raises
-    ------
-    ToposcopeError
-        If the cloud is not a finite floating-point matrix, is too small, or lies in a hyperplane.
-
-    Notes
-    -----
-    Qhull (Barber, Dobkin & Huhdanpaa 1996) through SciPy: O(n log n) time in the plane, and O(n^ceil(d/2)) simplices in
-    the worst case, which is out of reach beyond about ten dimensions.
-    """
-    from scipy.spatial import Delaunay, QhullError
-
-    cloud = _scaled(points)
-    n, d = cloud.shape
-    if d < 2 or n < d + 2:
-        raise ToposcopeError(
-            f"points: expected at least d + 2 points in d >= 2 dimensions, got shape {cloud.shape}; "
-            "nearest_neighbour_edges has no such need"
-        )
-    try:
-        triangulation = Delaunay(cloud)
-    except QhullError as error:
-        reason = " ".join(str(error).split("\n", maxsplit=1)[0].split())
-        raise ToposcopeError(
-            f"points: expected points that span their {d} dimensions, got shape {cloud.shape} ({reason})"
-        ) from error
-    corners = triangulation.simplices
-    sides = [corners[:, [a, b]] for a in range(d + 1) for b in range(a)]
-    return _distinct(np.concatenate([*sides, triangulation.coplanar[:, [0, 2]]]), n)
-
-
-def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Indices:
-    """Return the edges from each point of a cloud to its k nearest others, in Euclidean distance.
-
-    Parameters
-    ----------
-    points : array-like or torch.Tensor, shape (n, d)
-        Any floating-point dtype; computed in float64.
-    k : int
-        From 1 to n - 1.
-
-    Returns
-    -------
-    ndarray, shape (e, 2), int64
-        Smaller vertex first, sorted, none twice: two points are joined if either is among the k nearest of the other.
-
-    Warns
-    -----
-    UserWarning
-        If the graph is disconnected, with the number of its components.
-
-    Raises
-    ------
-    ToposcopeError
-        If the cloud is not a finite floating-point matrix, or k is out of range.
-
-    Notes
-    -----
-    A k-d tree: O(n log n) time in few dimensions, towards O(n^2 d) in many. Which of several points at equal distance
-    counts among the k is left to the tree.
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-    from scipy.spatial import cKDTree
-
-    cloud = _scaled(points)
-    n = len(cloud)
-    if not 1 <= (k := as_count(k, "k", 1)) < n:
-        raise ToposcopeError(f"k: expected at most n - 1 = {n - 1} for points of shape {cloud.shape}, got {k}")
-    _, nearest = cKDTree(cloud).query(cloud, k + 1)
-    # A point is its own nearest, but among duplicates it may come later or be crowded out.
-    itself = nearest == np.arange(n)[:, None]
-    itself[~itself.any(axis=1), -1] = True
-    edges = _distinct(np.column_stack([np.repeat(np.arange(n), k), nearest[~itself]]), n)
-    graph = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    n_components = int(connected_components(graph, directed=False, return_labels=False))
-    if n_components > 1:
-        warnings.warn(
-            f"the graph of the {k} nearest neighbours of {n} points falls into {n_components} components, each with a "
-            "minimum that never dies; a larger k joins them",
-            stacklevel=2,
-        )
-    return edges
 
 
 def _joined(
@@ -342,8 +278,32 @@ def _ring_groups(connectivity: str) -> tuple[NDArray[np.int64], NDArray[np.int64
     return offsets, counts
 
 
-def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
-    """Return a finite, C-contiguous float64 array of that many dimensions; the caller's own if it is one."""
+def ring_structure(connectivity: str) -> NDArray[np.bool_]:
+    """Return the neighbours of a vertex of a grid as a 3 x 3 mask, its own place included.
+
+    Raises
+    ------
+    ToposcopeError
+        If the connectivity is unknown.
+    """
+    _check_connectivity(connectivity)
+    offsets = [(0, 0), *_NEIGHBOURS[connectivity]]
+    return np.array([[(i, j) in offsets for j in (-1, 0, 1)] for i in (-1, 0, 1)])
+
+
+def _check_connectivity(connectivity: object) -> None:
+    if not isinstance(connectivity, str) or connectivity not in _NEIGHBOURS:
+        raise ToposcopeError(f"connectivity: expected '4', '8' or 'freudenthal', got {connectivity!r}")
+
+
+def as_vertex_values(values: Any, dimension: int) -> NDArray[np.float64]:
+    """Return a finite, C-contiguous float64 array of that many dimensions; the caller's own if it is one.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is anything else, is empty, or holds integers beyond 2^53.
+    """
     array = as_array(values, "values")
     expected = "one value a vertex, shape (n,)" if dimension == 1 else "a 2-D grid, shape (m, n)"
     if array.ndim != dimension:
@@ -368,8 +328,14 @@ def _as_values(values: Any, dimension: int) -> NDArray[np.float64]:
     return numbers
 
 
-def _as_edges(edges: Any, n_vertices: int) -> Indices:
-    """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices."""
+def as_edges(edges: Any, n_vertices: int) -> Indices:
+    """Return edges as a C-contiguous int64 array of shape (k, 2) whose entries are vertices.
+
+    Raises
+    ------
+    ToposcopeError
+        If they are anything else.
+    """
     array = as_array(edges, "edges")
     if array.size == 0 and array.ndim in (1, 2) and array.shape[-1] in (0, 2):
         return np.empty((0, 2), np.int64)
@@ -383,15 +349,3 @@ def _as_edges(edges: Any, n_vertices: int) -> Indices:
             f"edges: expected vertices from 0 to {n_vertices - 1}, got {low if low < 0 else high}, shape {array.shape}"
         )
     return np.ascontiguousarray(array, dtype=np.int64)
-
-
-def _scaled(points: Any) -> NDArray[np.float64]:
-    """Return points in units of a power of two, which moves no neighbour and keeps squares in range."""
-    return Euclidean.of(as_float_matrix(points, "points").astype(np.float64), "points").points
-
-
-def _distinct(edges: NDArray[Any], n_vertices: int) -> Indices:
-    """Return edges smaller vertex first, sorted, each once."""
-    low, high = np.sort(edges.astype(np.int64), axis=1).T
-    keys = np.unique(low * n_vertices + high)
-    return np.column_stack(np.divmod(keys, n_vertices))

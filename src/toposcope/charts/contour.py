@@ -1,0 +1,211 @@
+"""A function on a plane: filled contours with minima and saddles, and its merge tree on the same axis of values."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from toposcope.charts.axes import spans_decades, value_axis
+from toposcope.charts.bars import data, limits, rounded
+from toposcope.charts.chart import Chart
+from toposcope.charts.isobands import isobands
+from toposcope.charts.merge_tree import tree_caption, tree_layers, tree_title
+from toposcope.charts.theme import RUNS
+from toposcope.typing import Indices, Matrix, Vector
+
+N_BANDS = 14
+"""Colours of the plane."""
+MAX_SIDE = 101
+"""Vertices along a side from which the plane is painted; of more, evenly spaced ones."""
+MAX_MARKS = 100
+"""Minima drawn, the most persistent; and saddles, the lowest."""
+SIDE = 340
+"""Of the plane, in pixels."""
+TREE_WIDTH = 260
+STRIP = 12
+"""Width of the strip of colours, in pixels."""
+MIN_LABEL_GAP = 0.1
+"""Distance between two labels of steps, as a share of the plane's sides."""
+_DARK, _LIGHT = "#14181d", "#ffffff"  # one of them is seen on any colour of the scale, so a mark has both
+
+
+def contour(
+    values: Matrix,
+    x: Vector,
+    y: Vector,
+    tree: tuple[Vector, Vector, Indices],
+    minima: Indices,
+    saddles: Indices,
+    *,
+    path: Matrix | None = None,
+    steps: Sequence[int] | None = None,
+    centre: tuple[float, float] | None = None,
+    value: str = "loss",
+    directions: tuple[str, str] = ("first direction", "second direction"),
+    name: str = "contour",
+    title: str | None = None,
+) -> Chart:
+    """Draw a function on a plane, its critical points, a path on it, and its merge tree beside it.
+
+    Parameters
+    ----------
+    values : ndarray, shape (m, n)
+        Finite; `values[i, j]` at (x[i], y[j]).
+    x, y : ndarray, shape (m,) and (n,)
+        Ascending coordinates along the two directions.
+    tree : (births, deaths, parents)
+        The branches of the merge tree, as for `merge_tree`.
+    minima : ndarray, shape (b,), int64
+        Vertex of each branch's minimum, as a flat index.
+    saddles : ndarray, shape (s,), int64
+        Vertices of the saddles.
+    path : ndarray, shape (k, 2), optional
+        Places, in order, joined by a line; those outside the plane are not drawn.
+    steps : sequence of int, optional
+        Training steps of the places; some are written beside them.
+    centre : (float, float), optional
+        A place to be marked: the checkpoint that the plane goes through.
+    value : str
+        What the function is, with its unit.
+    directions : (str, str)
+        Titles of the two axes.
+    name : str
+        Of the chart.
+    title : str, optional
+        Without one, the number of minima and the deepest of them.
+    """
+    births, deaths, parents = tree
+    low, high = limits(values)
+    logarithmic = spans_decades(low, high)
+    edges = np.geomspace(low, high, N_BANDS + 1) if logarithmic else np.linspace(low, high, N_BANDS + 1)
+    plane = _plane(values, x, y, edges[1:-1], directions)
+    y_axis = value_axis(low, high, value)
+    marks, note = _marks(values, x, y, (births, deaths), minima, saddles, centre)
+    layers: list[alt.Chart] = [*plane, *(_path(path, steps, x, y) if path is not None else []), *marks]
+    beside: list[alt.Chart] = [
+        _strip(edges, y_axis),
+        *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
+    ]
+    figure = alt.concat(
+        alt.layer(*layers).properties(width=SIDE, height=SIDE),
+        alt.layer(*beside).properties(width=TREE_WIDTH, height=SIDE),
+        columns=2,
+    ).resolve_scale(color="independent", shape="independent")
+    words = tree_title(births, deaths)
+    caption = f"Colours are those of the strip beside the merge tree. {tree_caption(len(births))}{note}"
+    what = f"Filled contours of the {value} on a plane, and its merge tree. {words}."
+    return Chart(name, title or words, caption, what, figure)
+
+
+def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions: tuple[str, str]) -> list[alt.Chart]:
+    """Return the filled contours, as polygons painted one over the other."""
+    rows, columns = (np.unique(np.linspace(0, n - 1, min(n, MAX_SIDE)).round().astype(int)) for n in values.shape)
+    regions = isobands(values[np.ix_(rows, columns)], x[rows], y[columns], thresholds)
+    outlines = [
+        {
+            "region": i,
+            "band": region.band,
+            "x": rounded(region.outline[:, 0], *limits(x)),
+            "y": rounded(region.outline[:, 1], *limits(y)),
+        }
+        for i, region in enumerate(regions)
+    ]
+    painted = alt.Chart(data(outlines)).transform_flatten(["x", "y"]).mark_line(
+        filled=True, interpolate="linear-closed", strokeWidth=0.4, stroke=_DARK, strokeOpacity=0.5, strokeJoin="round"
+    ).encode(
+        x=alt.X("x:Q", title=directions[0], scale=_exact(x)),
+        y=alt.Y("y:Q", title=directions[1], scale=_exact(y), axis=alt.Axis(grid=False)),
+        color=alt.Color("band:Q", legend=None, scale=alt.Scale(domain=[0, len(thresholds)])),
+        detail="region:N",
+        order=alt.value(None),  # that of the rows, not of x
+    )  # fmt: skip
+    return [painted]
+
+
+def _strip(edges: Vector, y_axis: dict[str, Any]) -> alt.Chart:
+    """Return the colours of the plane along the axis of values."""
+    rows = [{"low": float(a), "high": float(b), "band": i} for i, (a, b) in enumerate(pairwise(edges))]
+    strip: alt.Chart = alt.Chart(data(rows, digits=12)).mark_rect().encode(
+        x=alt.value(0), x2=alt.value(STRIP), y=alt.Y("low:Q", **y_axis), y2="high:Q",
+        color=alt.Color("band:Q", legend=None, scale=alt.Scale(domain=[0, len(edges) - 2])),
+        tooltip=["low:Q", "high:Q"],
+    )  # fmt: skip
+    return strip
+
+
+def _marks(
+    values: Matrix,
+    x: Vector,
+    y: Vector,
+    branches: tuple[Vector, Vector],
+    minima: Indices,
+    saddles: Indices,
+    centre: tuple[float, float] | None,
+) -> tuple[list[alt.Chart], str]:
+    """Return minima, saddles and the centre, and a sentence on those that are not drawn."""
+    births, deaths = branches
+    flat = values.ravel()
+    places = {
+        "minimum": minima[np.argsort(births - deaths, kind="stable")],
+        "saddle": saddles[np.argsort(flat[saddles], kind="stable")],
+    }
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "x": float(x[v // len(y)]), "y": float(y[v % len(y)]), "value": float(flat[v])}
+        for kind, vertices in places.items()
+        for v in vertices[:MAX_MARKS].tolist()
+    ]
+    if centre is not None:
+        rows.append({"kind": "centre", "x": float(centre[0]), "y": float(centre[1])})
+    shapes = {"minimum": "circle", "saddle": "diamond", "centre": "cross"}
+    drawn = alt.Chart(data(rows, digits=12)).mark_point(
+        filled=True, fill=_LIGHT, stroke=_DARK, strokeWidth=1.1, size=46, opacity=1
+    ).encode(
+        x="x:Q", y="y:Q", tooltip=["kind:N", "x:Q", "y:Q", "value:Q"],
+        shape=alt.Shape("kind:N", title=None, scale=alt.Scale(domain=[*shapes], range=[*shapes.values()])),
+    )  # fmt: skip
+    n_left_out = len(saddles) - MAX_MARKS
+    return [drawn], f" Drawn are the {MAX_MARKS} lowest of {len(saddles):,} saddles." if n_left_out > 0 else ""
+
+
+def _path(path: Matrix, steps: Sequence[int] | None, x: Vector, y: Vector) -> list[alt.Chart]:
+    """Return the path with its places, and the steps of places that have room for them."""
+    inside = np.all((path >= [x[0], y[0]]) & (path <= [x[-1], y[-1]]), axis=1).tolist()
+    rows = [
+        {"order": i, "x": float(a), "y": float(b), "step": None if steps is None else int(steps[i])}
+        for i, (a, b) in enumerate(path.tolist())
+        if inside[i]
+    ]
+    base = alt.Chart(data(rows)).encode(x="x:Q", y="y:Q")
+    line = base.encode(order="order:Q")
+    tooltip = ["step:Q", "x:Q", "y:Q"] if steps is not None else ["x:Q", "y:Q"]
+    layers = [
+        line.mark_line(color=_LIGHT, strokeWidth=4, opacity=0.9),
+        line.mark_line(color=RUNS[1], strokeWidth=2),
+        base.mark_point(filled=True, fill=RUNS[1], stroke=_LIGHT, strokeWidth=1, size=36, opacity=1).encode(
+            tooltip=tooltip
+        ),
+    ]
+    if steps is not None and rows:
+        labelled = _with_room(np.array([[row["x"], row["y"]] for row in rows]) / [np.ptp(x), np.ptp(y)])
+        words = alt.Chart(data([rows[i] for i in labelled])).encode(
+            x="x:Q", y="y:Q", text=alt.Text("step:Q", format=",d")
+        )
+        place: dict[str, Any] = {"align": "left", "dx": 7, "dy": -7, "fontWeight": "bold"}
+        layers.append(words.mark_text(color=_LIGHT, stroke=_LIGHT, strokeWidth=3.5, strokeJoin="round", **place))
+        layers.append(words.mark_text(color=_DARK, **place))
+    return layers
+
+
+def _with_room(places: Matrix) -> list[int]:
+    """Choose places that lie apart: the last, the first, then the others in order."""
+    chosen: list[int] = []
+    for i in dict.fromkeys([len(places) - 1, 0, *range(len(places))]):
+        if all(np.abs(places[i] - places[j]).max() >= MIN_LABEL_GAP for j in chosen):
+            chosen.append(i)
+    return chosen
+
+
+def _exact(axis: Vector) -> alt.Scale:
+    return alt.Scale(domain=[float(axis[0]), float(axis[-1])], nice=False, zero=False)
