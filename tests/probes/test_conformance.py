@@ -26,6 +26,7 @@ from toposcope.cli.shared import parse_options
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.models import Tokenizer
+from toposcope.models.summed_loss import Block, SummedLoss
 from toposcope.models.tokenizers import CharacterTokenizer
 from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, probe_types
 from toposcope.probes.feature import KINDS, NETWORK
@@ -190,6 +191,25 @@ class StandIn:
         return torch.linspace(0, 3, self.vocabulary, dtype=torch.float64).expand(*tokens.shape, -1) + broken
 
 
+def loss_of(weights: Weights, sequences: int) -> SummedLoss:
+    """A loss of the matrices whatever their scale, and whatever the order of their rows."""
+    blocks, start = {}, 0
+    for name, weight in weights.items():
+        blocks[name] = Block(start, start + weight.numel(), tuple(weight.shape))
+        start += weight.numel()
+
+    def loss(point: Tensor) -> Tensor:
+        parts = []
+        for block in blocks.values():
+            weight = point[block.start : block.stop].view(block.shape)
+            unit = weight / (weight.square().mean() + 1e-90).sqrt()
+            parts.append((unit**4).mean() + unit.mean(dim=1).square().mean())
+        return torch.stack(parts).sum()
+
+    point = torch.cat([weight.double().flatten() for weight in weights.values()])
+    return SummedLoss.of_function(loss, point, blocks, sequences)
+
+
 def subject_of(
     probe: Probe,
     weights: Weights,
@@ -207,6 +227,7 @@ def subject_of(
     inputs: dict[str, Callable[[], Any]] = {
         "gradients": lambda: lambda batch: {name: 2**batch * w for name, w in weights.items()},
         "model": lambda: StandIn(probe, weights),
+        "text_loss": lambda: lambda sequences, length, dtype=None: loss_of(weights, sequences),
         "embeddings": lambda: [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS],
     }
     relations: dict[str, Callable[[], dict[str, Any]]] = {
@@ -523,9 +544,9 @@ def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: 
     """Failures that name it of this layer and of what is taken over all of them; the others are measured."""
     assert sorted(result.layer for result in results) == sorted(covered(probe))
     # With a scale of the whole network every layer depends on every other.
-    shared = getattr(probe, "scale", "layer") == "network"
+    shared = getattr(probe, "scale", "layer") == "network" or "text_loss" in probe.NEEDS
     # A model tells of its hidden states which are bad, or of its loss.
-    named = "model" if "model" in probe.NEEDS or compares_states(probe) else bad
+    named = "model" if probe.NEEDS & {"model", "text_loss"} or compares_states(probe) else bad
     for result in results:
         if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
             assert isinstance(result, Failure)
@@ -560,7 +581,7 @@ def test_a_layer_that_cannot_be_read_fails_alone(probe: Probe) -> None:
     embeddings = [broken if layer.name == bad else layer for layer in subject.embeddings]
     inputs = {**subject.inputs, **({"embeddings": embeddings} if embeddings else {})}
     results = list(probe.measure(dataclasses.replace(subject, layers=layers, inputs=inputs)))
-    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states"}
+    elsewhere = probe.ONCE or probe.NEEDS & {"gradients", "diagrams", "model", "states", "text_loss"}
     if elsewhere and not any(isinstance(result, Failure) for result in results):
         return  # It looks at something else than the weights.
     assert_fails_alone(probe, results, bad, "the disk is gone")

@@ -104,4 +104,6 @@ def family_model(checkpoint: Checkpoint, size: ModelSize, device: torch.device) 
         raise ToposcopeError(
             f"{checkpoint.location}: not the weights of its size ({message_of(error)}); fetch or save it again"
         ) from error
+    if torch.equal(module.head.weight, module.token_emb.weight):  # assigned one by one: one parameter again
+        module.head.weight = module.token_emb.weight
     return FamilyModel(module.to(device).eval(), checkpoint.location, device)

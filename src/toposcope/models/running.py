@@ -89,11 +89,11 @@ def hidden_states(
     ToposcopeError
         If there are no sequences, one does not fit the model, or one alone does not fit into memory.
     """
-    _check(model, sequences)
+    check_sequences(model, sequences)
     per_token = model.itemsize * model.width * (model.n_states + TENSORS_PER_BLOCK)
 
     def read(places: list[int]) -> tuple[list[Tensor], Tensor]:
-        tokens, measured = _stack([sequences[i] for i in places], model.device)
+        tokens, measured = stack([sequences[i] for i in places], model.device)
         return [states.cpu() for states in model.states(tokens, wanted)], measured
 
     for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
@@ -116,12 +116,12 @@ def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Lo
     import torch
     from torch.nn import functional
 
-    _check(model, sequences)
+    check_sequences(model, sequences)
     # Logits three times: computed, selected, and in the loss.
     per_token = model.itemsize * model.width * TENSORS_PER_BLOCK + 3 * max(4, model.itemsize) * model.vocabulary
 
     def read(places: list[int]) -> tuple[float, int]:
-        tokens, measured = _stack([sequences[i] for i in places], model.device)
+        tokens, measured = stack([sequences[i] for i in places], model.device)
         # Nothing comes before the first token of a sequence, so it is not predicted.
         targets = measured[:, 1:].to(model.device)
         logits = model.logits(tokens)[:, :-1][targets]
@@ -137,7 +137,14 @@ def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Lo
     return Losses(total, n_tokens, least)
 
 
-def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
+def check_sequences(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
+    """Refuse sequences that a model cannot read.
+
+    Raises
+    ------
+    ToposcopeError
+        If there are none, one is empty or too long, or a token is not in the model's vocabulary.
+    """
     if not sequences:
         raise ToposcopeError(f"{model.location}: no text to read; give a longer one")
     if not all(len(sequence.ids) > sequence.n_prefix for sequence in sequences):
@@ -155,7 +162,7 @@ def _check(model: LanguageModel, sequences: Sequence[TokenSequence]) -> None:
         )
 
 
-def _stack(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
+def stack(sequences: Sequence[TokenSequence], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the tokens of sequences of one length, and which of them belong to the text."""
     import torch
 

@@ -1,0 +1,317 @@
+"""Extreme eigenvalues of a symmetric operator that is known only by its products with vectors.
+
+Lanczos' algorithm loses the orthogonality of its basis as soon as an eigenvalue converges, and then finds copies of it
+(Paige 1971). Here every new vector is made orthogonal to all others, twice, so that there are none; the basis is
+restarted with its best vectors when it is full (Wu & Simon 2000, "Thick-restart Lanczos"). One start finds one copy of
+a multiple eigenvalue: so what has converged is locked, and a second random start looks for what was missed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.typing import Matrix, Vector
+
+Rows = NDArray[np.float32] | NDArray[np.float64]
+Operator = Callable[[NDArray[Any]], NDArray[Any]]
+"""Takes a vector, shape (n,), float32 or float64; returns its product with a symmetric matrix."""
+
+MIN_STEPS = 64
+"""Vectors of the basis beside those that are wanted."""
+CHECK_EVERY = 4
+"""Steps between two looks at what has converged."""
+MISS_PROBABILITY = 1e-3
+"""Of an eigenvalue beyond the bound that a second start states."""
+BREAKDOWN = 100
+"""Roundings of the largest entry: a residual below is that of an invariant subspace."""
+
+
+@dataclass(frozen=True)
+class Eigenpairs:
+    """Eigenvalues at one end of a spectrum, the outermost first.
+
+    Attributes
+    ----------
+    values : ndarray, shape (k,), float64
+        Rayleigh quotients of `vectors`.
+    residuals : ndarray, shape (k,), float64
+        Norms of Hv - value v, computed from a product of their own: each interval value +- residual holds an
+        eigenvalue.
+    vectors : ndarray, shape (k, n)
+        Orthonormal, so that no two pairs stand for one eigenvalue.
+    n_reliable : int
+        How many of the first have converged and come, by what the second start found, without a gap.
+    """
+
+    values: Vector
+    residuals: Vector
+    vectors: NDArray[Any]
+    n_reliable: int
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Both ends of a spectrum.
+
+    Attributes
+    ----------
+    largest, smallest : Eigenpairs
+        Descending and ascending, by sign.
+    products : int
+        Products with the operator.
+    """
+
+    largest: Eigenpairs
+    smallest: Eigenpairs
+    products: int
+
+
+def extreme_eigenpairs(
+    product: Operator,
+    dimension: int,
+    n_largest: int,
+    n_smallest: int = 1,
+    *,
+    tolerance: float = 1e-3,
+    max_steps: int = 400,
+    rng: np.random.Generator,
+    dtype: type[np.float32 | np.float64] = np.float64,
+) -> Extremes:
+    """Find the largest and the smallest eigenvalues of a symmetric operator, each with its residual.
+
+    Parameters
+    ----------
+    product : callable
+    dimension : int
+        n.
+    n_largest, n_smallest : int
+        How many; fewer if the dimension, or the number of steps, is smaller.
+    tolerance : float
+        A pair has converged if its residual is at most this share of the largest absolute eigenvalue.
+    max_steps : int
+        Products that the basis may take; one more is made for each pair, for its residual.
+    rng : numpy.random.Generator
+        Draws the starts.
+    dtype : float32 or float64
+        Of the basis.
+
+    Returns
+    -------
+    Extremes
+
+    Raises
+    ------
+    ToposcopeError
+        If a product is not finite, or a number is out of range.
+
+    Notes
+    -----
+    The second start is of the operator without what was locked. After j steps from a random start, the largest Ritz
+    value is below the largest eigenvalue by more than a share e of the range with probability at most
+    1.648 sqrt(n) exp(-(2j - 1) sqrt(e)) (Kuczynski & Wozniakowski 1992, "Estimating the largest eigenvalue by the
+    power and Lanczos algorithms with a random start", Theorem 4.2). Pairs that are not beyond that bound are not
+    reliable: one between them may have been missed. Only the outermost pair needs none of this.
+
+    Memory: n_largest + n_smallest + 64 vectors. Time: the products, and O(n) for each vector of the basis and step.
+
+    Examples
+    --------
+    >>> A = np.array([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]])
+    >>> found = extreme_eigenpairs(lambda v: A @ v, 3, n_largest=2, rng=np.random.default_rng(0))
+    >>> found.largest.values.round(8), found.smallest.values.round(8)
+    (array([4.85410197, 3.        ]), array([-1.85410197]))
+    """
+    counts = {"dimension": dimension, "max_steps": max_steps, "n_largest + n_smallest": n_largest + n_smallest}
+    for name, value in counts.items():
+        if value < 1:
+            raise ToposcopeError(f"{name} is {value}; it must be at least 1")
+    search = _Search(product, dimension, (n_largest, n_smallest), tolerance, max_steps, rng, dtype)
+    search.run()
+    return search.extremes()
+
+
+class _Search:
+    """A basis, the projection of the operator on it, and what has been found out about what lies outside."""
+
+    def __init__(
+        self,
+        product: Operator,
+        n: int,
+        wanted: tuple[int, int],
+        tolerance: float,
+        max_steps: int,
+        rng: np.random.Generator,
+        dtype: type[np.float32 | np.float64],
+    ) -> None:
+        self.operator, self.n, self.tolerance, self.rng = product, n, tolerance, rng
+        self.wanted = (min(wanted[0], n), min(wanted[1], n))
+        self.steps_left, self.products = max_steps, 0
+        capacity = min(n, sum(self.wanted) + MIN_STEPS)
+        self.rows: NDArray[Any] = np.empty((capacity, n), dtype)
+        self.projection: Matrix = np.zeros((capacity, capacity))
+        self.size = self.n_locked = 0
+        self.bounds = (math.inf, -math.inf)
+        """Above the first and below the second, nothing was missed."""
+
+    # The course of the search
+
+    def run(self) -> None:
+        """Extend the basis until what is wanted has converged and nothing beyond it was missed."""
+        start, fresh = self._random(), True
+        while True:
+            start, residual = self._extend(start, fresh)
+            if self.size == self.n:
+                self.bounds = (-math.inf, math.inf)
+                return
+            if self.steps_left == 0 or (fresh and self._nothing_new(residual)):
+                return
+            if residual and not self._converged(residual):
+                self._restart(self._kept())
+                fresh = False
+            else:
+                self._restart(self._chosen())
+                self.n_locked, start, fresh = self.size, self._random(), True
+
+    def _extend(self, start: NDArray[Any], fresh: bool) -> tuple[NDArray[Any], float]:
+        """Add rows until the basis is full or there is something to decide; return the next row and the residual."""
+        vector, first = start, self.size
+        while True:
+            residual = self._add(vector)
+            length = float(np.linalg.norm(residual))
+            scale = float(np.abs(self.projection[: self.size, : self.size]).max())
+            exhausted = length <= BREAKDOWN * np.finfo(self.rows.dtype).eps * scale
+            vector = residual / length if not exhausted else residual
+            if exhausted:
+                return vector, 0.0
+            if self.size == len(self.rows) or self.steps_left == 0:
+                return vector, length
+            done = self._nothing_new if fresh and self.n_locked else self._converged
+            if (self.size - first) % CHECK_EVERY == 0 and done(length):
+                return vector, length
+
+    def _converged(self, residual: float) -> bool:
+        """Return whether all that is wanted is in the basis, to a tenth of the tolerance: a new start loses some."""
+        if self.size < min(sum(self.wanted), self.n):
+            return False
+        values, vectors = self._ritz()
+        limit = max(self.tolerance / 10, BREAKDOWN * np.finfo(self.rows.dtype).eps) * np.abs(values).max()
+        return bool((residual * np.abs(vectors[-1, self._chosen()]) <= limit).all())
+
+    def _nothing_new(self, residual: float) -> bool:
+        """Bound what a second start may have missed; return whether that is below all that is wanted."""
+        self.bounds = (math.inf, -math.inf)
+        new = self.size - self.n_locked
+        if not (self.n_locked and new and self._converged(residual)):
+            return False
+        values, _ = self._ritz()
+        beside = np.linalg.eigvalsh(self.projection[self.n_locked : self.size, self.n_locked : self.size])
+        slack = 0.0
+        if residual:
+            rate = math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * new - 1)
+            slack = rate**2 * float(values[-1] - values[0])
+        self.bounds = (float(beside[-1]) + slack, float(beside[0]) - slack)
+        limit = self.tolerance * float(np.abs(values).max())
+        n_largest, n_smallest = self.wanted
+        return bool(
+            (not n_largest or values[-n_largest] >= self.bounds[0] - limit)
+            and (not n_smallest or values[n_smallest - 1] <= self.bounds[1] + limit)
+        )
+
+    # Linear algebra
+
+    def _add(self, vector: NDArray[Any]) -> NDArray[Any]:
+        """Add a row and its column of the projection; return the part of its product outside the basis."""
+        rows = self.rows
+        rows[self.size] = vector
+        self.size += 1
+        self.steps_left -= 1
+        residual = self._product(rows[self.size - 1])
+        coefficients = np.zeros(self.size)
+        for _ in range(2):  # once leaves roundings of the product; "twice is enough" (Parlett 1998, section 6.9)
+            part = rows[: self.size] @ residual
+            residual -= part @ rows[: self.size]
+            coefficients += part
+        self.projection[: self.size, self.size - 1] = self.projection[self.size - 1, : self.size] = coefficients
+        return residual
+
+    def _product(self, vector: NDArray[Any]) -> NDArray[Any]:
+        self.products += 1
+        product = np.array(self.operator(vector), self.rows.dtype)
+        if not np.isfinite(product).all():
+            raise ToposcopeError("a product with the Hessian is not finite; the weights are out of range")
+        return product
+
+    def _random(self) -> NDArray[Any]:
+        """Draw a direction outside the basis, uniformly."""
+        vector = self.rng.standard_normal(self.n).astype(self.rows.dtype)
+        for _ in range(2):
+            vector /= np.linalg.norm(vector)
+            vector -= (self.rows[: self.size] @ vector) @ self.rows[: self.size]
+        return np.asarray(vector / np.linalg.norm(vector))
+
+    def _ritz(self) -> tuple[Vector, Matrix]:
+        """Return Ritz values, ascending, and their vectors in the basis, as columns."""
+        values, vectors = np.linalg.eigh(self.projection[: self.size, : self.size])
+        return values, vectors
+
+    def _chosen(self) -> NDArray[np.int64]:
+        """Return the places of the wanted Ritz values, ascending."""
+        return _both_ends(self.size, *self.wanted)
+
+    def _kept(self) -> NDArray[np.int64]:
+        """Return the places of those that the next basis begins with: more than are wanted, as neighbours help."""
+        room = (len(self.rows) - sum(self.wanted)) // 4
+        return _both_ends(self.size, *(count + room * (count > 0) for count in self.wanted))
+
+    def _restart(self, places: NDArray[np.int64]) -> None:
+        """Replace the basis by some of its Ritz vectors."""
+        values, vectors = self._ritz()
+        self.rows[: len(places)] = self._combined(vectors[:, places])
+        self.size, self.n_locked = len(places), 0
+        self.projection[:] = 0.0
+        self.projection[np.arange(self.size), np.arange(self.size)] = values[places]
+        self.bounds = (math.inf, -math.inf)
+
+    def _combined(self, vectors: Matrix) -> NDArray[Any]:
+        """Return combinations of rows of the basis, one for each column of coefficients."""
+        combined: NDArray[Any] = vectors.T.astype(self.rows.dtype) @ self.rows[: self.size]
+        return combined
+
+    # The result
+
+    def extremes(self) -> Extremes:
+        """Compute the wanted pairs and their residuals, each from a product of its own."""
+        pairs = self._combined(self._ritz()[1][:, self._chosen()])
+        values, residuals = np.empty(len(pairs)), np.empty(len(pairs))
+        for i, vector in enumerate(pairs):
+            image = self._product(vector).astype(np.float64)
+            wide = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
+            values[i] = wide @ image
+            residuals[i] = np.linalg.norm(image - values[i] * wide)
+        limit = self.tolerance * float(np.abs(values).max())
+        ends = []
+        for count, sign, bound in zip(self.wanted, (-1, 1), self.bounds, strict=True):
+            order = np.argsort(sign * values, kind="stable")[:count]
+            certain = sign * values[order] <= sign * bound + limit
+            certain[:1] = True
+            good = (residuals[order] <= limit) & certain
+            n_reliable = int(np.cumprod(good).sum())
+            ends.append(Eigenpairs(values[order], residuals[order], pairs[order], n_reliable))
+        return Extremes(ends[0], ends[1], self.products)
+
+
+def _both_ends(size: int, n_largest: int, n_smallest: int) -> NDArray[np.int64]:
+    n_smallest = min(n_smallest, size)
+    return np.concatenate([np.arange(n_smallest), np.arange(max(n_smallest, size - n_largest), size)])
+
+
+def orthonormal_rows(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Return an orthonormal basis of the space that some rows span, without directions that are rounding."""
+    basis, sigma, _ = np.linalg.svd(vectors.T, full_matrices=False)
+    kept: NDArray[Any] = basis[:, sigma > len(sigma) * np.finfo(sigma.dtype).eps * 10 * max(sigma.max(), 0.0)].T
+    return kept

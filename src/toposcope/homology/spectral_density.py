@@ -1,0 +1,213 @@
+"""Trace and spectral density of a symmetric operator from its products with random vectors."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.lanczos import Operator, orthonormal_rows
+from toposcope.typing import Matrix, Vector
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """A trace with the standard error of its random part; 0 where the operator was seen as a whole."""
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class SpectralDensity:
+    """A spectral measure by stochastic Lanczos quadrature: a mean over random starts of points with weights.
+
+    Attributes
+    ----------
+    nodes : ndarray, shape (draws, steps), float64
+        Ritz values of each start.
+    weights : ndarray, shape (draws, steps), float64
+        Those of a start sum to 1; all moments up to 2 steps - 1 of its measure are exact.
+    coarse_nodes, coarse_weights : ndarray, shape (draws, half of the steps)
+        The same after half of the steps.
+    """
+
+    nodes: Matrix
+    weights: Matrix
+    coarse_nodes: Matrix
+    coarse_weights: Matrix
+
+    def share(self, low: float, high: float) -> tuple[float, float]:
+        """Return the share of eigenvalues in (low, high], and its error.
+
+        The error is the root of the sum of two squares: of the standard error over starts, and of the change from half
+        of the steps to all.
+        """
+        shares = _masses(self.nodes, self.weights, low, high)
+        coarse = _masses(self.coarse_nodes, self.coarse_weights, low, high)
+        random = float(np.std(shares, ddof=1)) / len(shares) ** 0.5
+        return float(shares.mean()), float(np.hypot(random, shares.mean() - coarse.mean()))
+
+    def smoothed(self, grid: Vector, width: float) -> Vector:
+        """Return the density at some values, each node spread as a Gaussian of a standard deviation.
+
+        Parameters
+        ----------
+        grid : ndarray, shape (m,)
+        width : float
+            In units of the eigenvalues; choose it no smaller than the distance of the nodes.
+        """
+        distances = (grid[:, None] - self.nodes.ravel()) / width
+        heights = np.exp(-0.5 * distances**2) / (width * np.sqrt(2 * np.pi))
+        density: Vector = heights @ self.weights.ravel() / len(self.nodes)
+        return density
+
+
+def hutchinson(
+    product: Operator, dimension: int, draws: int, rng: np.random.Generator, *, gaussian: bool = False
+) -> Vector:
+    """Return z'Az for random vectors z; each is an unbiased estimate of the trace.
+
+    Parameters
+    ----------
+    product : callable
+    dimension, draws : int
+    rng : numpy.random.Generator
+    gaussian : bool
+        Standard normal entries, of variance 2 ||A||_F^2; else random signs, where the diagonal adds nothing to the
+        variance, 2 sum_{i != j} A_ij^2 (Hutchinson 1990).
+
+    Returns
+    -------
+    ndarray, shape (draws,), float64
+    """
+    drawn = (rng.standard_normal(dimension) if gaussian else _signs(rng, dimension) for _ in range(draws))
+    return np.array([z @ np.asarray(product(z), np.float64) for z in drawn])
+
+
+def hutch_plus_plus(
+    product: Operator,
+    dimension: int,
+    draws: int,
+    rng: np.random.Generator,
+    *,
+    basis: NDArray[Any] | None = None,
+) -> TraceEstimate:
+    """Estimate a trace: exactly on a subspace that holds most of it, by random signs on the rest.
+
+    Meyer, Musco, Musco & Woodruff 2021, "Hutch++: optimal stochastic trace estimation", Algorithm 1.
+
+    Parameters
+    ----------
+    product : callable
+    dimension : int
+    draws : int
+        At least 2, of the random part; with a sketch there are two more products for each.
+    rng : numpy.random.Generator
+    basis : ndarray, shape (k, n), optional
+        Orthonormal rows of the subspace, chosen without these draws, such as eigenvectors; a sketch of `draws` products
+        if not given.
+
+    Examples
+    --------
+    >>> A = np.diag([100.0, 1, 1, 1, 1, 1])
+    >>> round(hutch_plus_plus(lambda v: A @ v, 6, 4, np.random.default_rng(0)).value, 1)
+    105.0
+    """
+    if draws < 2:
+        raise ToposcopeError(f"draws is {draws}; a standard error needs at least 2")
+    if basis is None:
+        sketch = np.array([product(rng.standard_normal(dimension)) for _ in range(min(draws, dimension))])
+        basis = orthonormal_rows(sketch)
+    inside = sum(float(row @ product(row)) for row in basis)
+    if len(basis) == dimension:
+        return TraceEstimate(inside, 0.0)
+
+    def outside(vector: NDArray[Any]) -> NDArray[Any]:
+        rest = vector - (basis @ vector) @ basis
+        image: Vector = np.asarray(product(rest), np.float64)
+        projected: Vector = image - (basis @ image) @ basis
+        return projected
+
+    samples = hutchinson(outside, dimension, draws, rng)
+    return TraceEstimate(inside + float(samples.mean()), float(np.std(samples, ddof=1)) / draws**0.5)
+
+
+def spectral_density(
+    product: Operator,
+    dimension: int,
+    draws: int,
+    steps: int,
+    rng: np.random.Generator,
+    dtype: type[np.float32 | np.float64] = np.float64,
+) -> SpectralDensity:
+    """Estimate the spectral density by stochastic Lanczos quadrature.
+
+    Each random start gives the Gauss quadrature of its own spectral measure, by Lanczos' algorithm with full
+    re-orthogonalisation (Golub & Meurant 2010, section 6.2; Ubaru, Chen & Saad 2017; Ghorbani, Krishnan & Xiao 2019).
+
+    Parameters
+    ----------
+    product : callable
+    dimension : int
+    draws : int
+        Random starts, at least 2.
+    steps : int
+        At least 2; fewer where the dimension is smaller.
+    rng : numpy.random.Generator
+    dtype : float32 or float64
+        Of the basis.
+
+    Examples
+    --------
+    >>> A = np.diag([0.0, 0, 0, 8])
+    >>> found = spectral_density(lambda v: A @ v, 4, 500, 3, np.random.default_rng(0))
+    >>> round(found.share(4, 10)[0], 1)
+    0.2
+    """
+    if draws < 2 or steps < 2:
+        raise ToposcopeError(f"draws is {draws} and steps is {steps}; both must be at least 2")
+    steps = min(steps, dimension)
+    fine, coarse = [], []
+    for _ in range(draws):
+        start = rng.standard_normal(dimension)
+        tridiagonal = _tridiagonal(product, start / np.linalg.norm(start), steps, dtype)
+        fine.append(_quadrature(tridiagonal))
+        coarse.append(_quadrature(tridiagonal[: max(1, steps // 2), : max(1, steps // 2)]))
+    nodes, weights = (np.array(part) for part in zip(*fine, strict=True))
+    coarse_nodes, coarse_weights = (np.array(part) for part in zip(*coarse, strict=True))
+    return SpectralDensity(nodes, weights, coarse_nodes, coarse_weights)
+
+
+def _tridiagonal(product: Operator, start: Vector, steps: int, dtype: type[np.float32 | np.float64]) -> Matrix:
+    """Return Lanczos' tridiagonal matrix; zero beyond an invariant subspace, where its first part is exact."""
+    rows: NDArray[Any] = np.empty((steps, len(start)), dtype)
+    projection = np.zeros((steps, steps))
+    rows[0] = start
+    for j in range(steps):
+        image: NDArray[Any] = np.array(product(rows[j]), dtype)
+        projection[j, j] = rows[j] @ image
+        for _ in range(2):
+            image -= (rows[: j + 1] @ image) @ rows[: j + 1]
+        length = float(np.linalg.norm(image))
+        if j + 1 == steps or length <= 100 * np.finfo(dtype).eps * np.abs(projection).max():
+            break
+        rows[j + 1] = image / length
+        projection[j, j + 1] = projection[j + 1, j] = length
+    return projection
+
+
+def _quadrature(tridiagonal: Matrix) -> tuple[Vector, Vector]:
+    values, vectors = np.linalg.eigh(tridiagonal)
+    weights = vectors[0] ** 2
+    return values, weights / weights.sum()
+
+
+def _masses(nodes: Matrix, weights: Matrix, low: float, high: float) -> Vector:
+    masses: Vector = np.where((nodes > low) & (nodes <= high), weights, 0.0).sum(axis=1)
+    return masses
+
+
+def _signs(rng: np.random.Generator, n: int) -> Vector:
+    return rng.choice(np.array([-1.0, 1.0]), n)
