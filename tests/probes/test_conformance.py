@@ -1,10 +1,12 @@
 """What every probe keeps to. A new probe's file is enough: it is found, and so are its options."""
 
 import dataclasses
+import itertools
 import json
 import math
 import typing
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -32,6 +34,7 @@ from toposcope.probes import Failure, Measurement, Probe, Subject, make_probes, 
 from toposcope.probes.feature import KINDS, NETWORK
 from toposcope.probes.hidden_states import hidden
 from toposcope.probes.probe import NOISE, POOLED, RELATIONS
+from toposcope.probes.probe import Weights as StoredWeights
 
 Weights = dict[str, Tensor]
 
@@ -210,6 +213,9 @@ def loss_of(weights: Weights, sequences: int) -> SummedLoss:
     return SummedLoss.of_function(loss, point, blocks, sequences)
 
 
+CONTENTS = itertools.count()
+
+
 def subject_of(
     probe: Probe,
     weights: Weights,
@@ -236,6 +242,14 @@ def subject_of(
         "diagrams": lambda: {
             "diagrams": diagrams_of(probe, weights),
             "previous_diagrams": diagrams_of(probe, earlier),
+        },
+        # Out and back: distinct contents, so that nothing is known from another test.
+        "earlier": lambda: {
+            "content": f"content {next(CONTENTS)}",
+            "earlier": {
+                step: StoredWeights(f"content {next(CONTENTS)}", partial(layers_of, before, transposed=transposed))
+                for step, before in ((0, earlier), (5, {name: -w for name, w in weights.items()}))
+            },
         },
         "states": lambda: {
             "states": {
@@ -421,6 +435,7 @@ DEGREES = {
     **dict.fromkeys(("wasserstein_1", "wasserstein_2", "bottleneck"), 1),
     **dict.fromkeys(("frobenius_norm", "spectral_norm", "max_abs", "norm_p1", "norm_p4", "gradient_norm"), 1),
     **dict.fromkeys(("distance_first", "distance_previous"), 1),
+    **dict.fromkeys(("path_length", "displacement", "step_length"), 1),
     **dict.fromkeys(("rms_radius", "mean_norm"), 1),
     **dict.fromkeys(("total_p2", "top_eigenvalue"), 2),
 }
@@ -431,6 +446,8 @@ def degree_of(probe: Probe, statistic: str) -> int:
     diagram, _, name = statistic.removesuffix(".noise").rpartition(".")
     if diagram and (getattr(probe, "normalize", False) or getattr(probe, "metric", "") == "cosine"):
         return 0
+    if statistic.startswith("distance@"):
+        return 1
     # Neural persistence is scale-free, and so is what is said of its diagrams, or of shapes alone.
     if name.startswith("projection_"):
         return 1
@@ -691,6 +708,8 @@ def test_values_that_no_option_takes_are_refused(kind: type[Probe], option: str,
         ("embeddings", "max_dimension", -1),
         ("embeddings", "max_points", 0),
         ("language_modelling", "length", 1),
+        ("trajectory", "window", 49),
+        ("trajectory", "seed", -1),
         ("similarity", "batch_size", 2),
         ("similarity", "n_batches", -1),
         ("neural_persistence", "p", 0.5),

@@ -10,10 +10,18 @@ from toposcope.homology.basins import (
 from toposcope.homology.critical_points import CriticalPoints, critical_points, critical_points_of_triangles
 from toposcope.homology.cycles import Loop, longest_loops
 from toposcope.homology.diagram import Diagram
-from toposcope.homology.distances import bottleneck, wasserstein
+from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
+from toposcope.homology.distances import bottleneck, matching, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
 from toposcope.homology.loop_births import h1_births
+from toposcope.homology.multidimensional_scaling import Scaling, classical_scaling, metric_scaling
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
+from toposcope.homology.path_geometry import (
+    principal_shares,
+    random_walk_shares,
+    random_walk_shares_of,
+    step_cosines,
+)
 from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_dimension
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
@@ -28,53 +36,66 @@ from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.topology_divergence import TopologyDivergence, cross_barcode, rtd
 from toposcope.homology.vectors import betti_curve, landscape, persistence_image
+from toposcope.homology.vineyard import Vine, vineyard
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
     "CriticalPoints",
     "Diagram",
+    "DiffusionPotential",
     "DimensionEstimate",
     "Loop",
     "Moments",
     "NeuralPersistence",
     "PHDimension",
     "Profile",
+    "Scaling",
     "SpectralMeasures",
     "Sublevel",
     "TopologyDivergence",
     "TwoNN",
+    "Vine",
     "average_persistence",
     "betti_curve",
     "bottleneck",
+    "classical_scaling",
     "critical_points",
     "critical_points_of_triangles",
     "cross_barcode",
     "delaunay_edges",
+    "diffusion_potential",
     "farthest_points",
     "h1_births",
     "landscape",
     "linear_cka",
     "longest_loops",
+    "matching",
     "measures_of_singular_values",
+    "metric_scaling",
     "nearest_neighbour_edges",
     "neural_persistence",
     "persistence_image",
     "ph_dimension",
     "points_for_loops",
+    "principal_shares",
     "procrustes",
     "profile_graph",
     "profile_grid",
     "qkv_rows",
+    "random_walk_shares",
+    "random_walk_shares_of",
     "rips",
     "rtd",
     "saddle_minimum_distance",
     "spectral_measures",
     "statistics",
+    "step_cosines",
     "sublevel_graph",
     "sublevel_grid",
     "sublevel_points",
     "two_nn",
     "unrolled",
+    "vineyard",
     "wasserstein",
 ]
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, as_diagram
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
 TILE = 32
 """Points of a tile, as many as the matching passes over together."""
@@ -52,8 +52,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
     - In general an assignment problem, solved on few of the pairs: the prices found prove that no other pair could make
       it cheaper. O(k^2) time for looking at all pairs, and O(k^3) at worst; about 1 kB a point.
     """
-    if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
-        raise ToposcopeError(f"order: expected 1 or 2, got {order!r}")
+    _check_order(order)
     a, b, exponent = _prepared(first, second)
     if not len(a) or not len(b):
         total = math.fsum((_to_diagonal(np.concatenate([a, b])) ** order).tolist())
@@ -96,6 +95,46 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
     else:
         least = _bottleneck_in_plane(a, b)
     return float(np.ldexp(least, exponent))
+
+
+def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indices:
+    """Return the partner in the second diagram of every point of the first, in an exact cheapest matching.
+
+    Parameters
+    ----------
+    first, second : Diagram
+        Finite points only.
+    order : 1 or 2
+        Of the Wasserstein distance whose matching it is.
+
+    Returns
+    -------
+    ndarray, shape (k,), int64
+        Indices into ``second.pairs``; -1 for a point that is matched to the diagonal, as all bars of length zero are.
+        Of several matchings that cost the same, always the same one.
+
+    Raises
+    ------
+    ToposcopeError
+        As `wasserstein` does.
+
+    Notes
+    -----
+    That of the general assignment problem, also on a line: see `wasserstein` for its cost.
+    """
+    _check_order(order)
+    a, b, _ = _prepared(first, second)
+    partners = np.full(len(first.pairs), -1)
+    if len(a) and len(b):
+        from toposcope.kernels.sparse_matching import cheapest_partners
+
+        rows, columns = _tiles(a), _tiles(b)
+        a, b = a[rows], b[columns]
+        found, _ = cheapest_partners(a, b, _to_diagonal(a) ** order, _to_diagonal(b) ** order, order)
+        at, of = (np.flatnonzero(diagram.lifetimes > 0) for diagram in (first, second))
+        together = found >= 0
+        partners[at[rows[together]]] = of[columns[found[together]]]
+    return partners
 
 
 def _bottleneck_in_plane(a: Matrix, b: Matrix) -> float:
@@ -143,7 +182,7 @@ def _cheapest_assignment(a: Matrix, b: Matrix, order: int) -> float:
     """Return the least sum of costs to the power of the order, wherever the points lie."""
     from toposcope.kernels.sparse_matching import cheapest_partners
 
-    a, b = _tiled(a), _tiled(b)
+    a, b = np.ascontiguousarray(a[_tiles(a)]), np.ascontiguousarray(b[_tiles(b)])
     a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
     partners, back = cheapest_partners(a, b, a_alone, b_alone, order)
     together = partners >= 0
@@ -151,12 +190,12 @@ def _cheapest_assignment(a: Matrix, b: Matrix, order: int) -> float:
     return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[back < 0]]).tolist())
 
 
-def _tiled(points: Matrix) -> Matrix:
-    """Order points by tiles of near ones: strips of the lower end, and the lifetime in each."""
-    points = _ascending(points)
+def _tiles(points: Matrix) -> Indices:
+    """Return the order of points by tiles of near ones: strips of the lower end, and the lifetime in each."""
+    ascending = np.lexsort(points.T[::-1])
     width = TILE * max(1, round(math.sqrt(len(points) / TILE)))
-    order = np.lexsort([points[:, 1] - points[:, 0], np.arange(len(points)) // width])
-    return np.ascontiguousarray(points[order])
+    lifetimes = points[ascending, 1] - points[ascending, 0]
+    return np.asarray(ascending[np.lexsort([lifetimes, np.arange(len(points)) // width])])
 
 
 def _ascending(points: Matrix) -> Matrix:
@@ -187,6 +226,11 @@ def _prepared(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
         )
     exponent = int(np.frexp(span)[1])
     return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
+
+
+def _check_order(order: object) -> None:
+    if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
+        raise ToposcopeError(f"order: expected 1 or 2, got {order!r}")
 
 
 def _to_diagonal(points: Matrix) -> Vector:

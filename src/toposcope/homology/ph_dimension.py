@@ -6,13 +6,14 @@ The sum of powers of the H0 lifetimes of n random points grows like n^(1 - alpha
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
+from toposcope.homology.multidimensional_scaling import as_distances
 from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -44,6 +45,8 @@ class DimensionEstimate:
         near the dimension) it is low for a good line too.
     alpha_too_large : bool
         True if alpha is not below ``dimension``: the theory does not cover the estimate.
+    standard_error : float
+        Of ``dimension``, over the random subsets: to first order, from that of the slope. Infinite if it is.
     """
 
     alpha: float
@@ -52,6 +55,7 @@ class DimensionEstimate:
     slope: float
     r_squared: float
     alpha_too_large: bool
+    standard_error: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +102,7 @@ class PHDimension:
 def ph_dimension(
     points: ArrayLike | Any,
     *,
+    metric: Literal["euclidean", "precomputed"] = "euclidean",
     alpha: float | Sequence[float] = (1.0, 0.75, 1.25),
     sizes: Sequence[int] | None = None,
     n_draws: int = 20,
@@ -112,6 +117,8 @@ def ph_dimension(
     ----------
     points : array-like or torch.Tensor, shape (n, d)
         One point a row, such as the weights at one step of a run; any floating-point dtype, computed in float64.
+    metric : "euclidean" or "precomputed"
+        ``"precomputed"`` takes the (n, n) distances of the points instead.
     alpha : float or sequence of float
         Powers, above 0. The first is the primary one: 1 by default, as in the paper.
     sizes : sequence of int, optional
@@ -150,17 +157,22 @@ def ph_dimension(
     alphas = _as_alphas(alpha)
     n_draws = as_count(n_draws, "n_draws", 2)
     seed = as_count(seed, "seed", 0)
-    cloud = as_float_matrix(points, "points").astype(np.float64)
+    if metric not in ("euclidean", "precomputed"):
+        raise ToposcopeError(f"metric: expected 'euclidean' or 'precomputed', got {metric!r}")
+    given = metric == "precomputed"
+    cloud = as_distances(points) if given else as_float_matrix(points, "points").astype(np.float64)
     chosen = _default_sizes(cloud.shape) if sizes is None else _as_sizes(sizes, cloud.shape)
-    if (cloud == cloud[0]).all():
+    if not cloud.any() if given else (cloud == cloud[0]).all():
         raise ToposcopeError(f"points: all {len(cloud)} points are equal, shape {cloud.shape}; they have no dimension")
     logs = np.empty((len(alphas), len(chosen), n_draws))
     for i, size in enumerate(chosen):
         # A stream for each size: asking for one size more changes no draw of the others.
         generator = np.random.default_rng(derive_seed(seed, "ph_dimension", int(size)))
         for k in range(n_draws):
-            subset = cloud[generator.choice(len(cloud), int(size), replace=False)]
-            logs[:, i, k] = _log_power_sums(rips(subset, max_dimension=0)[0].lifetimes, alphas, cloud.shape)
+            drawn = generator.choice(len(cloud), int(size), replace=False)
+            subset = cloud[np.ix_(drawn, drawn)] if given else cloud[drawn]
+            lifetimes = rips(subset, metric=metric, max_dimension=0)[0].lifetimes
+            logs[:, i, k] = _log_power_sums(lifetimes, alphas, cloud.shape)
     estimates = tuple(_estimate(a, np.log(chosen), logs[j]) for j, a in enumerate(alphas))
     if message := _warning(estimates):
         warnings.warn(message, UserWarning, stacklevel=2)
@@ -236,6 +248,7 @@ def _estimate(alpha: float, log_sizes: Vector, logs: Matrix) -> DimensionEstimat
         slope=slope,
         r_squared=1 - float((residuals**2).sum()) / scatter if scatter > 0 else float("nan"),
         alpha_too_large=not alpha < dimension,
+        standard_error=alpha / (1 - slope) ** 2 * total**0.5 if slope < 1 else float("inf"),
     )
 
 

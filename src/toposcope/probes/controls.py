@@ -11,12 +11,9 @@ from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, Shape, Subject, Value, each_layer
-from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry
+from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening, largest_entry, pieces, unit_of
 from toposcope.probes.spectrum import Spectrum, power_law_exponent
 from toposcope.typing import Matrix, Vector
-
-PIECE_ENTRIES = 1 << 15
-"""Entries summed at a time: they fit in the processor's cache, and rounding does not grow with the matrix."""
 
 
 class ControlsProbe(Probe, frozen=True, tag="controls"):
@@ -101,13 +98,13 @@ def layer_statistics(layer: Layer, earlier: Mapping[str, Layer], block: int = BL
         If the layer cannot be read, or is not finite.
     """
     largest = cache(largest_entry)
-    unit = _unit(largest, layer)
+    unit = unit_of(largest, layer)
     entries = _Entries(unit)
     spectrum = Spectrum(layer.shape, unit, block)
     displacements = {}
     for name, other in earlier.items():
         try:
-            displacements[name] = _Displacement(other, unit, _unit(largest, layer, other))
+            displacements[name] = _Displacement(other, unit, unit_of(largest, layer, other))
         except ToposcopeError:  # the row of the earlier checkpoint has the reason
             continue
     stored, widened = Rows(layer), Widening(unit)
@@ -136,7 +133,7 @@ class _Entries:
         self._sums: list[list[float]] = []
 
     def add(self, W: Matrix) -> None:
-        for w in _pieces(W):
+        for w in pieces(W):
             size, square = np.abs(w), w * w
             total = w.sum()
             centred = w - total / len(w)
@@ -173,7 +170,7 @@ class _Displacement:
     def add(self, W: Matrix, start: int, stop: int) -> None:
         """Add rows `start` to `stop`, divided by the unit of the layer; the rows of the earlier layer are read here."""
         other = self._widened(self._stored.read(start, stop))
-        for w, b in zip(_pieces(W), _pieces(other), strict=True):
+        for w, b in zip(pieces(W), pieces(other), strict=True):
             a = w * (self._unit_of_layer / self._unit)
             difference = a - b
             self._sums.append([float(term) for term in (difference @ difference, a @ a, b @ b, a @ b)])
@@ -186,22 +183,6 @@ class _Displacement:
         if norms > 0:
             result[f"cosine_{name}"] = max(-1.0, min(1.0, ab / norms))
         return result
-
-
-def _pieces(W: Matrix) -> Iterator[Matrix]:
-    entries = W.reshape(-1)
-    for start in range(0, len(entries), PIECE_ENTRIES):
-        yield entries[start : start + PIECE_ENTRIES]
-
-
-def _unit(largest: Callable[[Layer], float], *layers: Layer) -> float:
-    """Return a power of two near the largest entry: division by it is exact, and keeps powers in range.
-
-    Fourth powers of all formats narrower than float64 stay in its range, so their unit is 1.
-    """
-    if all(layer.dtype != "float64" for layer in layers):
-        return 1.0
-    return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))
 
 
 def _spectral_statistics(sigma: Vector, unit: float) -> dict[str, float]:

@@ -35,7 +35,7 @@ HIDDEN = "hidden"
 EMBEDDING = "embedding"
 """Role of the pseudo-layers of embedding matrices."""
 
-RELATIONS = frozenset({"first", "previous", "diagrams", "states"})
+RELATIONS = frozenset({"first", "previous", "earlier", "diagrams", "states"})
 """Names in `Probe.NEEDS` for other checkpoints or results of other probes; all other names are inputs."""
 
 Diagrams = Mapping[str, Diagram]
@@ -82,6 +82,22 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """The analysed layers of a checkpoint, opened when they are first asked for.
+
+    Attributes
+    ----------
+    content : str
+        Digest of names and contents of the layers: equal for equal weights.
+    open : callable
+        Returns the layers by name.
+    """
+
+    content: str
+    open: Callable[[], Mapping[str, Layer]]
+
+
+@dataclass(frozen=True)
 class Subject:
     """The input of a probe: one checkpoint; beyond `layers`, only the names in the probe's `NEEDS` are filled in.
 
@@ -95,6 +111,10 @@ class Subject:
         Statistics of layers measured before, by layer.
     first, previous : mapping of str to Layer
         Layers of the first and of the previous checkpoint of the series, by name.
+    content : str
+        Digest of the weights of the checkpoint itself (see `Weights`), for probes that need earlier ones.
+    earlier : mapping of int to Weights
+        All readable checkpoints before it, by step.
     inputs : mapping
         Inputs that the probe needs, by name, as `toposcope.probes.needs` provides them.
     diagrams, previous_diagrams : mapping
@@ -111,6 +131,8 @@ class Subject:
     known: Mapping[str, dict[str, float]] = field(default_factory=dict)
     first: Mapping[str, Layer] = field(default_factory=dict)
     previous: Mapping[str, Layer] = field(default_factory=dict)
+    content: str = ""
+    earlier: Mapping[int, Weights] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     diagrams: Mapping[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: Mapping[str, Diagrams] = field(default_factory=dict)

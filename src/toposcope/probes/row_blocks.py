@@ -1,7 +1,7 @@
 """Reads a layer a few rows at a time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from toposcope.typing import Matrix
 
 BLOCK_BYTES = 1 << 23
 """Bytes of a block of rows in float64; a block is never less than one row."""
+
+PIECE_ENTRIES = 1 << 15
+"""Entries summed at a time: they fit in the processor's cache, and rounding does not grow with the matrix."""
 
 
 class Rows:
@@ -91,3 +94,20 @@ class Widening:
         if self._unit != 1:
             W /= self._unit
         return W
+
+
+def pieces(W: Matrix) -> Iterator[Matrix]:
+    """Yield the entries of a block of rows, a few at a time."""
+    entries = W.reshape(-1)
+    for start in range(0, len(entries), PIECE_ENTRIES):
+        yield entries[start : start + PIECE_ENTRIES]
+
+
+def unit_of(largest: Callable[[Layer], float], *layers: Layer) -> float:
+    """Return a power of two near the largest entry: division by it is exact, and keeps powers in range.
+
+    Fourth powers of all formats narrower than float64 stay in its range, so their unit is 1.
+    """
+    if all(layer.dtype != "float64" for layer in layers):
+        return 1.0
+    return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))

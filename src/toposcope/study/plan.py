@@ -103,11 +103,13 @@ def plan(
         keys: dict[str, str] = {}
         earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
         before_it: dict[str, Sequence[CheckpointRow | None]]
-        before_it = {"first": [first], "previous": [previous], "states": earlier}
+        before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
         if not _has_inputs(probe, source, row, before_it, inputs):
             continue
         if _applies(probe, source, previous, row is checkpoints[min(checkpoints)], inputs):
             keys = _keys(probe, source, row, before_it, inputs)
+            if "earlier" in probe.NEEDS:
+                keys = {layer: _digest([key, *(str(other.step) for other in earlier)]) for layer, key in keys.items()}
             if "states" in probe.NEEDS:
                 # Statistics are named by steps, and what one of them lacks now may be there the next time.
                 places = [f"{unit.step} {unit.layer}" for unit in source_units if unit.step <= step]

@@ -1,5 +1,6 @@
 """The rows that a study keeps of checkpoints, their layers, and what is measured on them."""
 
+import hashlib
 from dataclasses import dataclass
 
 from toposcope.checkpoints import Layer
@@ -38,6 +39,11 @@ class CheckpointRow:
     fingerprint: str
     weights_hash: str
     layers: tuple[LayerRow, ...]
+
+    def content(self) -> str:
+        """Return a digest of the names and contents of the analysed layers."""
+        named = "\x1f".join(f"{layer.layer}\x1f{layer.content_hash}" for layer in self.layers)
+        return hashlib.sha256(named.encode()).hexdigest()
 
 
 @dataclass(frozen=True, order=True)

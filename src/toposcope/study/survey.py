@@ -264,6 +264,9 @@ class Survey:
             previous=self._hashed(run, planned.previous) if "previous" in probe.NEEDS else None,
             context=self.contexts[run] if needs_of(probe) else None,
         )
+        if "earlier" in probe.NEEDS:
+            here, *before = (self._with_content(run, step) for step in (planned.step, *planned.earlier))
+            whole = replace(whole, content=here.content, earlier=tuple(before))
         if probe.NEEDS & {"diagrams", "states"}:
             yield whole
             return
@@ -285,6 +288,10 @@ class Survey:
 
     def _hashed(self, run: str, step: int | None) -> Hashed | None:
         return None if step is None else Hashed(self.checkpoints[run][step], self.rows[run][step].fingerprint)
+
+    def _with_content(self, run: str, step: int) -> Hashed:
+        row = self.rows[run][step]
+        return Hashed(self.checkpoints[run][step], row.fingerprint, row.content())
 
     def _known(self, run: str, planned: Planned) -> dict[str, dict[str, float]]:
         """Return the stored statistics of layers that are still valid, to combine for the network."""

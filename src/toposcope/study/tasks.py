@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from toposcope.family.run_folder import Outcome
 from toposcope.integrity import CheckpointSummary, summarise
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
-from toposcope.probes.probe import Diagrams, States
+from toposcope.probes.probe import Diagrams, States, Weights
 from toposcope.study.batching import milliseconds
 from toposcope.study.rows import CheckpointRow, LayerRow
 
@@ -65,19 +65,20 @@ class Read:
 
 
 class Hashed(NamedTuple):
-    """A checkpoint, and its fingerprint when it was hashed."""
+    """A checkpoint, its fingerprint when it was hashed, and the digest of its layers where a probe needs it."""
 
     checkpoint: Checkpoint
     fingerprint: str
+    content: str = ""
 
 
 @dataclass(frozen=True)
 class MeasureTask:
     """Measure wanted layers of one checkpoint with one probe.
 
-    `fingerprint` is that of the checkpoint when it was hashed; `diagrams` and `states` are those the probe compares;
-    `context` is what its inputs are made from, if it needs any; `milliseconds` and `n_bytes` are what it is expected to
-    take.
+    `fingerprint` is that of the checkpoint when it was hashed, `content` the digest of its layers; `diagrams` and
+    `states` are those the probe compares; `context` is what its inputs are made from, if it needs any; `milliseconds`
+    and `n_bytes` are what it is expected to take.
     """
 
     run: str
@@ -88,6 +89,8 @@ class MeasureTask:
     known: dict[str, dict[str, float]]
     first: Hashed | None = None
     previous: Hashed | None = None
+    earlier: tuple[Hashed, ...] = ()
+    content: str = ""
     diagrams: dict[str, Diagrams] = field(default_factory=dict)
     previous_diagrams: dict[str, Diagrams] = field(default_factory=dict)
     states: dict[int, States] = field(default_factory=dict)
@@ -190,9 +193,9 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
 
 
 def _check_all_unchanged(task: MeasureTask) -> None:
-    for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous):
+    for seen in (Hashed(task.checkpoint, task.fingerprint), task.first, task.previous, *task.earlier):
         if seen is not None:
-            _check_unchanged(*seen)
+            _check_unchanged(seen.checkpoint, seen.fingerprint)
 
 
 def _check_unchanged(checkpoint: Checkpoint, fingerprint: str) -> None:
@@ -209,6 +212,8 @@ def _subject(task: MeasureTask) -> Subject:
         known=task.known,
         first=_layers(task.first),
         previous=_layers(task.previous),
+        content=task.content,
+        earlier={seen.checkpoint.step: Weights(seen.content, partial(_layers, seen)) for seen in task.earlier},
         inputs={need.name: need.provide(checkpoint, context) for need in needs_of(task.probe)} if context else {},
         diagrams=task.diagrams,
         previous_diagrams=task.previous_diagrams,
@@ -222,7 +227,7 @@ def _subject(task: MeasureTask) -> Subject:
 def _layers(hashed: Hashed | None) -> dict[str, Layer]:
     if hashed is None:
         return {}
-    return {layer.name: layer for layer in _opened(*hashed).analysed()}
+    return {layer.name: layer for layer in _opened(hashed.checkpoint, hashed.fingerprint).analysed()}
 
 
 @lru_cache(MAX_OPEN_CHECKPOINTS)

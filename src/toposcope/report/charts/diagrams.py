@@ -24,12 +24,10 @@ PANEL = 170
 
 def diagram_chart(material: Material) -> Chart | None:
     """Draw the diagrams of the layer that moved most in the largest run, at three checkpoints."""
-    trajectories = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
-    if PROBE not in material.labels.get_column("label") or not trajectories:
+    chosen = moved_most(material)
+    if chosen is None:
         return None
-    run = largest_run(trajectories, material.runs)
-    moves = _moves(run)
-    layer = max(moves, key=lambda name: moves[name])
+    run, layer = chosen
     read = {
         step: of_layers[layer]
         for step in _shown_steps(run, run.layers[layer][H0.feature.of_group(layer)])
@@ -37,6 +35,16 @@ def diagram_chart(material: Material) -> Chart | None:
     }
     label = in_words(short_names([layer], run.roles)[0])
     return _chart("diagrams", f"{label} of {run.run}, the layer that moved most", read)
+
+
+def moved_most(material: Material) -> tuple[Trajectory, str] | None:
+    """Return the largest run whose diagrams are stored, and the layer of it that moved most."""
+    trajectories = [t for t in material.trajectories if _moves(t) and len(t.steps) > 1]
+    if PROBE not in material.labels.get_column("label") or not trajectories:
+        return None
+    run = largest_run(trajectories, material.runs)
+    moves = _moves(run)
+    return run, max(moves, key=lambda name: moves[name])
 
 
 def state_diagram_chart(material: Material) -> Chart | None:

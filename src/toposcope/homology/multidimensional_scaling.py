@@ -1,0 +1,180 @@
+"""Points with given distances, in few dimensions: classical and metric multidimensional scaling."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_count, as_float_matrix
+from toposcope.typing import Matrix
+
+MAX_ITERATIONS = 3000
+TOLERANCE = 1e-9
+"""Relative fall of the sum of squared residuals in one iteration at which metric scaling has converged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Points in few dimensions.
+
+    Attributes
+    ----------
+    points : ndarray, shape (n, d), float64
+        Centred, along their principal axes, those of the largest variance first; of the two directions of an axis, the
+        one in which the point farthest from the origin is positive.
+    stress : float
+        Kruskal's stress-1: sqrt(sum (e - d)^2 / sum d^2) over all pairs, d the given distances and e those of the
+        points. 0 if they are equal.
+    converged : bool
+        Whether metric scaling stopped by its tolerance; true for classical scaling.
+    """
+
+    points: Matrix
+    stress: float
+    converged: bool = True
+
+    def __repr__(self) -> str:
+        n, d = self.points.shape
+        return f"Scaling({n} points in {d} dimensions, stress={self.stress:.3g})"
+
+
+def classical_scaling(distances: ArrayLike | Any, n_dimensions: int = 2) -> Scaling:
+    """Return the principal components of points, from their distances alone.
+
+    Parameters
+    ----------
+    distances : array-like, shape (n, n)
+        Symmetric, at least 0, zeros on the diagonal.
+    n_dimensions : int
+        At least 1; coordinates beyond n - 1 are 0.
+
+    Returns
+    -------
+    Scaling
+        Exact if the distances are Euclidean ones of at most this dimension.
+
+    Raises
+    ------
+    ToposcopeError
+        If `distances` are not as described.
+
+    Notes
+    -----
+    The doubly centred matrix -J D^2 J / 2 of Euclidean distances is that of the inner products of the centred points.
+    O(n^3) time. Source: Torgerson 1952; Gower 1966.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    >>> distances = np.linalg.norm(square[:, None] - square, axis=2)
+    >>> scaling = classical_scaling(distances)
+    >>> bool(np.allclose(np.linalg.norm(scaling.points[:, None] - scaling.points, axis=2), distances))
+    True
+    """
+    matrix, d = as_distances(distances), as_count(n_dimensions, "n_dimensions", 1)
+    unit = float(matrix.max()) or 1.0
+    values, vectors = np.linalg.eigh(inner_products(matrix / unit))
+    points = np.zeros((len(matrix), d))
+    axes = np.argsort(-values, kind="stable")[:d]
+    points[:, : len(axes)] = vectors[:, axes] * np.sqrt(np.maximum(values[axes], 0)) * unit
+    points = _directed(points)
+    return Scaling(points, _stress(pairwise_distances(points), matrix))
+
+
+def metric_scaling(
+    distances: ArrayLike | Any,
+    n_dimensions: int = 2,
+    *,
+    max_iterations: int = MAX_ITERATIONS,
+    tolerance: float = TOLERANCE,
+) -> Scaling:
+    """Return points whose distances come near the given ones, in the sum of squared differences.
+
+    Parameters
+    ----------
+    distances : array-like, shape (n, n)
+        Symmetric, at least 0, zeros on the diagonal; they need not be Euclidean.
+    n_dimensions : int
+    max_iterations : int
+    tolerance : float
+
+    Returns
+    -------
+    Scaling
+        A local minimum of the stress, found from the classical scaling; there may be lower ones.
+
+    Raises
+    ------
+    ToposcopeError
+        If an argument is not as described.
+
+    Notes
+    -----
+    SMACOF: every iteration minimises a quadratic majorant, the Guttman transform, so that the stress never rises.
+    O(n^2 d) time an iteration. Source: de Leeuw 1977; Borg & Groenen 2005, section 8.6, equal weights.
+    """
+    matrix = as_distances(distances)
+    start = classical_scaling(matrix, n_dimensions)
+    unit = float(matrix.max()) or 1.0
+    wanted, points, n = matrix / unit, start.points / unit, len(matrix)
+    reached = pairwise_distances(points)
+    loss = float(((reached - wanted) ** 2).sum())
+    converged = loss == 0
+    for _ in range(as_count(max_iterations, "max_iterations", 0)):
+        if converged:
+            break
+        ratios = np.divide(wanted, reached, out=np.zeros_like(wanted), where=reached > 0)
+        points = (ratios.sum(axis=1)[:, None] * points - ratios @ points) / n
+        reached = pairwise_distances(points)
+        before, loss = loss, float(((reached - wanted) ** 2).sum())
+        converged = before - loss <= tolerance * before
+    points -= points.mean(axis=0)
+    axes = np.linalg.svd(points, full_matrices=False)[2]
+    points = _directed(points @ axes.T * unit) if axes.shape[0] == axes.shape[1] else points * unit
+    return Scaling(points, _stress(pairwise_distances(points), matrix), converged)
+
+
+def as_distances(values: ArrayLike | Any) -> Matrix:
+    """Return a matrix of distances in float64.
+
+    Raises
+    ------
+    ToposcopeError
+        If it is not square, symmetric, at least 0 with zeros on the diagonal, or is not finite.
+    """
+    matrix = as_float_matrix(values, "distances").astype(np.float64)
+    n, m = matrix.shape
+    if n != m or (matrix < 0).any() or np.diagonal(matrix).any() or not np.array_equal(matrix, matrix.T):
+        raise ToposcopeError(
+            f"distances: expected a symmetric matrix of numbers of at least 0, with zeros on the diagonal, got one of "
+            f"shape {matrix.shape} that is not"
+        )
+    return matrix
+
+
+def inner_products(distances: Matrix) -> Matrix:
+    """Return the inner products of the centred points with these Euclidean distances, shape (n, n)."""
+    squares = distances**2
+    means = squares.mean(axis=0)
+    return np.asarray((means[:, None] + means - squares - means.mean()) / 2)
+
+
+def pairwise_distances(points: Matrix) -> Matrix:
+    """Return the Euclidean distances of points, shape (n, n)."""
+    from scipy.spatial.distance import pdist, squareform
+
+    return np.asarray(squareform(pdist(points)))
+
+
+def _directed(points: Matrix) -> Matrix:
+    """Return points with every axis in the direction of its farthest point."""
+    far = points[np.abs(points).argmax(axis=0), np.arange(points.shape[1])]
+    return points * np.where(far < 0, -1.0, 1.0)
+
+
+def _stress(reached: Matrix, wanted: Matrix) -> float:
+    size = float(np.linalg.norm(wanted))
+    return float(np.linalg.norm(reached - wanted)) / size if size else 0.0
