@@ -176,5 +176,7 @@ def _directed(points: Matrix) -> Matrix:
 
 
 def _stress(reached: Matrix, wanted: Matrix) -> float:
-    size = float(np.linalg.norm(wanted))
-    return float(np.linalg.norm(reached - wanted)) / size if size else 0.0
+    largest = float(wanted.max())
+    if not largest:
+        return 0.0
+    return float(np.linalg.norm((reached - wanted) / largest) / np.linalg.norm(wanted / largest))

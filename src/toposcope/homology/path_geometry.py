@@ -63,7 +63,7 @@ def random_walk_shares(n: int) -> Vector:
     Examples
     --------
     >>> random_walk_shares(200)[:3].round(7)
-    array([0.6079548, 0.1519981, 0.0675617])
+    array([0.6079548, 0.1519981, 0.0675616])
     """
     size = as_count(n, "n", 2)
     variances = 1 / (4 * np.sin(np.pi * np.arange(1, size) / (2 * size)) ** 2)
