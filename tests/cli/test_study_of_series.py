@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks of this process, which one worker is."""
     seen: list[str] = []
-    for name in ("measure_tasks", "read_task"):
+    for name in ("measure_tasks", "read_tasks"):
         function = getattr(tasks, name)
 
         def counted(task: object, function: object = function, name: str = name) -> object:
@@ -85,7 +85,7 @@ def test_what_changes_is_measured_and_reported(folder: Path, small_page: None, m
     write_series(folder, [60])
     measured.clear()
     assert "Nothing to do" not in run("found")
-    assert measured.count("read_task") == 1
+    assert measured.count("read_tasks") == 1
     assert ts.Study.load("found-study").checkpoints()["step"].to_list() == [*STEPS, 60]
     assert "Nothing to do" in run("found")
     (folder / "log.csv").write_text("step,loss\n0,4.0\n50,1.0\n")

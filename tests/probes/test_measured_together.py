@@ -27,7 +27,7 @@ from toposcope.study import batching, run_study, tasks
 from toposcope.study.batching import MAX_GROUP_MS, MAX_GROUPED, groups
 from toposcope.study.declaration import Declaration, DeclaredSeries
 from toposcope.study.survey import run_in_groups
-from toposcope.study.tasks import MeasureTask
+from toposcope.study.tasks import MeasureTask, measure_tasks
 
 PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
@@ -237,7 +237,7 @@ def test_tasks_of_a_group_that_kills_its_process_run_one_by_one() -> None:
     checkpoint = Checkpoint("somewhere/step_1.pt", 1)
     tasks_made = [MeasureTask(f"run-{i}", checkpoint, "", probe, {}, {}) for i in range(40)]
     engine: Any = Killed(tasks_made[11])
-    found = list(run_in_groups(engine, tasks_made, silent, lambda: None))
+    found = list(run_in_groups(engine, measure_tasks, tasks_made, silent))
     assert engine.sizes == [5] * 8 + [1] * 5
     assert len(found) == 40
     assert [task.run for task, result in found if isinstance(result, TaskFailure)] == ["run-11"]

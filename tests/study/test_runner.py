@@ -80,7 +80,7 @@ def refuse_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no training, reading or measuring begin."""
     for module, name in (
         (training, "train_task"),
-        (survey, "read_task"),
+        (survey, "read_tasks"),
         (survey, "measure_task"),
         (survey, "measure_tasks"),
     ):

@@ -120,7 +120,7 @@ def test_a_checkpoint_replaced_before_it_is_hashed_is_measured_as_it_is_then(
             write_weights(checkpoint_file(found, 5), some_weights(5) | {"layers.1.mlp.fc1.weight": torch.ones(3, 4)})
         return read_task(elsewhere(task))
 
-    monkeypatch.setattr(survey, "read_task", replace_and_read)
+    monkeypatch.setattr(survey, "read_tasks", lambda tasks: list(map(replace_and_read, tasks)))
     monkeypatch.setattr(survey, "measure_tasks", lambda tasks: measure_tasks(elsewhere(tasks)))
     declaration = series_study(found, [NEURAL_PERSISTENCE])
     assert run_study(declaration, tmp_path / "study", workers=1) == {}

@@ -14,11 +14,11 @@ from filelock import FileLock, Timeout
 from toposcope.checkpoints import Access, Checkpoint, Series, series
 from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.cluster import engine_named
-from toposcope.engine.pool import Engine, Workers, processors
+from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.files import write_bytes, write_text
-from toposcope.integrity import diagnose, n_parameters
+from toposcope.integrity import n_parameters
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
@@ -34,6 +34,7 @@ from toposcope.study.other_corpora import measure_missing, stored_losses
 from toposcope.study.rows import Unit
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
+from toposcope.study.tasks import ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
 from toposcope.version import __version__
 
@@ -41,6 +42,8 @@ GRID_CHECKS = ("missing steps", "extra steps")
 MAX_STEPS_NAMED = 5
 MAX_DROPPED_NAMED = 5
 """Damaged groups of rows that a note names; the rest are counted."""
+MANY_CHECKPOINTS = 500
+"""From so many on, the doctor is worth the start of further processes."""
 WHOLE_RUN = -1
 """The step under which an error of a whole run is stored."""
 
@@ -368,17 +371,28 @@ class _Runner:
 
     def _examine_all(self) -> None:
         declared = self.declaration.named_series()
+        n_checkpoints = sum(map(len, self.checkpoints.values()))
+        with nullcontext(self.pool) if n_checkpoints >= MANY_CHECKPOINTS else Workers(1) as workers:
+            examined = {task.run: result for task, result in workers.run(examine_task, self._examine_tasks())}
         for name in self.checkpoints:
-            evidence = self.store.evidence(name)
-            if name in declared and evidence:
-                self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
-            findings = diagnose(list(evidence.values()), self.logs[name])
-            self.store.set_meta(f"examined {name}", str(len(evidence)))
+            findings = examined[name]
+            if isinstance(findings, TaskFailure):
+                self._fail({Unit(name, WHOLE_RUN, "", "doctor", ""): findings.message})
+                continue
             if name in declared and declared[name].is_selection():
                 findings = [finding for finding in findings if finding.check not in GRID_CHECKS]
             self.store.put_findings(name, findings)
             if name in declared:
                 self.store.set_status(name, "complete", max(self.checkpoints[name]))
+
+    def _examine_tasks(self) -> Iterator[ExamineTask]:
+        declared = self.declaration.named_series()
+        for name in self.checkpoints:
+            evidence = self.store.evidence(name)
+            if name in declared and evidence:
+                self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
+            self.store.set_meta(f"examined {name}", str(len(evidence)))
+            yield ExamineTask(name, list(evidence.values()), self.logs[name])
 
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
-from toposcope.engine.pool import Engine, TaskFailure
+from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing, no_cost
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.probes import Failure, Measurement, Probe
@@ -30,12 +31,16 @@ from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams,
 from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.rows import CheckpointRow, Unit
 from toposcope.study.store import Store
-from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_task
+from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_tasks
 from toposcope.study.work_progress import WorkProgress
 from toposcope.study.write_groups import WriteGroup
 
 OPENING_THREADS = 8
 """Remote checkpoints whose headers are fetched side by side."""
+BYTES_READ_PER_MS = 100_000
+"""About what is read, hashed and summarised for the doctor."""
+
+Task = TypeVar("Task", ReadTask, MeasureTask)
 
 
 @dataclass
@@ -128,11 +133,18 @@ class Survey:
 
     def _read(self, portion: Sequence[RunStep], sizes: Mapping[RunStep, CheckpointSize], work: WorkProgress) -> None:
         """Read and hash checkpoints."""
-        tasks = [ReadTask(run, self.checkpoints[run][step]) for run, step in portion]
+        tasks = [
+            ReadTask(place[0], self.checkpoints[place[0]][place[1]], self._reading_ms(place, sizes))
+            for place in portion
+        ]
         with WriteGroup(self._keep_read) as group:
-            for task, result in self.engine.run(read_task, tasks, work.add_running, idle=group.flush):
+            for task, result in run_in_groups(self.engine, read_tasks, tasks, work.add_running, idle=group.flush):
                 work.add(sizes[task.run, task.checkpoint.step].stored)
                 group.add((task, result))
+
+    def _reading_ms(self, place: RunStep, sizes: Mapping[RunStep, CheckpointSize]) -> int:
+        """Return the expected milliseconds of reading a checkpoint; what is fetched is read by itself."""
+        return LONG_TASK_MS if self._is_remote(place) else sizes[place].stored // BYTES_READ_PER_MS
 
     def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
@@ -174,7 +186,9 @@ class Survey:
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         with WriteGroup(self._store) as group:
             for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
-                for task, result in run_in_groups(engine, engine_tasks, work.add_running, group.flush):
+                for task, result in run_in_groups(
+                    engine, measure_tasks, engine_tasks, work.add_running, _expected_bytes, group.flush
+                ):
                     work.add(task.milliseconds)
                     self._keep(task, result, pending[(task.run, task.checkpoint.step), task.probe], group)
 
@@ -361,15 +375,20 @@ class Survey:
 
 
 def run_in_groups(
-    engine: Engine, tasks: Sequence[MeasureTask], progress: Progress, idle: Callable[[], None]
-) -> Iterator[tuple[MeasureTask, list[Measurement | Failure] | TaskFailure]]:
+    engine: Engine,
+    function: Callable[[Sequence[Task]], Sequence[Result]],
+    tasks: Sequence[Task],
+    progress: Progress,
+    cost: Callable[[Sequence[Task]], int] = no_cost,
+    idle: Callable[[], None] = do_nothing,
+) -> Iterator[tuple[Task, Result | TaskFailure]]:
     """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
     waiting = [
         tasks[places.start : places.stop] for places in groups([t.milliseconds for t in tasks], engine.n_workers)
     ]
     while waiting:
-        apart: list[Sequence[MeasureTask]] = []
-        for group, results in engine.run(measure_tasks, waiting, progress, _expected_bytes, idle):
+        apart: list[Sequence[Task]] = []
+        for group, results in engine.run(function, waiting, progress, cost, idle):
             if not isinstance(results, TaskFailure):
                 yield from zip(group, results, strict=True)
             elif len(group) == 1:

@@ -14,7 +14,8 @@ from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.family.run_folder import Outcome
-from toposcope.integrity import CheckpointSummary, summarise
+from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise
+from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, Subject
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States, Weights
@@ -54,6 +55,7 @@ class ReadTask:
 
     run: str
     checkpoint: Checkpoint
+    milliseconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,15 @@ class Read:
 
     row: CheckpointRow | None
     evidence: CheckpointSummary
+
+
+@dataclass(frozen=True)
+class ExamineTask:
+    """Examine a series by the summaries of its checkpoints."""
+
+    run: str
+    summaries: list[CheckpointSummary]
+    log: LogTable | None
 
 
 class Hashed(NamedTuple):
@@ -147,6 +158,16 @@ def read_task(task: ReadTask) -> Read | TaskFailure:
         raise
     except BaseException as error:  # noqa: BLE001 - kept as a row of the study; a panic of compiled code is no Exception
         return TaskFailure(one_line(error))
+
+
+def read_tasks(tasks: Sequence[ReadTask]) -> list[Read | TaskFailure]:
+    """Read several checkpoints."""
+    return [read_task(task) for task in tasks]
+
+
+def examine_task(task: ExamineTask) -> list[Finding]:
+    """Examine one series."""
+    return diagnose(task.summaries, task.log)
 
 
 def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
