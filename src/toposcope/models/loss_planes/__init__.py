@@ -1,0 +1,32 @@
+"""Planes of the loss around a checkpoint: the directions that span them, where they are sampled, the losses there."""
+
+from toposcope.models.loss_planes.directions import (
+    can_move,
+    eigenvector_directions,
+    path_directions,
+    random_directions,
+)
+from toposcope.models.loss_planes.landscape import Estimate, Plane, between_planes, estimates, measure_plane
+from toposcope.models.loss_planes.sample import Sample, grid_sample, scattered_sample
+from toposcope.models.loss_planes.shape import Shape, profile_of, shape_of
+from toposcope.models.loss_planes.surface import Surface, evaluate
+
+__all__ = [
+    "Estimate",
+    "Plane",
+    "Sample",
+    "Shape",
+    "Surface",
+    "between_planes",
+    "can_move",
+    "eigenvector_directions",
+    "estimates",
+    "evaluate",
+    "grid_sample",
+    "measure_plane",
+    "path_directions",
+    "profile_of",
+    "random_directions",
+    "scattered_sample",
+    "shape_of",
+]

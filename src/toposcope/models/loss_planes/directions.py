@@ -1,0 +1,173 @@
+"""Directions in the space of the weights that span a plane of the loss.
+
+All directions of a plane are orthogonal to each other. What a coordinate of 1 means depends on where they come from:
+
+- random: every filter is moved by as much as its own length (Li et al. 2018, "Visualizing the Loss Landscape of Neural
+  Nets", arXiv:1712.09913, section 4);
+- eigenvectors of the Hessian: the quadratic approximation changes by one nat a token;
+- the path of training: 1.25 times the largest coordinate of a checkpoint on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toposcope.models.summed_loss import Block
+    from toposcope.typing import Matrix, Vector
+
+PATH_SHARE = 0.8
+"""Largest coordinate of a checkpoint in a plane spanned by the path."""
+
+
+def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, count: int = 2) -> Tensor:
+    """Draw Gaussian directions, normalised filter by filter (Li et al. 2018, equation 1).
+
+    A filter is an output row of a matrix, or what follows the first index of a larger tensor; of an embedding it is the
+    vector of a token. The part of a direction that belongs to a filter has the filter's own length, and is orthogonal
+    to the parts of the other directions, so that whole directions are orthogonal too. One-dimensional parameters
+    (biases, gains of norms) and filters of fewer entries than there are directions stay where they are, as in the
+    paper; so do filters of zeros.
+
+    Parameters
+    ----------
+    point : Tensor, shape (p,)
+        The weights.
+    blocks : mapping of str to Block
+    seed : int
+        Each parameter has random numbers of its own, by its name.
+    count : int
+        Number of directions.
+
+    Returns
+    -------
+    Tensor, shape (count, p), of the dtype and on the device of the point
+
+    Raises
+    ------
+    ToposcopeError
+        If nothing would move.
+    """
+    import torch
+
+    directions = torch.zeros(count, len(point), dtype=point.dtype)
+    for name, block in blocks.items():
+        filters = _filters(point, block)
+        if filters is None or filters.shape[1] < count:
+            continue
+        moved = _orthogonal(filters, np.random.default_rng(derive_seed(seed, "direction", name)), count)
+        parts = np.stack([part.T if block.transposed else part for part in moved]).reshape(count, -1)
+        directions[:, block.start : block.stop] = torch.from_numpy(parts).to(point.dtype)
+    if not directions.any(dim=1).all():
+        raise ToposcopeError("directions: no matrix of the model has weights other than zero; measure another step")
+    return directions.to(point.device)
+
+
+def can_move(point: Tensor, blocks: Mapping[str, Block], count: int = 2) -> bool:
+    """Return whether there is a filter that `random_directions` moves."""
+    every = (_filters(point, block) for block in blocks.values())
+    return any(filters is not None and filters.shape[1] >= count and filters.any() for filters in every)
+
+
+def _filters(point: Tensor, block: Block) -> Matrix | None:
+    """Return the filters of a parameter as rows, in float64; None if it has one dimension."""
+    if len(block.shape) < 2:
+        return None
+    weights = point[block.start : block.stop].detach().cpu().double().reshape(block.shape).numpy()
+    return np.ascontiguousarray(weights.T) if block.transposed else weights.reshape(len(weights), -1)
+
+
+def _orthogonal(filters: Matrix, rng: np.random.Generator, count: int) -> list[Matrix]:
+    """Draw matrices whose rows have the lengths of `filters` and are orthogonal to the same row of the others."""
+    lengths = np.linalg.norm(filters, axis=1, keepdims=True)
+    units: list[Matrix] = []
+    for _ in range(count):
+        drawn = rng.standard_normal(filters.shape)
+        for _ in range(2):  # once leaves rounding errors where the draws are nearly parallel
+            for unit in units:
+                drawn -= (drawn * unit).sum(axis=1, keepdims=True) * unit
+        units.append(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+    return [unit * lengths for unit in units]
+
+
+def eigenvector_directions(eigenvalues: Sequence[float], eigenvectors: Tensor) -> Tensor:
+    """Scale eigenvectors of the Hessian so that the quadratic approximation changes by one nat at coordinate 1.
+
+    Parameters
+    ----------
+    eigenvalues : sequence of float
+        In nats a token.
+    eigenvectors : Tensor, shape (count, p)
+        Orthonormal.
+
+    Returns
+    -------
+    Tensor, shape (count, p)
+
+    Raises
+    ------
+    ToposcopeError
+        If an eigenvalue is zero: the loss does not change along such a direction, which sets no scale.
+    """
+    import torch
+
+    if not all(np.isfinite(value) and value != 0 for value in eigenvalues):
+        raise ToposcopeError(
+            f"directions: the Hessian's eigenvalues are {', '.join(f'{value:.3g}' for value in eigenvalues)}, which "
+            "set no scale; take random directions"
+        )
+    scales = [(2 / abs(value)) ** 0.5 for value in eigenvalues]
+    return eigenvectors * torch.tensor(scales, dtype=eigenvectors.dtype, device=eigenvectors.device)[:, None]
+
+
+def path_directions(point: Tensor, path: Tensor) -> tuple[Tensor, Matrix, float]:
+    """Return the two directions that hold most of a path as seen from a point: its principal components there.
+
+    The components are those of the differences to the point (Li et al. 2018, section 7), which are not centred, so that
+    the plane goes through the point.
+
+    Parameters
+    ----------
+    point : Tensor, shape (p,)
+    path : Tensor, shape (n, p)
+        Other checkpoints of the run.
+
+    Returns
+    -------
+    directions : Tensor, shape (2, p)
+    coordinates : ndarray, shape (n, 2)
+        Of the path's projection; the largest is 0.8 in size.
+    share : float
+        Of the squared distances from the point to the path, how much the plane holds.
+
+    Raises
+    ------
+    ToposcopeError
+        If the differences do not span a plane.
+    """
+    import torch
+
+    differences = path.double().cpu() - point.double().cpu()
+    # Few rows, many columns: the eigenvectors of their inner products give the components.
+    squares, vectors = np.linalg.eigh((differences @ differences.T).numpy())
+    squares, vectors = squares[::-1], vectors[:, ::-1]
+    if len(squares) < 2 or not squares[1] > 1e-12 * squares[0]:
+        raise ToposcopeError(
+            f"directions: {len(path)} other checkpoints do not span a plane with this one; name a series of more"
+        )
+    lengths: Vector = np.sqrt(squares[:2])
+    coordinates = vectors[:, :2] * lengths
+    signs = np.sign(coordinates[np.abs(coordinates).argmax(axis=0), [0, 1]])  # fixes what the solver leaves open
+    coordinates = coordinates * signs
+    units = torch.from_numpy(np.ascontiguousarray((vectors[:, :2] * signs / lengths).T)) @ differences
+    scale = float(np.abs(coordinates).max()) / PATH_SHARE
+    directions = (units * scale).to(point.dtype).to(point.device)
+    return directions, coordinates / scale, float(squares[:2].sum() / np.maximum(squares, 0).sum())

@@ -1,0 +1,165 @@
+"""Several planes around a checkpoint: the shape of each, and how far it depends on plane, text and resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toposcope.models.loss_planes.sample import Sample
+from toposcope.models.loss_planes.shape import Graph, Shape, distances_between, shape_of
+from toposcope.models.loss_planes.surface import Surface, evaluate
+from toposcope.progress import Progress, silent
+from toposcope.typing import Matrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toposcope.models.summed_loss import SummedLoss
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """A plane through a checkpoint and the shape of the loss on it.
+
+    Attributes
+    ----------
+    surface : Surface
+    shape : Shape
+        Of the loss on the whole text at all points.
+    half : Shape
+        At half the resolution.
+    by_batch : list of Shape
+        Of the loss on each batch of the text; empty if there is one alone.
+    curvature : ndarray, shape (2, 2)
+        Second derivatives of the loss at the checkpoint, along the directions.
+    """
+
+    surface: Surface
+    shape: Shape
+    half: Shape
+    by_batch: list[Shape]
+    curvature: Matrix
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic over planes, and what it depends on.
+
+    Attributes
+    ----------
+    mean : float
+        Over the planes in which it is defined.
+    n_planes : int
+        How many these are.
+    planes, batches : float or None
+        Standard deviation (ddof 1) over planes, and over the batches of the text within a plane, averaged over planes;
+        None where fewer than two have the statistic.
+    resolution : float or None
+        Mean absolute difference to half the resolution.
+    """
+
+    mean: float
+    n_planes: int
+    planes: float | None = None
+    batches: float | None = None
+    resolution: float | None = None
+
+
+def measure_plane(
+    loss: SummedLoss,
+    directions: Tensor,
+    sample: Sample,
+    *,
+    graph: Graph = "triangulation",
+    batches: int = 1,
+    progress: Progress = silent,
+) -> Plane:
+    """Measure the loss on a plane and describe it.
+
+    Parameters
+    ----------
+    loss : SummedLoss
+    directions : Tensor, shape (2, p)
+    sample : Sample
+    graph : "triangulation" or "nearest"
+    batches : int
+        Into how many the text is split, for the spread over texts.
+    progress : callable
+
+    Raises
+    ------
+    ToposcopeError
+        As `evaluate` and `shape_of` do.
+    """
+    surface = evaluate(loss, directions, sample, batches=batches, progress=progress)
+    return Plane(
+        surface,
+        shape_of(surface, graph),
+        shape_of(surface.half(), graph),
+        [shape_of(surface.on_batch(k), graph) for k in range(batches)] if batches > 1 else [],
+        slice_curvature(loss, directions),
+    )
+
+
+def slice_curvature(loss: SummedLoss, directions: Tensor) -> Matrix:
+    """Return the second derivatives of the loss at the checkpoint along some directions, by Hessian-vector products.
+
+    Returns
+    -------
+    ndarray, shape (k, k), float64
+        Symmetric; nats a token per squared unit of the directions.
+    """
+    from toposcope.models.hessian_products import HessianProduct
+
+    product = HessianProduct(loss, loss.point)
+    products = [product(direction).double() for direction in directions]
+    matrix: Matrix = np.array([[float(one @ other.double()) for other in directions] for one in products])
+    return np.asarray((matrix + matrix.T) / 2)
+
+
+def estimates(planes: Sequence[Plane]) -> dict[str, Estimate]:
+    """Return the statistics of several planes (see `shape_of`), each with its spread.
+
+    Beside those of `shape_of`: ``slice_curvature_max`` and ``slice_curvature_min``, the eigenvalues of the second
+    derivatives at the checkpoint within a plane, and ``slice_curvature_mean``.
+    """
+    names = list(dict.fromkeys(name for plane in planes for name in plane.shape.statistics))
+    result = {name: _estimate(name, planes) for name in names}
+    eigenvalues = np.array([np.linalg.eigvalsh(plane.curvature) for plane in planes])
+    if np.isfinite(eigenvalues).all():
+        result["slice_curvature_max"] = _over_planes(eigenvalues[:, 1])
+        result["slice_curvature_min"] = _over_planes(eigenvalues[:, 0])
+        result["slice_curvature_mean"] = _over_planes(eigenvalues.mean(axis=1))
+    return result
+
+
+def between_planes(planes: Sequence[Plane]) -> dict[str, float]:
+    """Return the mean distances between the diagrams of all pairs of planes (see `distances_between`)."""
+    return distances_between([plane.shape.tree.diagram for plane in planes])
+
+
+def _estimate(name: str, planes: Sequence[Plane]) -> Estimate:
+    defined = [plane for plane in planes if name in plane.shape.statistics]
+    values = np.array([plane.shape.statistics[name] for plane in defined])
+    by_batch = [[shape.statistics[name] for shape in plane.by_batch if name in shape.statistics] for plane in defined]
+    spreads = [np.std(each, ddof=1) for each in by_batch if len(each) > 1]
+    changes = [
+        abs(value - plane.half.statistics[name])
+        for value, plane in zip(values, defined, strict=True)
+        if name in plane.half.statistics
+    ]
+    over_planes = _over_planes(values)
+    return Estimate(
+        over_planes.mean,
+        len(values),
+        over_planes.planes,
+        float(np.mean(spreads)) if spreads else None,
+        float(np.mean(changes)) if changes else None,
+    )
+
+
+def _over_planes(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Estimate:
+    return Estimate(float(values.mean()), len(values), float(values.std(ddof=1)) if len(values) > 1 else None)

@@ -1,0 +1,180 @@
+"""The shape of the loss on planes around a checkpoint."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from toposcope.errors import ToposcopeError
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value
+from toposcope.progress import Progress, silent
+from toposcope.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toposcope.models.loss_planes import Plane, Sample
+    from toposcope.models.summed_loss import SummedLoss
+
+FLOPS = 3e10
+"""Floating-point operations in a second, of one processor."""
+_KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}
+
+
+class LandscapeProbe(Probe, frozen=True, tag="landscape"):
+    """Merge tree and critical points of the loss on planes through the checkpoint (see ``docs/methods/landscapes.md``).
+
+    Of the network: ``average_persistence``, ``max_persistence``, ``total_persistence``, ``smad``, ``minima``,
+    ``saddles``, ``side_basin_share``, ``range``, ``centre_height``, ``slice_curvature_max``, ``..._min`` and
+    ``..._mean``. Each is the mean over `draws` planes, and has ``<name>.noise``, its standard deviation over them,
+    ``<name>.batches.noise``, that over batches of the text, and ``<name>.resolution.noise``, the mean absolute
+    difference to half the resolution. A statistic that only one of several planes defines is left out.
+    ``planes_wasserstein_1`` and ``planes_bottleneck`` are the mean distances
+    between the diagrams of two planes. The diagram ``H0`` is that of the first plane.
+
+    Attributes
+    ----------
+    directions : "random" or "hessian"
+        Random and filter-normalised, or the two eigenvectors of the Hessian with the largest eigenvalues.
+    resolution : int
+        Points a side; a plane has as many as the square of it.
+    span : float
+        Largest coordinate on either side of the checkpoint, in units of the directions.
+    draws : int
+        Planes; each has its own random directions and scattered points. The grid on eigenvectors is always one plane.
+    samples : "grid", "latin" or "uniform"
+        A grid, or scattered points: a Latin hypercube, or uniform ones.
+    graph : "triangulation" or "nearest"
+        Which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest as in some of
+        the literature, whose counts are artefacts.
+    sequences, length : int
+        Windows of the text and their length in tokens; at most the model's context.
+    batches : int
+        Into how many the windows are split for the spread over texts.
+    seed : int
+        The same at every checkpoint, so that directions change with the weights alone.
+    """
+
+    VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "topology"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+
+    directions: Literal["random", "hessian"] = "random"
+    resolution: int = 25
+    span: float = 1.0
+    draws: int = 3
+    samples: Literal["grid", "latin", "uniform"] = "grid"
+    graph: Literal["triangulation", "nearest"] = "triangulation"
+    sequences: int = 8
+    length: int = 128
+    batches: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("resolution", 5), ("draws", 1), ("sequences", 1), ("length", 2), ("batches", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.span < float("inf"):
+            raise ValueError(f"span is {self.span}; it must be positive")
+
+    @property
+    def n_planes(self) -> int:
+        """Planes that differ from each other."""
+        return 1 if self.directions == "hessian" and self.samples == "grid" else self.draws
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return only the network."""
+        return [NETWORK]
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of the forward passes."""
+        entries = sum(m * n for m, n in shapes.values())
+        tokens = self.sequences * self.length
+        return self.n_planes * self.resolution**2 * (2 * entries * tokens / FLOPS + 1e-3)
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the expected memory: the model several times over, and a budget for what it computes."""
+        return 40 * sum(m * n for m, n in shapes.values()) + (1 << 28)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the network."""
+        if NETWORK not in subject.wanted:
+            return
+        load = subject.inputs.get("text_loss")
+        if load is None:
+            raise ToposcopeError("landscape: needs a model and a text to read; declare them in a study")
+        yield self.measure_loss(load(self.sequences, self.length))
+
+    def measure_loss(self, loss: "SummedLoss") -> Measurement:
+        """Measure the planes of a loss."""
+        from toposcope.models.loss_planes import between_planes, can_move, estimates
+
+        if not can_move(loss.point, loss.blocks):
+            loss.value_at_checkpoint()
+            return Measurement(NETWORK, NETWORK, {}, flag="degenerate")
+        planes = list(self.planes(loss))
+        statistics: dict[str, float] = {}
+        for name, found in estimates(planes).items():
+            spreads = {"": found.planes, ".batches": found.batches, ".resolution": found.resolution}
+            if found.n_planes < min(2, len(planes)):
+                continue  # no spread could be shown
+            statistics[name] = found.mean
+            statistics |= {name + what + NOISE: value for what, value in spreads.items() if value is not None}
+        statistics |= {f"planes_{name}": value for name, value in between_planes(planes).items()}
+        return Measurement(
+            NETWORK, NETWORK, statistics, {"H0": planes[0].shape.tree.diagram}, ", ".join(self.flags(planes))
+        )
+
+    def planes(self, loss: "SummedLoss", progress: Progress = silent) -> "Iterator[Plane]":
+        """Measure one plane after the other."""
+        from toposcope.models.loss_planes import measure_plane
+
+        batches = min(self.batches, sum(count > 0 for count in loss.counts))
+        for draw in range(self.n_planes):
+            done, total = draw * self.resolution**2, self.n_planes * self.resolution**2
+            yield measure_plane(
+                loss,
+                self._directions(loss, draw),
+                self.sample(draw),
+                graph=self.graph,
+                batches=batches,
+                progress=lambda what, n, _, done=done, total=total: progress(what, done + n, total),  # type: ignore[misc]
+            )
+
+    def sample(self, draw: int) -> "Sample":
+        """Return where a plane is sampled."""
+        from toposcope.models.loss_planes import grid_sample, scattered_sample
+
+        if self.samples == "grid":
+            return grid_sample((self.resolution, self.resolution), self.span)
+        return scattered_sample(self.resolution**2, self.span, derive_seed(self.seed, "plane", draw), self.samples)
+
+    def flags(self, planes: "Sequence[Plane]") -> list[str]:
+        """Return what is to be known of the planes: undefined statistics, borders, losses that are not finite."""
+        n = len(planes)
+        counts = {
+            "no finite bar": sum(not len(plane.shape.tree.minima) for plane in planes),
+            "lowest point on the border": sum(plane.shape.minimum_on_border for plane in planes),
+            "losses that are not finite": sum(plane.shape.n_not_finite > 0 for plane in planes),
+            "bars within rounding error": sum(plane.shape.n_within_rounding > 0 for plane in planes),
+        }
+        flags = [f"{what} in {k} of {n} planes" for what, k in counts.items() if k]
+        return [*flags, *(["counts of nearest neighbours"] if self.graph == "nearest" else [])]
+
+    def _directions(self, loss: "SummedLoss", draw: int) -> "Tensor":
+        from toposcope.models.loss_planes import random_directions
+
+        return random_directions(loss.point, loss.blocks, derive_seed(self.seed, "plane", draw))
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``norm`` for heights, ``spectrum`` for second derivatives, ``topology`` for the rest."""
+        name = statistic.partition(".")[0]
+        return "spectrum" if name.startswith("slice_curvature") else _KINDS.get(name, cls.KIND)
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Return nothing: the loss belongs to the whole model."""
+        return {}
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: planes are in units of the weights."""
+        return 0

@@ -1,0 +1,425 @@
+"""Planes of the loss: directions, grids, the loss on many points at once, and its shape."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from tiny_models import CONTEXT, KINDS, VOCABULARY, opened, saved
+from torch import Tensor
+
+from toposcope.errors import ToposcopeError
+from toposcope.family.model import build
+from toposcope.family.sizes import ModelSize
+from toposcope.homology import Diagram
+from toposcope.models import load_model
+from toposcope.models.family_model import FamilyModel
+from toposcope.models.loss_planes import (
+    Plane,
+    Surface,
+    between_planes,
+    can_move,
+    eigenvector_directions,
+    estimates,
+    evaluate,
+    grid_sample,
+    measure_plane,
+    path_directions,
+    random_directions,
+    scattered_sample,
+    shape_of,
+)
+from toposcope.models.loss_planes.shape import distances_between
+from toposcope.models.loss_planes.surface import losses_at
+from toposcope.models.summed_loss import Block, SummedLoss, text_loss
+from toposcope.models.texts import TokenSequence
+
+BLOCKS = {
+    "matrix": Block(0, 12, (3, 4)),
+    "bias": Block(12, 15, (3,)),
+    "stored the other way": Block(15, 27, (4, 3), transposed=True),
+    "kernel": Block(27, 51, (2, 3, 4)),
+    "column": Block(51, 56, (5, 1)),
+}
+
+
+def point_of(seed: int, size: int = 56) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=size))
+
+
+def filters_of(flat: Tensor, name: str) -> Tensor:
+    block = BLOCKS[name]
+    weights = flat[block.start : block.stop].view(block.shape)
+    return weights.T if block.transposed else weights.flatten(1)
+
+
+# Directions
+
+
+@given(seed=st.integers(0, 2**60), of=st.integers(0, 2**30))
+@examples(60)
+def test_every_filter_is_moved_by_its_own_length_and_at_right_angles(seed: int, of: int) -> None:
+    point = point_of(of)
+    first, second = random_directions(point, BLOCKS, seed)
+    for name in ("matrix", "stored the other way", "kernel"):
+        a, b, weights = (filters_of(flat, name) for flat in (first, second, point))
+        torch.testing.assert_close(a.norm(dim=1), weights.norm(dim=1), rtol=1e-12, atol=0)
+        torch.testing.assert_close(b.norm(dim=1), weights.norm(dim=1), rtol=1e-12, atol=0)
+        assert float((a * b).sum(dim=1).abs().max()) < 1e-12 * float(weights.square().sum())
+    assert abs(float(first @ second)) < 1e-12 * float(point @ point)
+    for name in ("bias", "column"):
+        block = BLOCKS[name]
+        assert not first[block.start : block.stop].any()
+        assert not second[block.start : block.stop].any()
+
+
+def test_directions_are_seeded_by_the_name_of_a_parameter() -> None:
+    point = point_of(0)
+    one = random_directions(point, BLOCKS, seed=3)
+    assert torch.equal(one, random_directions(point, BLOCKS, seed=3))
+    assert not torch.equal(one, random_directions(point, BLOCKS, seed=4))
+    alone = random_directions(point[:12], {"matrix": BLOCKS["matrix"]}, seed=3)
+    assert torch.equal(alone, one[:, :12])
+
+
+def test_the_directions_of_single_filters_are_uniform_on_the_sphere() -> None:
+    """Gaussian draws, normalised: the mean is zero, and no coordinate is larger than another."""
+    blocks = {"matrix": Block(0, 60000, (20000, 3))}
+    point = torch.ones(60000, dtype=torch.float64)
+    for direction in random_directions(point, blocks, seed=0):
+        units = direction.view(-1, 3) / math.sqrt(3)
+        assert float(units.mean(dim=0).abs().max()) < 6 / math.sqrt(3 * 20000)
+        assert float((units.square().mean(dim=0) - 1 / 3).abs().max()) < 6 * math.sqrt(4 / 45 / 20000)
+
+
+def test_weights_that_cannot_move() -> None:
+    blocks = {"bias": Block(0, 3, (3,)), "zeros": Block(3, 9, (2, 3)), "column": Block(9, 11, (2, 1))}
+    point = torch.cat([torch.ones(3), torch.zeros(6), torch.ones(2)])
+    assert not can_move(point, blocks)
+    assert can_move(point + 1, blocks)
+    with pytest.raises(ToposcopeError, match="weights other than zero"):
+        random_directions(point, blocks, seed=0)
+
+
+def test_eigenvectors_are_scaled_to_one_nat() -> None:
+    curvatures = torch.tensor([8.0, -2.0, 0.5], dtype=torch.float64)
+    loss = SummedLoss.of_function(lambda w: (curvatures * w**2).sum() / 2, torch.zeros(3, dtype=torch.float64))
+    directions = eigenvector_directions([8.0, -2.0], torch.eye(3, dtype=torch.float64)[:2])
+    found = evaluate(loss, directions, grid_sample((3, 3), 1.0)).values.reshape(3, 3)
+    np.testing.assert_allclose(found, [[0, 1, 0], [-1, 0, -1], [0, 1, 0]], atol=1e-14)
+    with pytest.raises(ToposcopeError, match="set no scale"):
+        eigenvector_directions([1.0, 0.0], torch.eye(3)[:2])
+
+
+def test_the_plane_of_a_path_goes_through_it() -> None:
+    """A path in a plane is all in the plane found, whose components are those of an independent decomposition."""
+    rng = np.random.default_rng(5)
+    inside = rng.normal(size=(7, 2)) * [5, 2]
+    basis = np.linalg.qr(rng.normal(size=(40, 2)))[0].T
+    point = torch.from_numpy(rng.normal(size=40))
+    path = point + torch.from_numpy(inside @ basis)
+    directions, coordinates, share = path_directions(point, path)
+    assert share == pytest.approx(1)
+    assert np.abs(coordinates).max() == pytest.approx(0.8)
+    torch.testing.assert_close(point + torch.from_numpy(coordinates) @ directions, path, rtol=1e-10, atol=1e-10)
+    assert abs(float(directions[0] @ directions[1])) < 1e-10
+    _, lengths, components = np.linalg.svd((path - point).numpy(), full_matrices=False)
+    for k in range(2):
+        cosine = float(directions[k] @ torch.from_numpy(components[k]) / directions[k].norm())
+        assert abs(cosine) == pytest.approx(1)
+        assert np.linalg.norm(coordinates[:, k]) * float(directions[k].norm()) == pytest.approx(lengths[k])
+
+
+def test_a_path_that_spans_no_plane_is_refused() -> None:
+    point = point_of(0)
+    for path in (point[None] + 1, torch.stack([point + 1, point + 2, point])):
+        with pytest.raises(ToposcopeError, match="do not span a plane"):
+            path_directions(point, path)
+
+
+# Where a plane is sampled
+
+
+def test_rows_of_a_grid_go_with_the_first_direction() -> None:
+    sample = grid_sample((3, 5), (1.0, 2.0))
+    places = sample.coordinates.reshape(3, 5, 2)
+    np.testing.assert_array_equal(places[:, 0, 0], [-1, 0, 1])
+    np.testing.assert_array_equal(places[0, :, 1], [-2, -1, 0, 1, 2])
+    assert sample.border().reshape(3, 5).tolist() == [[True] * 5, [True, False, False, False, True], [True] * 5]
+    half, chosen = sample.half()
+    assert half.shape == (2, 3)
+    np.testing.assert_array_equal(half.coordinates, sample.coordinates[chosen])
+
+
+@given(m=st.integers(3, 60), n=st.integers(3, 60), span=st.floats(1e-3, 1e3))
+@examples(60)
+def test_the_checkpoint_is_a_point_of_every_odd_grid(m: int, n: int, span: float) -> None:
+    sample = grid_sample((m, n), span)
+    assert (sample.coordinates == 0).all(axis=1).any() == (m % 2 == n % 2 == 1)
+    x, y = np.meshgrid(np.linspace(-span, span, m), np.linspace(-span, span, n), indexing="ij")
+    np.testing.assert_allclose(sample.coordinates, np.stack([x.ravel(), y.ravel()], axis=1), atol=1e-12 * span)
+
+
+def test_scattered_points() -> None:
+    for how in ("latin", "uniform"):
+        sample = scattered_sample(101, (1.0, 3.0), seed=2, how=how)
+        assert len(sample) == 101
+        assert sample.shape is None
+        assert not sample.coordinates[0].any()
+        assert (np.abs(sample.coordinates) <= [1, 3]).all()
+        np.testing.assert_array_equal(sample.coordinates, scattered_sample(101, (1.0, 3.0), 2, how).coordinates)
+        assert not sample.border()[0]
+    slices = np.floor((scattered_sample(101, 1.0, 2).coordinates[1:] + 1) * 50).astype(int)
+    for axis in slices.T:
+        assert sorted(axis.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: grid_sample((2, 5), 1.0),
+        lambda: grid_sample((5, 5), 0.0),
+        lambda: grid_sample((5, 5), math.nan),
+        lambda: scattered_sample(8, 1.0, 0),
+        lambda: scattered_sample(20, -1.0, 0),
+    ],
+)
+def test_samples_out_of_range_are_refused(make: object) -> None:
+    with pytest.raises(ToposcopeError, match="plane: "):
+        make()  # type: ignore[operator]
+
+
+# The loss on many points
+
+
+def sequences(count: int, vocabulary: int, length: int) -> list[TokenSequence]:
+    rng = np.random.default_rng(0)
+    lengths = [length] * (count - 1) + [length // 2]
+    return [TokenSequence(tuple(rng.integers(0, vocabulary, n).tolist())) for n in lengths]
+
+
+def in_a_loop(loss: SummedLoss, directions: Tensor, coordinates: Sequence[Sequence[float]]) -> list[float]:
+    """One point after the other, each by itself."""
+    return [loss.value(loss.point + a * directions[0] + b * directions[1]) for a, b in coordinates]
+
+
+def test_a_plane_is_never_transposed() -> None:
+    def uneven(w: Tensor) -> Tensor:
+        return (w[0] - 1) ** 2 + 10 * w[1] + w[0] * w[1] ** 3
+
+    loss = SummedLoss.of_function(uneven, torch.tensor([0.5, -0.25], dtype=torch.float64))
+    sample = grid_sample((4, 7), (2.0, 3.0))
+    found = evaluate(loss, torch.eye(2, dtype=torch.float64), sample).values.reshape(4, 7)
+    x = 0.5 + np.linspace(-2, 2, 4)[:, None]
+    y = -0.25 + np.linspace(-3, 3, 7)
+    np.testing.assert_allclose(found, (x - 1) ** 2 + 10 * y + x * y**3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_many_points_of_the_family_are_as_in_a_loop(dtype: torch.dtype) -> None:
+    size = ModelSize(hidden=24, layers=2, heads=3, context=32)
+    model = FamilyModel(build(size).eval(), "memory", torch.device("cpu"))
+    loss = text_loss(model, sequences(5, 128, 32), dtype)
+    sample = grid_sample((5, 3), 1.0)
+    # Random directions leave biases and norms alone; others move everything.
+    for directions in (random_directions(loss.point, loss.blocks, 0), 0.1 * torch.randn(2, len(loss.point)).to(dtype)):
+        expected = in_a_loop(loss, directions, sample.coordinates.tolist())
+        for together in (1, 4, 15):
+            found = evaluate(loss, directions, sample, batches=2, together=together)
+            np.testing.assert_allclose(found.values, expected, rtol=1e-6 if dtype == torch.float32 else 1e-13)
+    assert found.totals.shape == (15, 2)
+    assert found.tokens.tolist() == [3 * 31, 31 + 15]
+    for k, places in enumerate(([0, 1, 2], [3, 4])):
+        alone = in_a_loop(loss.on(places), directions, sample.coordinates.tolist())
+        np.testing.assert_allclose(found.on_batch(k).values, alone, rtol=1e-6)
+
+
+def test_nothing_in_a_model_of_the_family_is_computed_point_by_point() -> None:
+    model = FamilyModel(build("tiny-3k").eval(), "memory", torch.device("cpu"))
+    loss = text_loss(model, sequences(3, 128, 16))
+    points = loss.point + 0.01 * torch.arange(4)[:, None]
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("error")  # vmap warns
+        found = losses_at(loss, points, [True] * len(loss.blocks))
+    expected = [loss.n_tokens * loss.value(point) for point in points]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama", "bloom", "mixtral", "gemma2"])
+def test_many_points_of_other_models_are_as_in_a_loop(kind: str, tmp_path: Path) -> None:
+    """Among them models of several attentions, and one whose numbers decide what is computed."""
+    pytest.importorskip("transformers")
+    assert kind in KINDS
+    saved(tmp_path, kind)
+    loss = text_loss(load_model(*opened(tmp_path)), sequences(3, VOCABULARY, CONTEXT // 2))
+    directions = random_directions(loss.point, loss.blocks, 1)
+    sample = grid_sample((3, 3), 0.3)
+    found = evaluate(loss, directions, sample, together=5).values
+    np.testing.assert_allclose(found, in_a_loop(loss, directions, sample.coordinates.tolist()), rtol=1e-6)
+
+
+def test_twice_is_the_same_and_progress_is_reported() -> None:
+    model = FamilyModel(build("tiny-3k").eval(), "memory", torch.device("cpu"))
+    loss = text_loss(model, sequences(3, 128, 16))
+    before = loss.point.clone()
+    directions, sample = random_directions(loss.point, loss.blocks, 0), grid_sample((3, 5), 1.0)
+    calls: list[tuple[str, int, int]] = []
+    one, two = (
+        evaluate(loss, directions, sample, together=4, progress=lambda *call: calls.append(call)).totals
+        for _ in range(2)
+    )
+    assert np.array_equal(one, two)
+    assert torch.equal(loss.point, before)
+    assert calls[:4] == [("landscape", done, 15) for done in (4, 8, 12, 15)]
+
+
+def test_what_cannot_be_evaluated_is_refused() -> None:
+    loss = SummedLoss.of_function(lambda w: w.sum(), torch.ones(2), sequences=2)
+    with pytest.raises(ToposcopeError, match="3 batches of 2 sequences"):
+        evaluate(loss, torch.eye(2), grid_sample((3, 3), 1.0), batches=3)
+    broken = SummedLoss.of_function(lambda w: w.sum() * torch.nan, torch.ones(2))
+    with pytest.raises(ToposcopeError, match="is nan"):
+        evaluate(broken, torch.eye(2), grid_sample((3, 3), 1.0))
+
+
+def test_a_slice_does_not_see_the_scale_of_relu_units() -> None:
+    """Incoming weights times 10, outgoing ones by 10: the same function, and the same filter-normalised slice."""
+    rng = np.random.default_rng(0)
+    x, y = (torch.from_numpy(rng.normal(size=shape)) for shape in ((50, 4), (50, 3)))
+    blocks = {"in": Block(0, 32, (8, 4)), "bias": Block(32, 40, (8,)), "out": Block(40, 64, (3, 8))}
+
+    def mse(point: Tensor) -> Tensor:
+        hidden = torch.relu(x @ point[:32].view(8, 4).T + point[32:40])
+        return (hidden @ point[40:].view(3, 8).T - y).square().mean()
+
+    plain = point_of(1, 64)
+    scaled = plain * torch.tensor([10.0] * 40 + [0.1] * 24, dtype=torch.float64)
+    surfaces = [
+        evaluate(SummedLoss.of_function(mse, p, blocks), random_directions(p, blocks, 0), grid_sample((11, 11), 1.0))
+        for p in (plain, scaled)
+    ]
+    a, b = (surface.values for surface in surfaces)
+    assert np.abs(a / b - 1).max() <= 1e-15
+    assert np.ptp(a) > 1
+
+
+# Its shape
+
+
+def himmelblau(w: Tensor) -> Tensor:
+    return (w[0] ** 2 + w[1] - 11) ** 2 + (w[0] + w[1] ** 2 - 7) ** 2
+
+
+def plane_surface(function: object, shape: tuple[int, int], span: float) -> Surface:
+    loss = SummedLoss.of_function(function, torch.zeros(2, dtype=torch.float64))  # type: ignore[arg-type]
+    return evaluate(loss, torch.eye(2, dtype=torch.float64), grid_sample(shape, span))
+
+
+def test_himmelblau() -> None:
+    shape = shape_of(plane_surface(himmelblau, (101, 101), 6.0))
+    found = shape.statistics
+    bars = [13.282268, 67.631770, 103.832294]
+    assert sorted(shape.tree.diagram.lifetimes) == pytest.approx(bars, abs=1e-6)
+    assert found["average_persistence"] == pytest.approx(np.mean(bars), abs=1e-6)
+    assert found["max_persistence"] == pytest.approx(max(bars), abs=1e-6)
+    assert found["total_persistence"] == pytest.approx(sum(bars), abs=1e-6)
+    assert (found["minima"], found["saddles"]) == (4, 4)
+    assert found["centre_height"] == pytest.approx(170, abs=0.1)
+    assert found["range"] > 2000
+    assert 0 < found["side_basin_share"] < 1
+    assert not shape.minimum_on_border
+    assert not shape.n_within_rounding
+
+
+def test_a_bowl_has_no_finite_bar_and_a_slope_its_minimum_on_the_border() -> None:
+    bowl = shape_of(plane_surface(lambda w: w.square().sum(), (9, 9), 1.0))
+    assert bowl.statistics.keys().isdisjoint({"average_persistence", "smad"})
+    assert (bowl.statistics["minima"], bowl.statistics["saddles"], bowl.statistics["total_persistence"]) == (1, 0, 0)
+    assert bowl.statistics["centre_height"] == 0
+    assert not bowl.minimum_on_border
+    assert shape_of(plane_surface(lambda w: w.sum(), (9, 9), 1.0)).minimum_on_border
+
+
+def test_losses_that_are_not_finite_are_a_plateau() -> None:
+    """Two wells and a wall between them that is infinite: the bar ends where the finite losses do."""
+
+    def walled(w: Tensor) -> Tensor:
+        return torch.where(w[0].abs() < 0.3, torch.inf, (w[0].abs() - 0.5) ** 2 + 0.1 * w[0])
+
+    function = plane_surface(lambda w: walled(w - torch.tensor([0.5, 0.0])), (21, 5), 1.0)
+    shape = shape_of(function)
+    assert shape.n_not_finite > 0
+    assert np.isfinite(shape.values).all()
+    finite = function.values[np.isfinite(function.values)]
+    assert len(finite) == 105 - shape.n_not_finite
+    assert shape.statistics["range"] == pytest.approx(np.ptp(finite))
+    assert shape.tree.diagram.pairs[:, 1].max() == finite.max()
+    nowhere = Surface(function.sample, np.full((105, 1), np.nan), np.array([1]), 1e-15)
+    with pytest.raises(ToposcopeError, match="finite nowhere"):
+        shape_of(nowhere)
+
+
+def test_scattered_points_find_the_minima_that_a_grid_finds() -> None:
+    loss = SummedLoss.of_function(himmelblau, torch.zeros(2, dtype=torch.float64))
+    found = evaluate(loss, torch.eye(2, dtype=torch.float64), scattered_sample(10_000, 6.0, 0, "uniform"))
+    shape = shape_of(found)
+    deep = shape.tree.diagram.lifetimes > 5
+    assert deep.sum() == 3
+    assert shape.statistics["minima"] - shape.statistics["saddles"] <= 1
+    neighbours = shape_of(found, "nearest")
+    assert neighbours.statistics["minima"] > 10
+    assert "saddles" not in neighbours.statistics
+
+
+def test_distances_between_diagrams() -> None:
+    one = Diagram(np.array([(0.0, 1.0), (0.0, 3.0)]), 0)
+    two = Diagram(np.array([(0.0, 1.2), (0.5, 2.5)]), 0)
+    assert distances_between([one, two]) == pytest.approx({"wasserstein_1": 0.7, "bottleneck": 0.5})
+    assert distances_between([one, two, one])["bottleneck"] == pytest.approx(1 / 3)
+    assert distances_between([one]) == {}
+
+
+# Several planes
+
+
+def planes_of(n: int) -> list[Plane]:
+    model = FamilyModel(build("tiny-3k", initial_scale=8.0).eval(), "memory", torch.device("cpu"))
+    loss = text_loss(model, sequences(6, 128, 24), torch.float64)
+    return [
+        measure_plane(loss, random_directions(loss.point, loss.blocks, seed), grid_sample((9, 9), 1.5), batches=3)
+        for seed in range(n)
+    ]
+
+
+def test_spreads_are_those_of_the_planes_batches_and_resolutions() -> None:
+    planes = planes_of(3)
+    found = estimates(planes)
+    ranges = [np.ptp(plane.surface.values) for plane in planes]
+    assert found["range"].mean == pytest.approx(np.mean(ranges))
+    assert found["range"].planes == pytest.approx(np.std(ranges, ddof=1))
+    batches = [[np.ptp(p.surface.totals[:, k] / p.surface.tokens[k]) for k in range(3)] for p in planes]
+    assert found["range"].batches == pytest.approx(np.mean([np.std(each, ddof=1) for each in batches]))
+    coarse = [np.ptp(plane.surface.values.reshape(9, 9)[::2, ::2]) for plane in planes]
+    assert found["range"].resolution == pytest.approx(np.mean(np.abs(np.subtract(ranges, coarse))))
+    assert all(each.n_planes == 3 for name, each in found.items() if name not in ("average_persistence", "smad"))
+    assert set(between_planes(planes)) == {"wasserstein_1", "bottleneck"}
+    alone = estimates(planes[:1])["range"]
+    assert (alone.planes, alone.n_planes) == (None, 1)
+    assert between_planes(planes[:1]) == {}
+
+
+def test_second_derivatives_within_a_plane() -> None:
+    matrix = torch.tensor([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]], dtype=torch.float64)
+    loss = SummedLoss.of_function(lambda w: w @ matrix @ w / 2, torch.zeros(3, dtype=torch.float64))
+    directions = torch.tensor([[1.0, 0, 0], [0, 0.5, 0]], dtype=torch.float64)
+    plane = measure_plane(loss, directions, grid_sample((5, 5), 1.0))
+    np.testing.assert_allclose(plane.curvature, [[4, 0.5], [0.5, 0.75]], rtol=1e-12)
+    found = estimates([plane])
+    assert found["slice_curvature_max"].mean == pytest.approx(np.linalg.eigvalsh(plane.curvature)[1])
+    assert found["slice_curvature_mean"].mean == pytest.approx(4.75 / 2)
