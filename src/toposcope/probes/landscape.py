@@ -128,13 +128,17 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Measure one plane after the other."""
         from toposcope.models.loss_planes import measure_plane
 
+        # Eigenvectors are the same for all samples.
+        known = self._directions(loss, 0) if self.directions == "hessian" else None
         batches = min(self.batches, sum(count > 0 for count in loss.counts))
         for draw in range(self.n_planes):
             done, total = draw * self.resolution**2, self.n_planes * self.resolution**2
+            directions, converged = known or self._directions(loss, draw)
             yield measure_plane(
                 loss,
-                self._directions(loss, draw),
+                directions,
                 self.sample(draw),
+                converged=converged,
                 graph=self.graph,
                 batches=batches,
                 progress=lambda what, n, _, done=done, total=total: progress(what, done + n, total),  # type: ignore[misc]
@@ -158,12 +162,18 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
             "bars within rounding error": sum(plane.shape.n_within_rounding > 0 for plane in planes),
         }
         flags = [f"{what} in {k} of {n} planes" for what, k in counts.items() if k]
+        flags += ["not converged"] if not all(plane.converged for plane in planes) else []
         return [*flags, *(["counts of nearest neighbours"] if self.graph == "nearest" else [])]
 
-    def _directions(self, loss: "SummedLoss", draw: int) -> "Tensor":
+    def _directions(self, loss: "SummedLoss", draw: int) -> "tuple[Tensor, bool]":
+        """Return the directions of a plane, and whether they have converged."""
         from toposcope.models.loss_planes import random_directions
 
-        return random_directions(loss.point, loss.blocks, derive_seed(self.seed, "plane", draw))
+        if self.directions == "hessian":
+            from toposcope.models.loss_planes.eigenvectors import hessian_directions
+
+            return hessian_directions(loss, derive_seed(self.seed, "eigenvectors"))
+        return random_directions(loss.point, loss.blocks, derive_seed(self.seed, "plane", draw)), True
 
     @classmethod
     def kind(cls, statistic: str) -> Kind:

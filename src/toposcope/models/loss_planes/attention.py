@@ -27,10 +27,11 @@ class _Attention(torch.autograd.Function):
                 return functional.scaled_dot_product_attention(query, key, value, mask, **options)
         if mask is None and _is_plain(query, key, value, options):
             # By its name: which kernels are enabled is a setting of the process, and other threads change it too.
-            fused: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - no public name
+            attended: Tensor = fused(
                 query, key, value, 0.0, options.get("is_causal", False), scale=options.get("scale")
-            )
-            return fused[0]
+            )[0]
+            return attended
         return functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
     @staticmethod
@@ -68,7 +69,7 @@ def _points_first(tensor: Tensor, dim: int | None, n: int) -> Tensor:
 def _is_plain(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
     """Return whether the fused kernel of the CPU takes these: as many heads and components in all three."""
     return (
-        query.ndim == 4  # noqa: PLR2004 - batch, heads, time, width
+        query.ndim == 4
         and query.shape[1] == key.shape[1] == value.shape[1]
         and query.shape[3] == value.shape[3]
         and all(part.stride(-1) == 1 for part in (query, key, value))

@@ -35,6 +35,8 @@ class Plane:
         Of the loss on each batch of the text; empty if there is one alone.
     curvature : ndarray, shape (2, 2)
         Second derivatives of the loss at the checkpoint, along the directions.
+    converged : bool
+        Whether the directions are what they are called: eigenvectors may not be.
     """
 
     surface: Surface
@@ -42,6 +44,7 @@ class Plane:
     half: Shape
     by_batch: list[Shape]
     curvature: Matrix
+    converged: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def measure_plane(
     *,
     graph: Graph = "triangulation",
     batches: int = 1,
+    converged: bool = True,
     progress: Progress = silent,
 ) -> Plane:
     """Measure the loss on a plane and describe it.
@@ -87,6 +91,8 @@ def measure_plane(
     graph : "triangulation" or "nearest"
     batches : int
         Into how many the text is split, for the spread over texts.
+    converged : bool
+        See `Plane`.
     progress : callable
 
     Raises
@@ -101,6 +107,7 @@ def measure_plane(
         shape_of(surface.half(), graph),
         [shape_of(surface.on_batch(k), graph) for k in range(batches)] if batches > 1 else [],
         slice_curvature(loss, directions),
+        converged,
     )
 
 

@@ -29,7 +29,7 @@ CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 25, 1 << 31
 WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 26, 1 << 32
 """Bytes of their weights."""
 MAX_COPIED_BYTES = 1 << 28
-"""Of the weights of a model that is copied for each thread; one thread computes larger ones, with threads of its own."""
+"""Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
 ROUNDING = 8
 """Relative error of a loss, in units of the precision of the dtype it is computed in."""
 

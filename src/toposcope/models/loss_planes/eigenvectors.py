@@ -1,0 +1,51 @@
+"""The directions in which the loss is most curved."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.lanczos import extreme_eigenpairs
+from toposcope.models.hessian_products import HessianProduct
+from toposcope.models.loss_planes.directions import eigenvector_directions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from toposcope.models.summed_loss import SummedLoss
+
+
+def hessian_directions(loss: "SummedLoss", seed: int) -> "tuple[Tensor, bool]":
+    """Return the two eigenvectors of the Hessian with the largest eigenvalues, scaled by `eigenvector_directions`.
+
+    Parameters
+    ----------
+    loss : SummedLoss
+    seed : int
+        Of the start of Lanczos' algorithm.
+
+    Returns
+    -------
+    directions : Tensor, shape (2, p)
+    converged : bool
+        Whether both are what they are called, by `extreme_eigenpairs`.
+
+    Raises
+    ------
+    ToposcopeError
+        If the model has a single parameter, or the Hessian is zero or not finite.
+    """
+    point = loss.point
+    if len(point) == 1:
+        raise ToposcopeError("directions: a model of one parameter has no plane")
+    product = HessianProduct(loss, point)
+
+    def on_arrays(vector: "NDArray[np.floating]") -> "NDArray[np.floating]":
+        return product(torch.from_numpy(vector).to(point)).cpu().numpy()
+
+    dtype = np.float64 if point.dtype == torch.float64 else np.float32
+    found = extreme_eigenpairs(on_arrays, len(point), 2, 0, rng=np.random.default_rng(seed), dtype=dtype).largest
+    vectors = found.vectors * np.sign(found.vectors[[0, 1], np.abs(found.vectors).argmax(axis=1)])[:, None]
+    return eigenvector_directions(found.values.tolist(), torch.from_numpy(vectors).to(point)), found.n_reliable >= 2
