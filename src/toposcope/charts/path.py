@@ -9,7 +9,7 @@ from toposcope.charts.training import is_log_spaced
 
 SIZE = 250
 """Of the panel, in pixels; both axes have one scale."""
-MARGIN = 0.08
+MARGIN = 0.12
 """Free on every side, as a share of the width."""
 
 
@@ -49,7 +49,12 @@ def path_panel(rows: pl.DataFrame, x_title: str, y_title: str, title: str = "") 
     marks = base.mark_point(filled=True, size=45, opacity=1, stroke=MUTED, strokeWidth=0.6).encode(
         x=x, y=y, color=colour, tooltip=["run:N", alt.Tooltip("step:Q", format=",d"), "x:Q", "y:Q"]
     )
-    ends = alt.Chart(rows[[0, -1]].with_columns(label=pl.format("step {}", "step")))
-    labels = ends.mark_text(align="left", dx=7, dy=-7).encode(x=x, y=y, text="label:N")
-    panel = alt.LayerChart(layer=[line, marks, labels]).properties(width=SIZE, height=SIZE)
+    # On the side that the path does not leave to.
+    labels = [
+        alt.Chart(rows[[i]].with_columns(label=pl.format("step {}", "step")))
+        .mark_text(dy=14 if points[i, 1] < points[:, 1].mean() else -13)
+        .encode(x=x, y=y, text="label:N")
+        for i in (0, -1)
+    ]
+    panel = alt.LayerChart(layer=[line, marks, *labels]).properties(width=SIZE, height=SIZE)
     return panel.properties(title=title) if title else panel

@@ -18,7 +18,7 @@ SIZE = (330, 230)
 
 
 def vineyard_panels(vines: "Sequence[Vine]", steps: Sequence[int]) -> alt.ConcatChart:
-    """Draw a line for each vine, its births in one panel and its deaths in the other.
+    """Draw a line for each vine, the stronger the longer its longest bar: births in one panel, deaths in the other.
 
     Parameters
     ----------
@@ -38,16 +38,17 @@ def vineyard_panels(vines: "Sequence[Vine]", steps: Sequence[int]) -> alt.Concat
         schema=schema,
         orient="row",
     )
-    colour = alt.Color("longest:Q", title="longest bar of the vine", scale=alt.Scale(range="ramp"))
+    strength = alt.Opacity("longest:Q", scale=alt.Scale(range=[0.2, 1]), legend=None)
     hover = ["vine:N", "step:Q", "birth:Q", "death:Q", "longest:Q"]
     panels = [
         alt.Chart(rows)
-        .mark_line(strokeWidth=1.4, point={"size": 12}, opacity=0.9)
+        .mark_line(strokeWidth=1.4, point={"size": 12})
         .encode(
             x=step_axis(rows),
             y=alt.Y(f"{end}:Q", title=end, scale=alt.Scale(zero=False)),
             detail="vine:N",
-            color=colour,
+            color=alt.datum("vine", type="nominal", legend=None),
+            opacity=strength,
             tooltip=hover,
         )
         .properties(width=SIZE[0], height=SIZE[1])

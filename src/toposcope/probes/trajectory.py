@@ -27,6 +27,8 @@ COMPONENTS = 2
 """Principal components whose shares are reported."""
 ALPHA_TOO_LARGE = "ph_dimension not above alpha"
 """The flag of a dimension that the theory does not cover."""
+INFINITE = "ph_dimension infinite"
+"""The flag where no dimension is finite, and none is reported."""
 EARLIER = 20
 """Earlier checkpoints that the expected time is for."""
 
@@ -123,15 +125,17 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
                 found = ph_dimension(last, metric="precomputed", alpha=1.0, seed=self.seed).estimates[0]
         except ToposcopeError:  # checkpoints are equal, so that a subset has no logarithm
             return {}, ""
+        if math.isinf(found.dimension):
+            return {}, INFINITE
         low, high = found.interval
         statistics = {
             "ph_dimension": found.dimension,
             f"ph_dimension{NOISE}": found.standard_error,
             "ph_dimension@low": low,
-            "ph_dimension@high": high,
         }
-        finite = {name: value for name, value in statistics.items() if math.isfinite(value)}
-        return finite, ALPHA_TOO_LARGE if found.alpha_too_large else ""
+        if math.isfinite(high):
+            statistics["ph_dimension@high"] = high
+        return statistics, ALPHA_TOO_LARGE if found.alpha_too_large else ""
 
 
 def _measurable(earlier: Mapping[int, Weights], here: Weights) -> dict[int, Weights]:

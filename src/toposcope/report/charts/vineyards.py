@@ -34,7 +34,9 @@ def vineyard_chart(material: Material) -> Chart | None:
     whole = sum(len(vine.pairs) == len(diagrams) for vine in vines)
     label = in_words(short_names([layer], run.roles)[0])
     title = f"{whole} of {len(vines):,} {what} of {label} of {run.run} go through all {len(diagrams)} checkpoints"
-    caption = "A line is a point of the diagram, connected by the cheapest matching of each two checkpoints in a row."
+    caption = (
+        "A line is a point, the stronger the longer its bar; the cheapest matching of two checkpoints connects them."
+    )
     if len(vines) > MAX_VINES:
         caption += f" Drawn are the {MAX_VINES} with the longest bars."
     figure = vineyard_panels(vines, list(diagrams))
