@@ -105,7 +105,7 @@ def test_lengths_are_those_of_the_controls(trained: Path) -> None:
             for probe, name in (("trajectory", ours), ("controls", theirs))
         ]
         assert len(values[0]) == 19
-        assert_allclose(*values, rtol=1e-12)
+        assert_allclose(values[0], values[1], rtol=1e-12)
 
 
 def test_the_path_of_a_model_of_transformers(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def weights_of(matrices: Mapping[str, np.ndarray], content: str) -> Weights:
 def test_distances_are_those_of_long_vectors(seed: int, dtype: type, exponent: int) -> None:
     draw = np.random.default_rng(seed)
     scale = 2.0 ** (exponent if dtype is np.float64 else 0)
-    checkpoints = [
+    checkpoints: list[dict[str, np.ndarray]] = [
         {name: (scale * draw.normal(size=shape)).astype(dtype) for name, shape in (("a", (3, 4)), ("b", (1, 70_000)))}
         for _ in range(3)
     ]

@@ -8,11 +8,11 @@ from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix
-from toposcope.typing import Matrix
+from toposcope.typing import Matrix, Vector
 
 MAX_ITERATIONS = 3000
-TOLERANCE = 1e-9
-"""Relative fall of the sum of squared residuals in one iteration at which metric scaling has converged."""
+CONVERGED = 1e-8
+"""Largest entry of the gradient of the squared stress, by points in units of the largest distance, at a minimum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +27,18 @@ class Scaling:
     stress : float
         Kruskal's stress-1: sqrt(sum (e - d)^2 / sum d^2) over all pairs, d the given distances and e those of the
         points. 0 if they are equal.
-    converged : bool
-        Whether metric scaling stopped by its tolerance; true for classical scaling.
+    residual : float
+        Largest entry of the gradient of the squared stress, where the largest distance is 1; 0 for classical scaling.
     """
 
     points: Matrix
     stress: float
-    converged: bool = True
+    residual: float = 0.0
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual is at most 1e-8, so that the stress is that of a minimum."""
+        return self.residual <= CONVERGED
 
     def __repr__(self) -> str:
         n, d = self.points.shape
@@ -85,11 +90,7 @@ def classical_scaling(distances: ArrayLike | Any, n_dimensions: int = 2) -> Scal
 
 
 def metric_scaling(
-    distances: ArrayLike | Any,
-    n_dimensions: int = 2,
-    *,
-    max_iterations: int = MAX_ITERATIONS,
-    tolerance: float = TOLERANCE,
+    distances: ArrayLike | Any, n_dimensions: int = 2, *, max_iterations: int = MAX_ITERATIONS
 ) -> Scaling:
     """Return points whose distances come near the given ones, in the sum of squared differences.
 
@@ -99,7 +100,6 @@ def metric_scaling(
         Symmetric, at least 0, zeros on the diagonal; they need not be Euclidean.
     n_dimensions : int
     max_iterations : int
-    tolerance : float
 
     Returns
     -------
@@ -113,28 +113,36 @@ def metric_scaling(
 
     Notes
     -----
-    SMACOF: every iteration minimises a quadratic majorant, the Guttman transform, so that the stress never rises.
-    O(n^2 d) time an iteration. Source: de Leeuw 1977; Borg & Groenen 2005, section 8.6, equal weights.
+    The criterion is that of SMACOF (de Leeuw 1977; Borg & Groenen 2005, section 8.6), with equal weights. It is
+    minimised by L-BFGS: on nearly straight paths SMACOF's own iteration, a gradient step of fixed length, has not
+    converged after 30,000 steps. O(n^2 d) time an iteration.
     """
+    from scipy.optimize import minimize
+
     matrix = as_distances(distances)
     start = classical_scaling(matrix, n_dimensions)
     unit = float(matrix.max()) or 1.0
-    wanted, points, n = matrix / unit, start.points / unit, len(matrix)
-    reached = pairwise_distances(points)
-    loss = float(((reached - wanted) ** 2).sum())
-    converged = loss == 0
-    for _ in range(as_count(max_iterations, "max_iterations", 0)):
-        if converged:
-            break
-        ratios = np.divide(wanted, reached, out=np.zeros_like(wanted), where=reached > 0)
-        points = (ratios.sum(axis=1)[:, None] * points - ratios @ points) / n
+    wanted, size = matrix / unit, float(((matrix / unit) ** 2).sum()) or 1.0
+
+    def loss(flat: Vector) -> tuple[float, Vector]:
+        """Return the squared stress and its gradient."""
+        points = flat.reshape(start.points.shape)
         reached = pairwise_distances(points)
-        before, loss = loss, float(((reached - wanted) ** 2).sum())
-        converged = before - loss <= tolerance * before
+        ratios = np.divide(wanted, reached, out=np.ones_like(wanted), where=reached > 0)
+        pull = 1 - ratios
+        gradient = pull.sum(axis=1)[:, None] * points - pull @ points
+        return float(((reached - wanted) ** 2).sum()) / size, 4 / size * gradient.ravel()
+
+    limit = as_count(max_iterations, "max_iterations", 0)
+    options = {"maxiter": limit, "maxfun": 10 * limit + 1, "ftol": 0.0, "gtol": CONVERGED / 100}
+    found = minimize(loss, (start.points / unit).ravel(), jac=True, method="L-BFGS-B", options=options)
+    points = found.x.reshape(start.points.shape) * unit
     points -= points.mean(axis=0)
     axes = np.linalg.svd(points, full_matrices=False)[2]
-    points = _directed(points @ axes.T * unit) if axes.shape[0] == axes.shape[1] else points * unit
-    return Scaling(points, _stress(pairwise_distances(points), matrix), converged)
+    if len(axes) == points.shape[1]:
+        points = points @ axes.T
+    points = _directed(points)
+    return Scaling(points, _stress(pairwise_distances(points), matrix), float(np.abs(found.jac).max(initial=0)))
 
 
 def as_distances(values: ArrayLike | Any) -> Matrix:

@@ -1,0 +1,197 @@
+"""The section on paths: its tables against NumPy, its charts, and what it says."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from chart_checks import check_chart, encodings, rows_of_chart
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import pdist
+from section_tools import section_of
+from small_studies import RIPS, checkpoint_file, series_study, write_weights
+
+from toposcope.analysis.weight_paths import weight_paths
+from toposcope.charts.chart import Chart
+from toposcope.charts.vineyard import MAX_VINES, vineyard_panels
+from toposcope.homology import Diagram, random_walk_shares_of, vineyard
+from toposcope.report.charts.vineyards import vineyard_chart
+from toposcope.report.charts.weight_paths import MAX_RUNS, component_chart, component_title, potential_chart
+from toposcope.report.document import Details
+from toposcope.report.material import Material
+from toposcope.report.tables import Table
+from toposcope.report.writing import study_page
+from toposcope.study import Study, run_study
+from toposcope.study.declaration import DeclaredSeries
+
+TRAJECTORY: dict[str, Any] = {"name": "trajectory"}
+SHAPES = {"layers.0.mlp.fc1.weight": (20, 6), "layers.0.mlp.fc2.weight": (6, 20)}
+STEPS = [10 * k for k in range(12)]
+DRIFTS = {"walk": 0.0, "drift": 0.2}
+"""Length of the drift in a step, by run, as a share of a direction."""
+
+
+def write_walk(folder: Path, seed: int, drift: float) -> np.ndarray:
+    """A random walk with a drift, twelve checkpoints; return them as rows."""
+    draw = np.random.default_rng(seed)
+    start = {name: draw.normal(size=shape) for name, shape in SHAPES.items()}
+    directions = {name: draw.normal(size=shape) for name, shape in SHAPES.items()}
+    rows = []
+    for step in STEPS:
+        write_weights(checkpoint_file(folder, step), {name: torch.from_numpy(w.copy()) for name, w in start.items()})
+        rows.append(np.concatenate([w.ravel() for w in start.values()]))
+        for name, w in start.items():
+            w += 0.05 * draw.normal(size=w.shape) + drift * directions[name]
+    return np.array(rows)
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, dict[str, np.ndarray]]:
+    folder = tmp_path_factory.mktemp("walks")
+    points = {name: write_walk(folder / name, seed, drift) for seed, (name, drift) in enumerate(DRIFTS.items())}
+    declared = series_study(folder / "walk", [RIPS, TRAJECTORY])
+    declared.series.append(DeclaredSeries(path=str(folder / "drift")))
+    assert run_study(declared, folder / "study", workers=1) == {}
+    return Study.load(folder / "study"), points
+
+
+@pytest.fixture(scope="module")
+def material(walks: tuple[Study, dict[str, np.ndarray]]) -> Material:
+    return study_page(walks[0]).material
+
+
+def renamed(material: Material, name: str) -> Material:
+    """The study with its first run called otherwise."""
+    run = material.trajectories[0].run
+    frames = {
+        part: getattr(material, part).with_columns(run=pl.col("run").replace({run: name})) for part in ("frame", "runs")
+    }
+    trajectories = [dataclasses.replace(t, run=name if t.run == run else t.run) for t in material.trajectories]
+    tables = {
+        table: material.tables[table].with_columns(run=pl.col("run").replace({run: name}))
+        for table in ("weight_paths", "weight_path_points")
+    }
+    return dataclasses.replace(material, trajectories=trajectories, **frames, tables={**material.tables, **tables})
+
+
+def test_the_tables_are_those_of_the_weights(walks: tuple[Study, dict[str, np.ndarray]], material: Material) -> None:
+    for row in material.tables["weight_paths"].to_dicts():
+        points = walks[1][row["run"]]
+        norms = np.linalg.norm(np.diff(points, axis=0), axis=1)
+        U, sigma, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+        assert row["path_length"] == pytest.approx(norms.sum())
+        assert row["straightness"] == pytest.approx(np.linalg.norm(points[-1] - points[0]) / norms.sum())
+        assert row["pc1_share"] == pytest.approx(sigma[0] ** 2 / (sigma**2).sum())
+        assert row["pc2_walk_same_steps"] == pytest.approx(random_walk_shares_of(norms)[1])
+        assert row["mds_converged"]
+        assert row["potential_converged"]
+        found = material.tables["weight_path_points"].filter(run=row["run"])
+        assert found["step"].to_list() == STEPS
+        assert_allclose(np.abs(found.select("pc1", "pc2").to_numpy()), np.abs(U * sigma)[:, :2], atol=1e-9)
+        wanted, drawn = pdist(points), pdist(found.select("mds1", "mds2").to_numpy())
+        assert row["mds_stress"] == pytest.approx(np.sqrt(((drawn - wanted) ** 2).sum() / (wanted**2).sum()), abs=1e-9)
+        ends = found.select("pc1", "mds1", "potential1").to_numpy()[[0, -1]]
+        assert (ends[1] >= ends[0]).all()  # from left to right
+
+
+def test_the_charts(material: Material) -> None:
+    for draw, name in (
+        (component_chart, "weight-paths"),
+        (potential_chart, "weight-potentials"),
+        (vineyard_chart, "vineyard"),
+    ):
+        chart = draw(material)
+        assert isinstance(chart, Chart)
+        assert chart.name == name
+        check_chart(chart)
+        assert chart.render("svg") == draw(material).render("svg")  # type: ignore[union-attr]
+    chart = component_chart(material)
+    assert chart is not None
+    assert {row["step"] for row in rows_of_chart(chart, "x", "y", "place")} == set(STEPS)
+    titles = [x["title"] for x in encodings(chart)["x"]]
+    shares = material.tables["weight_paths"]["pc1_share"].to_list()
+    assert all(any(f"PC1: {100 * share:.0f}% (random walk: " in title for title in titles) for share in shares)
+
+
+def test_what_is_said_of_one_run_and_of_several(material: Material) -> None:
+    rows = material.tables["weight_paths"].to_dicts()
+    drift = next(row for row in rows if row["run"] == "drift")
+    assert component_title([drift]) == (
+        f"PC1 holds {100 * drift['pc1_share']:.0f}% of the variance of the path, and "
+        f"{100 * drift['pc1_walk_same_steps']:.0f}% of that of a random walk of the same steps"
+    )
+    assert drift["pc1_share"] > 0.9 > drift["pc1_walk_same_steps"]
+    above = [{**drift, "pc1_share": share} for share in (0.9, 0.1)]
+    assert component_title(above).endswith("in 1 of 2 runs")
+
+
+def test_the_section(material: Material) -> None:
+    section = section_of("trajectory", material)
+    assert section is not None
+    blocks = [b for block in section.blocks for b in (block.blocks if isinstance(block, Details) else (block,))]
+    (paths,) = (b for b in blocks if isinstance(b, Table))
+    assert [row[0] for row in paths.rows] == ["walk", "drift"]
+    assert {column.group for column in paths.columns} >= {"variance in PC1", "variance in PC2", "stress in a plane"}
+
+
+def test_names_stay_data(material: Material) -> None:
+    hostile = "</script>'\"datum[run] || {{x}}"
+    for draw in (component_chart, potential_chart):
+        chart = draw(renamed(material, hostile))
+        assert chart is not None
+        assert b"<svg" in chart.render("svg")
+        assert hostile in {row["run"] for row in rows_of_chart(chart, "run", "x")}
+
+
+def test_of_many_runs_a_few_are_drawn(material: Material) -> None:
+    first = material.trajectories[0]
+    names = [f"run-{i}" for i in range(MAX_RUNS + 3)]
+    copies = {
+        table: pl.concat(material.tables[table].filter(run=first.run).with_columns(run=pl.lit(name)) for name in names)
+        for table in ("weight_paths", "weight_path_points")
+    }
+    runs = pl.DataFrame({"run": names, "n_parameters": range(len(names))})
+    many = dataclasses.replace(
+        material, trajectories=[dataclasses.replace(first, run=n) for n in names], runs=runs,
+        tables={**material.tables, **copies},
+    )  # fmt: skip
+    chart = component_chart(many)
+    assert chart is not None
+    check_chart(chart)
+    assert len({row["run"] for row in rows_of_chart(chart, "run", "x")}) == MAX_RUNS
+    assert f"{MAX_RUNS} of {len(names)} runs are shown" in chart.caption
+
+
+def test_a_checkpoint_whose_row_is_missing_is_left_out(material: Material) -> None:
+    missing = material.frame.filter(~((pl.col("step") == STEPS[4]) & (pl.col("run") == "walk")))
+    paths = {path.run: path for path in weight_paths(missing, material.labels)}
+    assert paths["walk"].steps.tolist() == [step for step in STEPS if step != STEPS[4]]
+    assert paths["drift"].steps.tolist() == STEPS
+    later = material.frame.filter(pl.col("statistic") != f"distance@step.{STEPS[0]}")
+    assert weight_paths(later.filter(run="walk"), material.labels) == []
+
+
+def test_without_the_probe_there_is_no_section(material: Material) -> None:
+    labels = material.labels.filter(pl.col("probe") != "trajectory")
+    assert weight_paths(material.frame, labels) == []
+    empty = {name: material.tables[name].clear() for name in ("weight_paths", "weight_path_points")}
+    without = dataclasses.replace(material, labels=labels, tables={**material.tables, **empty})
+    assert component_chart(without) is None
+    assert potential_chart(without) is None
+    assert section_of("trajectory", without) is None
+
+
+def test_a_vineyard_draws_the_longest(material: Material) -> None:
+    draw = np.random.default_rng(0)
+    births = draw.uniform(0, 1, (MAX_VINES + 20, 1))
+    diagrams = [Diagram(np.hstack([births, births + draw.uniform(0.1, 1, births.shape)]), 1) for _ in range(4)]
+    vines = vineyard(diagrams)
+    chart = Chart("vines", "t", "c", "a", vineyard_panels(vines, [0, 5, 6, 9]))
+    rows = rows_of_chart(chart, "vine", "birth")
+    assert len({row["vine"] for row in rows}) == MAX_VINES
+    longest = sorted((vine.longest for vine in vines), reverse=True)[:MAX_VINES]
+    assert sorted({row["longest"] for row in rows}, reverse=True) == pytest.approx(longest)
+    assert {row["step"] for row in rows} <= {0, 5, 6, 9}
