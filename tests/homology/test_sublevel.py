@@ -69,6 +69,18 @@ def grid_edges(shape: tuple[int, ...], connectivity: str) -> Edges:
     ).reshape(-1, 2)
 
 
+def square(reach: float) -> tuple[Array, Array]:
+    """Coordinates of the 101 x 101 vertices of a square around the origin."""
+    x = np.linspace(-reach, reach, 101)
+    first, second = np.meshgrid(x, x, indexing="ij")
+    return first, second
+
+
+def himmelblau(x: Array, y: Array) -> Array:
+    """Four minima of height 0."""
+    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
+
+
 def by_full_sort(values: Array, edges: Iterable[Any]) -> tuple[set[tuple[int, int, int]], set[int]]:
     """Merges of positive persistence, as (survivor, dying minimum, saddle), and essential minima."""
     neighbours: list[set[int]] = [set() for _ in values]
@@ -251,21 +263,53 @@ def test_large_random_graphs_by_gudhi(n_levels: int) -> None:
 # Known answers
 
 
-def test_himmelblau() -> None:
-    x = np.linspace(-6, 6, 101)
-    X, Y = np.meshgrid(x, x, indexing="ij")
-    found = sublevel_grid((X**2 + Y - 11) ** 2 + (X + Y**2 - 7) ** 2, connectivity="8")
+@pytest.mark.parametrize("connectivity", ["8", "freudenthal"])
+def test_himmelblau(connectivity: Connectivity) -> None:
+    x, y = square(6)
+    found = sublevel_grid(himmelblau(x, y), connectivity=connectivity)
     assert_allclose(found.diagram.lifetimes[::-1], [103.832294, 67.631770, 13.282268], atol=5e-7)
-    places = {(round(X.flat[v]), round(Y.flat[v])) for v in [*found.minima, *found.essential_minima]}
+    places = {(round(x.flat[v]), round(y.flat[v])) for v in [*found.minima, *found.essential_minima]}
     assert places == {(3, 2), (-3, 3), (-4, -3), (4, -2)}
 
 
-def test_rastrigin() -> None:
-    x = np.linspace(-5.12, 5.12, 101)
-    f = x**2 - 10 * np.cos(2 * np.pi * x) + 10
-    found = sublevel_grid(f[:, None] + f)
-    assert len(found.minima) + found.diagram.n_essential == 121
-    assert_allclose(found.diagram.lifetimes.sum(), 1958.253691, atol=5e-7)
+def test_four_neighbours_give_himmelblau_a_fifth_minimum() -> None:
+    found = sublevel_grid(himmelblau(*square(6)), connectivity="4")
+    assert_allclose(np.sort(found.diagram.lifetimes), [0.022042, 13.282268, 67.631770, 103.832294], atol=5e-7)
+
+
+def test_himmelblau_on_a_small_grid_that_is_not_square() -> None:
+    x, y = np.meshgrid(np.linspace(-6, 6, 25), np.linspace(-6, 6, 19), indexing="ij")
+    for connectivity in CONNECTIVITIES:
+        assert len(sublevel_grid(himmelblau(x, y), connectivity=connectivity).minima) + 1 == 4
+
+
+@pytest.mark.parametrize("connectivity", CONNECTIVITIES)
+def test_rastrigin_camel_and_ackley(connectivity: Connectivity) -> None:
+    x, y = square(5.12)
+    rastrigin = sublevel_grid(
+        20 + x**2 + y**2 - 10 * (np.cos(2 * np.pi * x) + np.cos(2 * np.pi * y)), connectivity=connectivity
+    )
+    assert len(rastrigin.minima) + rastrigin.diagram.n_essential == 121
+    assert_allclose(rastrigin.diagram.lifetimes.sum(), 1958.253691, atol=5e-7)
+    assert_allclose(rastrigin.diagram.lifetimes.max(), 19.071674, atol=5e-7)
+    x, y = square(2)
+    camel = (4 - 2.1 * x**2 + x**4 / 3) * x**2 + x * y + (4 * y**2 - 4) * y**2
+    found = sublevel_grid(camel, connectivity=connectivity)
+    assert_allclose(np.sort(found.diagram.lifetimes), [0.124046, 0.124046, 0.756744, 0.756744, 1.030732], atol=5e-7)
+    x, y = square(5)
+    waves = np.exp((np.cos(2 * np.pi * x) + np.cos(2 * np.pi * y)) / 2)
+    ackley = sublevel_grid(
+        20 + np.e - 20 * np.exp(-0.2 * np.sqrt((x**2 + y**2) / 2)) - waves, connectivity=connectivity
+    )
+    assert len(ackley.minima) + ackley.diagram.n_essential == 121
+    assert_allclose(ackley.diagram.lifetimes.sum(), 125.502806, atol=5e-7)
+
+
+def test_repeating_a_call_is_bit_equal() -> None:
+    grid = np.random.default_rng(0).normal(size=(301, 201))
+    first, second = sublevel_grid(grid), sublevel_grid(grid.copy())
+    assert first.diagram.pairs.tobytes() == second.diagram.pairs.tobytes()
+    assert first.merges.tobytes() == second.merges.tobytes()
 
 
 def test_a_small_grid() -> None:

@@ -1,6 +1,6 @@
 """A function on a plane: filled contours with minima and saddles, and its merge tree on the same axis of values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ from toposcope.charts.axes import spans_decades, value_axis
 from toposcope.charts.bars import data, limits, rounded
 from toposcope.charts.chart import Chart
 from toposcope.charts.isobands import isobands
-from toposcope.charts.merge_tree import tree_caption, tree_layers, tree_title
+from toposcope.charts.merge_tree import tree_layers, tree_title
 from toposcope.charts.theme import RUNS
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -28,6 +28,9 @@ STRIP = 12
 """Width of the strip of colours, in pixels."""
 MIN_LABEL_GAP = 0.1
 """Distance between two labels of steps, as a share of the plane's sides."""
+MANY_MARKS = 50
+"""More are drawn smaller."""
+_SHAPES = {"minimum": "circle", "saddle": "diamond", "centre": "cross"}
 _DARK, _LIGHT = "#14181d", "#ffffff"  # one of them is seen on any colour of the scale, so a mark has both
 
 
@@ -82,8 +85,11 @@ def contour(
     edges = np.geomspace(low, high, N_BANDS + 1) if logarithmic else np.linspace(low, high, N_BANDS + 1)
     plane = _plane(values, x, y, edges[1:-1], directions)
     y_axis = value_axis(low, high, value)
-    marks, note = _marks(values, x, y, (births, deaths), minima, saddles, centre)
-    layers: list[alt.Chart] = [*plane, *(_path(path, steps, x, y) if path is not None else []), *marks]
+    lowest_saddles = saddles[np.argsort(values.ravel()[saddles], kind="stable")][:MAX_MARKS]
+    deepest_minima = minima[np.argsort(births - deaths, kind="stable")][:MAX_MARKS]
+    marks = _marks(values, x, y, {"minimum": deepest_minima, "saddle": lowest_saddles}, centre)
+    line, labels = _path(path, steps, x, y) if path is not None else ([], [])
+    layers: list[alt.Chart] = [*plane, *line, *marks, *labels]
     beside: list[alt.Chart] = [
         _strip(edges, y_axis),
         *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
@@ -94,7 +100,17 @@ def contour(
         columns=2,
     ).resolve_scale(color="independent", shape="independent")
     words = tree_title(births, deaths)
-    caption = f"Colours are those of the strip beside the merge tree. {tree_caption(len(births))}{note}"
+    caption = (
+        "Colours are those of the strip beside the merge tree, whose branches rise from a minimum to the saddle where "
+        "they join an older one."
+    )
+    drawn = [
+        f"the {MAX_MARKS} {which} of {count:,} {what}"
+        for which, count, what in (("most persistent", len(minima), "minima"), ("lowest", len(saddles), "saddles"))
+        if count > MAX_MARKS
+    ]
+    if drawn:
+        caption += f" Drawn are {' and '.join(drawn)}."
     what = f"Filled contours of the {value} on a plane, and its merge tree. {words}."
     return Chart(name, title or words, caption, what, figure)
 
@@ -136,41 +152,29 @@ def _strip(edges: Vector, y_axis: dict[str, Any]) -> alt.Chart:
 
 
 def _marks(
-    values: Matrix,
-    x: Vector,
-    y: Vector,
-    branches: tuple[Vector, Vector],
-    minima: Indices,
-    saddles: Indices,
-    centre: tuple[float, float] | None,
-) -> tuple[list[alt.Chart], str]:
-    """Return minima, saddles and the centre, and a sentence on those that are not drawn."""
-    births, deaths = branches
+    values: Matrix, x: Vector, y: Vector, vertices: Mapping[str, Indices], centre: tuple[float, float] | None
+) -> list[alt.Chart]:
+    """Return minima, saddles and the centre."""
     flat = values.ravel()
-    places = {
-        "minimum": minima[np.argsort(births - deaths, kind="stable")],
-        "saddle": saddles[np.argsort(flat[saddles], kind="stable")],
-    }
     rows: list[dict[str, Any]] = [
         {"kind": kind, "x": float(x[v // len(y)]), "y": float(y[v % len(y)]), "value": float(flat[v])}
-        for kind, vertices in places.items()
-        for v in vertices[:MAX_MARKS].tolist()
+        for kind, chosen in vertices.items()
+        for v in chosen.tolist()
     ]
     if centre is not None:
         rows.append({"kind": "centre", "x": float(centre[0]), "y": float(centre[1])})
-    shapes = {"minimum": "circle", "saddle": "diamond", "centre": "cross"}
-    drawn = alt.Chart(data(rows, digits=12)).mark_point(
-        filled=True, fill=_LIGHT, stroke=_DARK, strokeWidth=1.1, size=46, opacity=1
+    shapes = {kind: _SHAPES[kind] for kind in _SHAPES if any(row["kind"] == kind for row in rows)}
+    marks: alt.Chart = alt.Chart(data(rows, digits=12)).mark_point(
+        filled=True, fill=_LIGHT, stroke=_DARK, strokeWidth=1.1, opacity=1, size=46 if len(rows) <= MANY_MARKS else 22
     ).encode(
         x="x:Q", y="y:Q", tooltip=["kind:N", "x:Q", "y:Q", "value:Q"],
         shape=alt.Shape("kind:N", title=None, scale=alt.Scale(domain=[*shapes], range=[*shapes.values()])),
     )  # fmt: skip
-    n_left_out = len(saddles) - MAX_MARKS
-    return [drawn], f" Drawn are the {MAX_MARKS} lowest of {len(saddles):,} saddles." if n_left_out > 0 else ""
+    return [marks]
 
 
-def _path(path: Matrix, steps: Sequence[int] | None, x: Vector, y: Vector) -> list[alt.Chart]:
-    """Return the path with its places, and the steps of places that have room for them."""
+def _path(path: Matrix, steps: Sequence[int] | None, x: Vector, y: Vector) -> tuple[list[alt.Chart], list[alt.Chart]]:
+    """Return the path with its places, and the steps of those places that have room for them."""
     inside = np.all((path >= [x[0], y[0]]) & (path <= [x[-1], y[-1]]), axis=1).tolist()
     rows = [
         {"order": i, "x": float(a), "y": float(b), "step": None if steps is None else int(steps[i])}
@@ -180,7 +184,8 @@ def _path(path: Matrix, steps: Sequence[int] | None, x: Vector, y: Vector) -> li
     base = alt.Chart(data(rows)).encode(x="x:Q", y="y:Q")
     line = base.encode(order="order:Q")
     tooltip = ["step:Q", "x:Q", "y:Q"] if steps is not None else ["x:Q", "y:Q"]
-    layers = [
+    labels: list[alt.Chart] = []
+    drawn = [
         line.mark_line(color=_LIGHT, strokeWidth=4, opacity=0.9),
         line.mark_line(color=RUNS[1], strokeWidth=2),
         base.mark_point(filled=True, fill=RUNS[1], stroke=_LIGHT, strokeWidth=1, size=36, opacity=1).encode(
@@ -193,9 +198,9 @@ def _path(path: Matrix, steps: Sequence[int] | None, x: Vector, y: Vector) -> li
             x="x:Q", y="y:Q", text=alt.Text("step:Q", format=",d")
         )
         place: dict[str, Any] = {"align": "left", "dx": 7, "dy": -7, "fontWeight": "bold"}
-        layers.append(words.mark_text(color=_LIGHT, stroke=_LIGHT, strokeWidth=3.5, strokeJoin="round", **place))
-        layers.append(words.mark_text(color=_DARK, **place))
-    return layers
+        labels.append(words.mark_text(color=_LIGHT, stroke=_LIGHT, strokeWidth=3.5, strokeJoin="round", **place))
+        labels.append(words.mark_text(color=_DARK, **place))
+    return drawn, labels
 
 
 def _with_room(places: Matrix) -> list[int]:

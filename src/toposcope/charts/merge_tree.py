@@ -35,8 +35,13 @@ def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Ch
         "scale": alt.Scale(domain=[low - 0.04 * room, high + 0.08 * room], nice=False),
     }
     figure = alt.layer(*tree_layers(births, deaths, parents, y_axis))
+    caption = (
+        "A branch rises from a minimum to the saddle where it joins an older one; those that reach the top join none."
+    )
+    if len(births) > MAX_BRANCHES:
+        caption += f" Drawn are the {MAX_BRANCHES} most persistent of {len(births):,} branches."
     title = tree_title(births, deaths)
-    return Chart("merge-tree", title, tree_caption(len(births)), f"Merge tree. {title}.", figure)
+    return Chart("merge-tree", title, caption, f"Merge tree. {title}.", figure)
 
 
 def tree_layers(
@@ -79,16 +84,6 @@ def tree_layers(
     joins = base.transform_filter("datum.death !== null").mark_rule().encode(x2="parent:Q", y=alt.Y("end:Q"))
     leaves = base.mark_point(opacity=1).encode(y=y, color=alt.datum("minimum", type="nominal", legend=None))
     return [branches, joins, leaves]
-
-
-def tree_caption(n_branches: int) -> str:
-    """Return how to read a merge tree of so many branches."""
-    caption = (
-        "A branch rises from a minimum to the saddle where it joins an older one; those that reach the top join none."
-    )
-    if n_branches > MAX_BRANCHES:
-        caption += f" Drawn are the {MAX_BRANCHES} most persistent of {n_branches:,} branches."
-    return caption
 
 
 def _places(shown: list[int], deaths: Vector, parents: NDArray[np.int64]) -> dict[int, int]:
