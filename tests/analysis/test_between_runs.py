@@ -177,6 +177,12 @@ def test_too_few_runs_for_a_low_p_detect_nothing() -> None:
     assert detectable_correlation(np.zeros(40, dtype=np.int64), 0, 0.05) < 0.5
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sizes", [(300,), (150, 150)])
+def test_hundreds_of_runs_have_a_detectable_correlation(sizes: tuple[int, ...]) -> None:
+    assert 0 < detectable_correlation(np.repeat(np.arange(len(sizes)), sizes), 3, 0.01) < 0.5
+
+
 def test_what_cannot_be_told_has_a_reason() -> None:
     found, log, runs = population(informative, 9, 6, 2)
     changed = []

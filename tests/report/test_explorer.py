@@ -18,6 +18,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.columns import to_columns, to_json
 from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
+from toposcope.report.headline import HEADLINES
 from toposcope.report.material import Material
 from toposcope.report.page import page_data
 
@@ -76,6 +77,17 @@ def test_of_many_layers_the_main_quantities_are_left() -> None:
     data = explorer_data(with_layers(study("clock"), n, names=["rips H0.total", "controls std"]))
     assert list(data["layers"]["small"]["values"]) == ["rips H0.total"]
     assert any("toposcope export" in note for note in data["notes"])
+
+
+def test_of_many_runs_the_main_features_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    material = study("clock")
+    every = explorer_data(material)
+    monkeypatch.setattr("toposcope.report.explorer.MAX_FEATURE_VALUES", 10)
+    few = explorer_data(material)
+    main = {headline.key for headline in HEADLINES}
+    assert [feature["key"] for feature in few["features"]] == [f["key"] for f in every["features"] if f["key"] in main]
+    assert any("main features" in note for note in few["notes"])
+    assert not any("main features" in note for note in every["notes"])
 
 
 def test_the_longest_bars_of_a_diagram_are_there_and_lost_files_are_said() -> None:

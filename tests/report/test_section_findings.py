@@ -18,6 +18,7 @@ from toposcope.report.document import say
 from toposcope.report.material import Material
 from toposcope.report.section import ReportSection
 from toposcope.report.sections import report_sections
+from toposcope.report.tables import Table
 
 SECTIONS = {section.anchor: section for section in report_sections()}
 MAX_CHARACTERS = 95
@@ -117,3 +118,14 @@ def test_of_many_runs_a_few_are_named() -> None:
     assert "run-0, run-1, run-2 and 37 more" in str(list(SECTIONS["doctor"].blocks(clean, [])))
     unfinished = dataclasses.replace(full, runs=full.runs.with_columns(status=pl.lit("failed")))
     assert "Not complete: run-0, run-1, run-2 and 37 more." in SECTIONS["moves"].summary(unfinished)
+
+
+def test_a_table_that_nobody_would_scroll_through_is_only_beside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tables() -> list[str]:
+        blocks = [block for block in SECTIONS["association"].blocks(associated("clock"), ()) if block is not None]
+        nested = [inner for block in blocks for inner in getattr(block, "blocks", [block])]
+        return [block.name for block in nested if isinstance(block, Table)]
+
+    assert "association" in tables()
+    monkeypatch.setattr("toposcope.report.sections.association.MAX_ROWS", 2)
+    assert "association" not in tables()

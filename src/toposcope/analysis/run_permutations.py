@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import factorial
+from math import factorial, prod
 from typing import Literal
 
 import numpy as np
@@ -313,6 +313,6 @@ def draw_permutations(strata: Indices, count: int, seed: int) -> Indices:
     return result
 
 
-def n_orders(strata: Indices) -> float:
+def n_orders(strata: Indices) -> int:
     """Return how many orders of the runs within their strata there are."""
-    return float(np.prod([float(factorial(int(size))) for size in np.unique(strata, return_counts=True)[1]]))
+    return prod(factorial(int(size)) for size in np.unique(strata, return_counts=True)[1])

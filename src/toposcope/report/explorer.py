@@ -21,6 +21,8 @@ from toposcope.typing import Matrix, Vector
 
 MAX_LAYER_VALUES = 200_000
 """Values of single layers on the page, about 1 MB; of larger studies only the main quantities of a layer are there."""
+MAX_FEATURE_VALUES = 300_000
+"""Values of the network and groups on the page, about 1.6 MB; of larger studies only the main features are there."""
 MAX_POINTS = 60_000
 """Points of diagrams on the page, about 600 kB; of larger studies fewer checkpoints have theirs."""
 MAX_BARS = 40
@@ -51,7 +53,7 @@ def explorer_data(material: Material) -> dict[str, Any]:
     return {
         "runs": [_run(t, place) for place, t in enumerate(material.trajectories) if t.targets],
         "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
-        "features": _features(runs, _notes(material)),
+        "features": _features(runs, _notes(material), notes),
         "layers": _layers(runs, notes),
         "diagrams": _diagrams(material, runs, notes),
         "notes": notes,
@@ -80,10 +82,13 @@ def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
     }
 
 
-def _features(runs: Sequence[Trajectory], notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _features(runs: Sequence[Trajectory], found: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     """Return the features that vary, the main ones first."""
     names = dict.fromkeys(feature for t in runs for feature in t.features)
     main = {h.feature: place for place, h in enumerate(HEADLINES)}
+    if sum(len(t.steps) * (1 + len(t.groups)) * len(t.features) for t in runs) > MAX_FEATURE_VALUES:
+        names = {feature: None for feature in names if feature in main}
+        notes.append("Of many runs only the main features are on the page; toposcope export writes all of them.")
     ordered = sorted(names, key=lambda f: (main.get(f, len(main)), f.kind != "topology", str(f)))
     features = (
         {
@@ -91,7 +96,7 @@ def _features(runs: Sequence[Trajectory], notes: Mapping[str, Any]) -> list[dict
             "name": named(str(f)),
             "kind": f.kind,
             "values": _by_group(runs, f),
-            "notes": notes.get(str(f), {}),
+            "notes": found.get(str(f), {}),
         }
         for f in ordered
     )

@@ -32,6 +32,9 @@ from toposcope.report.tables import (
 from toposcope.report.verdict import verdict
 from toposcope.study.kinds import feature_named
 
+MAX_ROWS = 5_000
+"""Of a table on the page; a longer one is only beside it, as CSV. Five sizes with all default probes have 2,000."""
+
 
 def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the association of every feature with the loss, beside that of the step."""
@@ -50,12 +53,7 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         *pictures,
         say(f"The loss is the {targets}. A feature has to do better than the step and the other clocks beside it."),
         short,
-        details(
-            f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
-            legend(rows),
-            say("Every group of layers and target: ", csv("association"), "."),
-            full,
-        ),
+        *_every_feature(rows, full),
         details(
             "The same against the loss of the checkpoint's one batch, as published",
             say("The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."),
@@ -66,6 +64,23 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
         *_comparisons(material.tables["comparisons"]),
         *against_spectra(material.tables["comparisons"]),
     )
+
+
+def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
+    """Show all ten items of every feature, unless nobody would scroll through them."""
+    if len(full.rows) > MAX_ROWS:
+        return [
+            say(f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv("association"), "."),
+            legend(rows),
+        ]
+    return [
+        details(
+            f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
+            legend(rows),
+            say("Every group of layers and target: ", csv("association"), "."),
+            full,
+        )
+    ]
 
 
 def _with_target(rows: pl.DataFrame, target: str) -> list[str]:
