@@ -1,0 +1,98 @@
+"""Jump away from a checkpoint and train back by gradient descent (Horoi, Huang, Rieck et al. 2021, arXiv:2102.00485)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toposcope.models.summed_loss import SummedLoss
+
+
+@dataclass(frozen=True, eq=False)
+class Retraining:
+    """Where gradient descent leads after a jump.
+
+    Attributes
+    ----------
+    loss, jumped, retrained : float
+        Loss (nats a token) at the checkpoint, after the jump and after retraining. Not finite where it diverges.
+    loss_return : float
+        Share of the rise of the loss that retraining undoes: 1 if all, more if it ends below the checkpoint, 0 if none.
+        NaN if the jump did not raise the loss.
+    distance : float
+        From the checkpoint after retraining, over the length of the jump: 0 if the weights return.
+    separation : float
+        Distance to where the same descent leads without the jump, over the length of the jump. The descent of the
+        checkpoint itself does not count as a failure to return.
+    offset : Tensor, shape (p,)
+        The weights after retraining less those of the checkpoint.
+    """
+
+    loss: float
+    jumped: float
+    retrained: float
+    loss_return: float
+    distance: float
+    separation: float
+    offset: Tensor
+
+
+def jump_and_retrain(loss: SummedLoss, jumps: Sequence[Tensor], rate: float, steps: int) -> list[Retraining]:
+    """Jump from the point of a loss, and descend for some steps.
+
+    Parameters
+    ----------
+    loss : SummedLoss
+    jumps : sequence of Tensor, each of shape (p,)
+        Displacements of the weights, none of them zero.
+    rate : float
+        Learning rate of plain gradient descent, without momentum, on all sequences of the loss.
+    steps : int
+
+    Returns
+    -------
+    list of Retraining
+        One for each jump.
+
+    Notes
+    -----
+    Costs ``(len(jumps) + 1) * steps`` gradients. Where the loss is quadratic, `separation` is the length to which the
+    jump contracts: each eigenvector's part by (1 - rate * eigenvalue)^steps.
+    """
+    point = loss.point
+    before, unjumped, _ = _descend(loss, point, rate, steps)
+    found = []
+    for jump in jumps:
+        jumped, end, retrained = _descend(loss, point + jump, rate, steps)
+        length, rise = _norm(jump), jumped - before
+        found.append(
+            Retraining(
+                loss=before,
+                jumped=jumped,
+                retrained=retrained,
+                loss_return=(jumped - retrained) / rise if rise > 0 else math.nan,
+                distance=_norm(end - point) / length,
+                separation=_norm(end - unjumped) / length,
+                offset=end - point,
+            )
+        )
+    return found
+
+
+def _descend(loss: SummedLoss, start: Tensor, rate: float, steps: int) -> tuple[float, Tensor, float]:
+    """Return the loss at the start, where gradient descent ends, and the loss there."""
+    first, place = math.nan, start
+    for k in range(steps):
+        value, gradient = loss.gradient(place)
+        first = value if k == 0 else first
+        place = place - rate * gradient
+    return first, place, loss.value(place)
+
+
+def _norm(vector: Tensor) -> float:
+    return float(vector.double().norm())

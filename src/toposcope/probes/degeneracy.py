@@ -1,0 +1,159 @@
+"""How degenerate the loss is around a checkpoint: its local learning coefficient."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+
+if TYPE_CHECKING:
+    from toposcope.models.summed_loss import SummedLoss
+
+ESTIMATE, CHAIN, CONVERGENCE = "learning_coefficient", "chain@", "convergence@"
+
+
+class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
+    """Local learning coefficient of the loss on the fixed text (Lau et al. 2023), by Metropolis-adjusted chains.
+
+    ``learning_coefficient``, with its standard error ``learning_coefficient.noise``; the mean of each chain,
+    ``chain@0`` and so on; and what shows whether they have converged: ``convergence@r_hat``,
+    ``convergence@effective_size``, ``convergence@acceptance``, ``convergence@negative_share`` and
+    ``convergence@discretisation_bias`` (what unadjusted chains would have, with its ``.noise``). Where chains disagree,
+    hardly move, or leave for a lower loss, there is no estimate, and the flag gives the reason.
+
+    Weights are measured in units of their root mean square, so that nothing depends on their scale. n is the number of
+    predicted tokens, beta = 1 / ln n. The kind is ``spectrum``: the estimate counts directions by their curvature, and
+    no homology enters.
+
+    Attributes
+    ----------
+    sequences, length : int
+        Windows of the text, and tokens of a window.
+    localisation : float
+        gamma, in those units: the Gaussian that keeps draws near the checkpoint displaces each weight by
+        1 / sqrt(gamma) of the root mean square.
+    chains, draws : int
+        At least 2 chains, of at least 4 draws each; half as many steps go before them.
+    leapfrog : int
+        Mean number of gradients a draw.
+    seed : int
+    """
+
+    VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "spectrum"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+
+    sequences: int = 8
+    length: int = 128
+    localisation: float = 100.0
+    chains: int = 4
+    draws: int = 60
+    leapfrog: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        bounds = {"sequences": 1, "length": 3, "chains": 2, "draws": 4, "leapfrog": 1, "seed": 0}
+        for name, least in bounds.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.localisation < math.inf:
+            raise ValueError(f"localisation is {self.localisation}; it must be finite and above 0")
+
+    @property
+    def warmup(self) -> int:
+        """Steps of each chain before its draws."""
+        return max(8, self.draws // 2)
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return only the network."""
+        return [NETWORK]
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of the gradients."""
+        n_gradients = self.chains * (self.warmup + self.draws) * self.leapfrog
+        return n_gradients * gradient_seconds(shapes, self.sequences * self.length)
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the expected memory of the model, its gradient and the vectors of a chain."""
+        return gradient_bytes(shapes)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the network, if it is wanted."""
+        if NETWORK not in subject.wanted:
+            return
+        load = subject.inputs.get("text_loss")
+        if load is None:
+            raise ToposcopeError("degeneracy: needs a model and a text to read; declare them in a study")
+        yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Return nothing: the loss belongs to the whole model."""
+        return {}
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``control`` for evidence of convergence, ``spectrum`` for the rest."""
+        return "control" if statistic.startswith(CONVERGENCE) else cls.KIND
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: nothing depends on the scale of the weights."""
+        return 0
+
+    def _measure(self, loss: "SummedLoss") -> Measurement:
+        loss.value_at_checkpoint()
+        unit = float(loss.point.double().square().mean().sqrt()) or 1.0
+        found = local_learning_coefficient(
+            _in_units(loss, unit),
+            loss.point.cpu().numpy() / unit,
+            n=loss.n_tokens,
+            localisation=self.localisation,
+            n_chains=self.chains,
+            n_draws=self.draws,
+            n_warmup=self.warmup,
+            n_leapfrog=self.leapfrog,
+            seed=self.seed,
+        )
+        flag = f"no estimate: {found.reason}" if found.reason else ""
+        return Measurement(NETWORK, NETWORK, _statistics(found), flag=flag)
+
+
+def gradient_seconds(shapes: Mapping[str, Shape], n_tokens: int) -> float:
+    """Return about how long the gradient of the loss on some tokens takes on one processor."""
+    return 0.02 + 3e-10 * n_tokens * sum(m * n for m, n in shapes.values())
+
+
+def gradient_bytes(shapes: Mapping[str, Shape]) -> int:
+    """Return the expected memory of a model, its gradient, some vectors of weights, and activations."""
+    return 80 * sum(m * n for m, n in shapes.values()) + 3 * 10**8
+
+
+def _in_units(loss: "SummedLoss", unit: float) -> Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]:
+    """Return the loss and its gradient as functions of the weights in some unit."""
+    import torch
+
+    def evaluate(point: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        value, gradient = loss.gradient(torch.from_numpy(point) * unit)
+        return value, gradient.cpu().numpy() * unit
+
+    return evaluate
+
+
+def _statistics(found: LearningCoefficient) -> dict[str, float]:
+    """Return the estimate and the evidence, where they are defined."""
+    statistics = {
+        ESTIMATE: found.value,
+        ESTIMATE + NOISE: found.standard_error,
+        **{f"{CHAIN}{k}": float(value) for k, value in enumerate(found.chains)},
+        CONVERGENCE + "r_hat": found.r_hat,
+        CONVERGENCE + "effective_size": found.effective_size,
+        CONVERGENCE + "acceptance": found.acceptance,
+        CONVERGENCE + "negative_share": found.negative_share,
+        CONVERGENCE + "discretisation_bias": found.discretisation_bias,
+        CONVERGENCE + "discretisation_bias" + NOISE: found.discretisation_bias_error,
+    }
+    return {name: value for name, value in statistics.items() if math.isfinite(value)}

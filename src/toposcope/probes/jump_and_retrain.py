@@ -1,0 +1,128 @@
+"""How far loss and weights return when a checkpoint is displaced at random and trained again."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
+from toposcope.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toposcope.models.summed_loss import SummedLoss
+
+
+class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
+    """Return of loss and weights after random jumps and plain gradient descent on the fixed text (Horoi et al. 2021).
+
+    Means over the jumps: ``jumped_loss`` and ``retrained_loss`` (nats a token), ``loss_return`` (share of the rise of
+    the loss that is undone), ``distance`` (from the checkpoint, over the length of the jump) and ``separation`` (from
+    where the same descent leads without a jump). Each has ``<name>.noise``, the standard error over jumps. If a descent
+    diverges, all are absent.
+
+    Weights are measured in units of their root mean square, so that nothing depends on their scale.
+
+    Attributes
+    ----------
+    sequences, length : int
+        Windows of the text, and tokens of a window.
+    jump : float
+        Length of the jump, as a share of the norm of all weights.
+    rate : float
+        Learning rate, in those units: the rate of the weights as they are is `rate` times their mean square.
+    steps, jumps : int
+        Of the descent; and how many random directions, at least 2.
+    seed : int
+    """
+
+    VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "spectrum"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+
+    sequences: int = 16
+    length: int = 128
+    jump: float = 0.25
+    rate: float = 50.0
+    steps: int = 20
+    jumps: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("sequences", 1), ("length", 2), ("steps", 1), ("jumps", 2), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name in ("jump", "rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be finite and above 0")
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return only the network."""
+        return [NETWORK]
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of the gradients."""
+        from toposcope.probes.degeneracy import gradient_seconds
+
+        return (self.jumps + 1) * (self.steps + 1) * gradient_seconds(shapes, self.sequences * self.length)
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the expected memory of the model, its gradient and the displaced weights."""
+        from toposcope.probes.degeneracy import gradient_bytes
+
+        return gradient_bytes(shapes)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the network, if it is wanted."""
+        if NETWORK not in subject.wanted:
+            return
+        load = subject.inputs.get("text_loss")
+        if load is None:
+            raise ToposcopeError("jump_and_retrain: needs a model and a text to read; declare them in a study")
+        yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Return nothing: the loss belongs to the whole model."""
+        return {}
+
+    @classmethod
+    def kind(cls, statistic: str) -> Kind:
+        """Return ``loss`` for losses, ``spectrum`` for what the curvature decides."""
+        return "loss" if statistic.removesuffix(NOISE).endswith("_loss") else cls.KIND
+
+    def degree(self, statistic: str) -> int:
+        """Return 0: nothing depends on the scale of the weights."""
+        return 0
+
+    def _measure(self, loss: "SummedLoss") -> Measurement:
+        from toposcope.models.jump_and_retrain import jump_and_retrain
+
+        loss.value_at_checkpoint()
+        unit = float(loss.point.double().square().mean().sqrt()) or 1.0
+        directions = [self._direction(loss.point, k) for k in range(self.jumps)]
+        size = self.jump * unit * len(loss.point) ** 0.5
+        found = jump_and_retrain(loss, [size * d for d in directions], self.rate * unit**2, self.steps)
+        values = {
+            "jumped_loss": [r.jumped for r in found],
+            "retrained_loss": [r.retrained for r in found],
+            "loss_return": [r.loss_return for r in found],
+            "distance": [r.distance for r in found],
+            "separation": [r.separation for r in found],
+        }
+        if not np.isfinite(values["retrained_loss"]).all():
+            return Measurement(NETWORK, NETWORK, {}, flag="no estimate: the descent diverges; take a smaller rate")
+        means = {name: float(np.mean(some)) for name, some in values.items()}
+        errors = {name + NOISE: float(np.std(some, ddof=1)) / len(some) ** 0.5 for name, some in values.items()}
+        return Measurement(NETWORK, NETWORK, {n: v for n, v in (means | errors).items() if math.isfinite(v)})
+
+    def _direction(self, point: "Tensor", k: int) -> "Tensor":
+        """Return a random direction of length 1."""
+        import torch
+
+        generator = np.random.default_rng(derive_seed(self.seed, "jump", k))
+        drawn = torch.from_numpy(generator.standard_normal(len(point)))
+        return (drawn / drawn.norm()).to(point)
