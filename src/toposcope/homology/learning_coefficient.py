@@ -18,8 +18,8 @@ from toposcope.typing import Vector
 LossAndGradient = Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]
 """Takes a point, shape (p,); returns the loss there and its gradient, shape (p,)."""
 
-MAX_R_HAT = 1.05
-"""Chains that differ more have not converged."""
+MAX_R_HAT = 1.1
+"""Chains that differ more have not converged (Gelman et al. 2013, section 11.5)."""
 MIN_EFFECTIVE_SIZE = 40
 """Fewer effective draws leave their own number, and so the standard error, unknown."""
 MIN_ACCEPTANCE = 0.1
@@ -114,8 +114,8 @@ def local_learning_coefficient(
     n_chains, n_draws, n_warmup : int
         Chains, at least 2; the draws of each, at least 4; and steps before them that adapt the sampler, at least 8.
     n_leapfrog : int
-        Gradients of a step, on average: the number is uniform from 1 to ``2 n_leapfrog - 1``. One is the
-        Metropolis-adjusted Langevin algorithm, more are Hamiltonian Monte Carlo.
+        Largest mean number of gradients of a step; fewer are used where steps are long. One is the Metropolis-adjusted
+        Langevin algorithm, more are Hamiltonian Monte Carlo.
     step : float, optional
         Step of the Langevin equation, w' = w - step / 2 grad U + sqrt(step) xi, without preconditioning. By default it
         is adapted, and so is a diagonal preconditioner.
@@ -137,7 +137,8 @@ def local_learning_coefficient(
 
     Notes
     -----
-    Costs about ``n_chains (n_warmup + n_draws) n_leapfrog`` gradients. Source: Lau et al. 2023, equation 14 (estimator)
+    Costs at most ``n_chains (n_warmup + n_draws) n_leapfrog`` gradients on average, often a third of them; the number of
+    parameters does not add to it. Source: Lau et al. 2023, equation 14 (estimator)
     and section 5; Metropolis-adjusted where they use stochastic gradients. Half of the chains start below the posterior
     and half above it, so that they agree only if they have converged.
 
@@ -156,6 +157,7 @@ def local_learning_coefficient(
     n, gamma = as_count(n, "n", 2), _positive(localisation, "localisation")
     n_chains, n_draws = as_count(n_chains, "n_chains", 2), as_count(n_draws, "n_draws", 4)
     n_warmup, n_leapfrog = as_count(n_warmup, "n_warmup", 8), as_count(n_leapfrog, "n_leapfrog", 1)
+    seed = as_count(seed, "seed", 0)
     inverse = 1 / math.log(n) if beta is None else _positive(beta, "beta")
     langevin = None if step is None else _positive(step, "step")
     posterior = Posterior(loss, centre, n * inverse, gamma)
@@ -164,7 +166,7 @@ def local_learning_coefficient(
     draws = []
     for k in range(n_chains):
         generator = np.random.default_rng(derive_seed(seed, "learning coefficient", k))
-        start = centre if k % 2 == 0 else posterior.prior_draw(generator)
+        start = np.zeros_like(centre) if k % 2 == 0 else posterior.prior_draw(generator)
         chain = Chain(posterior, start, generator, n_leapfrog, metropolis, langevin)
         chain.warm_up(n_warmup)
         draws.append(chain.draw(n_draws))
@@ -189,12 +191,15 @@ def _checked_point(point: Any) -> NDArray[Any]:
 
 def _summary(draws: list[Draws], n_gradients: int) -> LearningCoefficient:
     excess = np.array([chain.excess for chain in draws])
-    chains, r_hat, size = excess.mean(axis=1), split_r_hat(excess), effective_size(excess)
+    finite = np.isfinite(excess).all()
+    chains = excess.mean(axis=1)
+    r_hat, size = (split_r_hat(excess), effective_size(excess)) if finite else (math.inf, 0.0)
     acceptance = float(np.mean([chain.acceptance for chain in draws]))
     negative = float((excess < 0).mean())
     biases = np.array([chain.discretisation_bias() for chain in draws])
     reason = _no_estimate(chains, r_hat, size, acceptance, negative)
-    error = 0.0 if math.isnan(size) else float(excess.std(ddof=1)) / math.sqrt(size)
+    if not reason:
+        error = 0.0 if math.isnan(size) else float(excess.std(ddof=1)) / math.sqrt(size)
     return LearningCoefficient(
         value=math.nan if reason else float(excess.mean()),
         standard_error=math.nan if reason else error,

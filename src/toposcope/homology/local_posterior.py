@@ -14,22 +14,22 @@ from toposcope.typing import Vector
 TARGET_ACCEPTANCE = 0.8
 """Mean over the lengths of steps, so that the longest are accepted about as often as is best, 0.6 to 0.7."""
 STEP_RANGE = 10.0
-"""Steps are between the longest and this part of it, evenly in the logarithm. Degenerate losses have narrow canyons, in
-which steps of a single length are refused; the draws would miss them, and nothing would show it."""
-ADAPTATION_RATE = 1.0
-"""Of the logarithm of the step, divided by the square root of the number of steps since the last change of scale."""
+"""Half of the steps are the longest, half between it and this part of it, evenly in the logarithm. Degenerate losses
+have narrow canyons, in which steps of one length are refused; the draws would miss them, and nothing would show it."""
+MAX_STEP = 1.0
+"""In units in which the localising Gaussian has period 2 pi."""
+TRAJECTORY = math.pi / 2
+"""Length after which a point of the Gaussian alone is independent of where it began, in the same units."""
 MAX_HALVINGS = 60
 MAX_ENERGY_CHANGE = 1000.0
 """Of a step, in units of the temperature; one with a larger error would never be accepted, and is given up."""
 
 
 class Place(NamedTuple):
-    """A point and the potential there."""
+    """A point, n beta (L(w) - L(w*)) there, and its gradient; infinite where the loss or its gradient is not finite."""
 
-    point: NDArray[Any]
+    offset: NDArray[Any]
     excess: float
-    """n beta (L(w) - L(w*))"""
-    potential: float
     gradient: NDArray[Any]
 
 
@@ -41,29 +41,26 @@ class Draws:
     ----------
     excess : ndarray, shape (n,), float64
         n beta (L(w) - L(w*)).
-    squared_gradients : ndarray, shape (n,), float64
-        Of the potential, in the metric of the preconditioner, times the square of the leapfrog step.
+    shadow : ndarray, shape (n,), float64
+        What the longest step subtracts from the potential, to first order.
     acceptance : float
         Mean probability.
     """
 
     excess: Vector
-    squared_gradients: Vector
+    shadow: Vector
     acceptance: float
 
     def discretisation_bias(self) -> float:
-        """Return the bias of the mean excess that this step would cause without a Metropolis step, to first order.
+        """Return the bias of the mean excess that the longest step would cause without a Metropolis step.
 
-        A leapfrog step h conserves, to that order, U - h^2 / 8 |grad U|^2 in place of the potential U, and does so
-        exactly where U is quadratic. The mean then moves by the covariance with the difference.
+        To first order: the mean moves by the covariance with what is subtracted from the potential.
         """
-        if not np.isfinite(self.excess).all():
-            return math.nan
-        return float(np.cov(self.excess, self.squared_gradients)[0, 1]) / 8
+        return float(np.cov(self.excess, self.shadow)[0, 1]) if np.isfinite(self.excess).all() else math.nan
 
 
 class Posterior:
-    """The potential n beta (L(w) - L(w*)) + gamma / 2 ||w - w*||^2."""
+    """The potential n beta (L(w) - L(w*)) + gamma / 2 ||w - w*||^2, as a function of the offset w - w*."""
 
     def __init__(
         self, loss: Callable[[NDArray[Any]], tuple[float, NDArray[Any]]], centre: NDArray[Any], n_beta: float,
@@ -72,20 +69,17 @@ class Posterior:
         self.loss, self.centre, self.n_beta, self.gamma = loss, centre, n_beta, gamma
         self.n_gradients, self.loss_at_centre = 1, float(loss(centre)[0])
 
-    def at(self, point: NDArray[Any]) -> Place:
-        """Evaluate the potential; it is infinite where the loss or its gradient is not finite."""
+    def at(self, offset: NDArray[Any]) -> Place:
+        """Evaluate the loss."""
         self.n_gradients += 1
-        loss, slope = self.loss(point)
-        offset = point - self.centre
-        gradient = self.n_beta * slope + self.gamma * offset
-        if not (math.isfinite(loss) and np.isfinite(gradient).all()):
-            return Place(point, math.inf, math.inf, gradient)
-        excess = self.n_beta * (loss - self.loss_at_centre)
-        return Place(point, excess, excess + self.gamma / 2 * _sum(offset**2), gradient)
+        loss, slope = self.loss(self.centre + offset)
+        if not (math.isfinite(loss) and np.isfinite(slope).all()):
+            return Place(offset, math.inf, slope)
+        return Place(offset, self.n_beta * (loss - self.loss_at_centre), self.n_beta * slope)
 
     def prior_draw(self, generator: Generator) -> NDArray[Any]:
-        """Draw from the localising Gaussian."""
-        return self.centre + self.normal(generator) / math.sqrt(self.gamma)
+        """Draw an offset from the localising Gaussian."""
+        return self.normal(generator) / math.sqrt(self.gamma)
 
     def normal(self, generator: Generator) -> NDArray[Any]:
         """Draw a standard normal vector in the dtype of the centre."""
@@ -95,16 +89,20 @@ class Posterior:
 class Chain:
     """One chain: its place, its step and its preconditioner.
 
+    Between kicks by the gradient of the loss, points follow the localising Gaussian exactly, along ellipses: directions
+    in which the loss is flat then limit no step, however many they are (Beskos, Pinski, Sanz-Serna and Stuart 2011).
+
     Parameters
     ----------
     posterior : Posterior
     start : ndarray, shape (p,)
+        Offset from the centre.
     generator : Generator
     n_leapfrog : int
-        Mean number of gradients a step.
+        Largest mean number of gradients of a step.
     metropolis : bool
     step : float, optional
-        Of the Langevin equation; adapted by default, with a preconditioner.
+        Of the Langevin equation, with neither preconditioner nor ellipses; adapted by default.
     """
 
     def __init__(
@@ -114,90 +112,115 @@ class Chain:
         self.posterior, self.generator = posterior, generator
         self.n_leapfrog, self.metropolis, self.fixed = n_leapfrog, metropolis, step is not None
         self.place = posterior.at(start)
-        self.mass: NDArray[Any] = np.ones_like(start)
         # A Langevin step, w' = w - step / 2 grad U + sqrt(step) xi, is a single leapfrog of its square root.
-        self.step = math.sqrt(step) if step is not None else 1 / math.sqrt(posterior.gamma)
-        self.moved, self.changed, self.collects = np.zeros(len(start)), np.zeros(len(start)), False
+        self.step = MAX_STEP if step is None else math.sqrt(step)
+        self.exact = posterior.gamma if step is None else 0.0
+        self.kicked = posterior.gamma - self.exact
+        self.mass = np.full_like(start, self.exact or 1.0)
+        self.collects = False
+        self._forget()
 
     def warm_up(self, n: int) -> None:
-        """Take steps that are not kept; adapt the step, and twice the preconditioner, unless the step is fixed.
+        """Take steps that are not kept; adapt the step, and three times the preconditioner, unless the step is fixed.
 
-        The preconditioner is the mean square of the gradient along the chain, which in equilibrium is the mean
-        curvature of the potential; the Gaussian alone has gamma.
+        The preconditioner is an estimate of the curvature along each coordinate, plus that of the Gaussian. There are
+        two, and the lower one is taken: the root of the mean squared change of the gradient over that of the weight,
+        which is too high where coordinates are coupled, and the mean square of the gradient, which is the mean
+        curvature in equilibrium and too high before.
         """
         if self.fixed:
             for _ in range(n):
                 self._advance(metropolis=self.metropolis)
             return
-        for part in (n // 4, n // 4, n - 2 * (n // 4)):
-            if self.moved.all():
-                curvature = np.sqrt(self.changed / self.moved)
-                self.mass = np.maximum(curvature, self.posterior.gamma).astype(self.mass.dtype)
-                self.step = 1.0
+        for part in (n // 8, n // 8, n // 4, n - n // 4 - 2 * (n // 8)):
+            if self.collected and self.moved.all():
+                curvature = np.minimum(np.sqrt(self.changed / self.moved), self.squares / self.collected)
+                self.mass = (curvature + self.posterior.gamma).astype(self.mass.dtype)
             self._adapt_step(part)
+        self.collects = False
 
     def _adapt_step(self, n: int) -> None:
-        """Take steps; adapt the step to the acceptance, and collect squared gradients meanwhile."""
-        self.moved, self.changed, self.collects = np.zeros(len(self.mass)), np.zeros(len(self.mass)), True
+        """Take steps; adapt the step to the acceptance, and collect changes of the gradient meanwhile."""
+        self._forget()
+        self.step, self.collects = MAX_STEP, True
         self._halve_until_accepted()
         logs = np.empty(n)
         for k in range(n):
             probability = self._advance(metropolis=True)
-            self.step *= math.exp(ADAPTATION_RATE * (probability - TARGET_ACCEPTANCE) / math.sqrt(k + 1))
+            self.step = min(MAX_STEP, self.step * math.exp((probability - TARGET_ACCEPTANCE) / math.sqrt(k + 1)))
             logs[k] = math.log(self.step)
-        self.step, self.collects = math.exp(logs[n // 2 :].mean()), False
+        self.step = math.exp(logs[n // 2 :].mean())
+
+    def _forget(self) -> None:
+        self.moved, self.changed, self.squares = (np.zeros(len(self.mass)) for _ in range(3))
+        self.collected = 0
 
     def draw(self, n: int) -> Draws:
         """Take steps and keep what is needed of each."""
-        excess, squares, probabilities = np.empty(n), np.empty(n), np.empty(n)
+        excess, shadow, probabilities = np.empty(n), np.empty(n), np.empty(n)
         for k in range(n):
             probabilities[k] = self._advance(metropolis=self.metropolis)
             excess[k] = self.place.excess
-            squares[k] = self.step**2 * _sum(self.place.gradient**2 / self.mass)
-        return Draws(excess, squares, float(probabilities.mean()))
+            kick = self._kick(self.place)
+            # Of quadratic losses this is exact to first order in the squared step, whatever the number of leapfrogs.
+            shadow[k] = self.step**2 * _sum(kick * (kick / 8 + self.exact * self.place.offset / 6) / self.mass)
+        return Draws(excess, shadow, float(probabilities.mean()))
 
     def _halve_until_accepted(self) -> None:
         """Halve the step until a single leapfrog is as likely accepted as not."""
         for _ in range(MAX_HALVINGS):
-            momentum = self._momentum()
-            change = self._energy_change(momentum, 1, self.step)[1]
-            if change < math.log(2):
+            if self._leapfrog(self._momentum(), 1, self.step)[1] < math.log(2):
                 return
             self.step /= 2
 
     def _advance(self, *, metropolis: bool) -> float:
         """Take one step; return the probability of its acceptance."""
-        if not math.isfinite(self.place.potential):
+        if not math.isfinite(self.place.excess):
             return 0.0
-        n = int(self.generator.integers(1, 2 * self.n_leapfrog)) if self.n_leapfrog > 1 else 1
-        factor = 1.0 if self.fixed else STEP_RANGE ** -self.generator.random()
-        proposal, change = self._energy_change(self._momentum(), n, factor * self.step)
+        mean = 1 if self.fixed else min(self.n_leapfrog, math.ceil(TRAJECTORY / self.step))
+        n = int(self.generator.integers(1, 2 * mean)) if mean > 1 else 1
+        proposal, change = self._leapfrog(self._momentum(), n, self.step * self._step_factor())
         probability = math.exp(-max(change, 0.0))
         if not metropolis or self.generator.random() < probability:
             self.place = proposal
         return probability
 
+    def _step_factor(self) -> float:
+        if self.fixed or self.generator.random() < 0.5:
+            return 1.0
+        return float(STEP_RANGE ** -self.generator.random())
+
     def _momentum(self) -> NDArray[Any]:
         return np.sqrt(self.mass) * self.posterior.normal(self.generator)
 
-    def _energy_change(self, momentum: NDArray[Any], n: int, step: float) -> tuple[Place, float]:
-        """Follow the Hamiltonian equations for some leapfrogs; return where they lead, and the error of the energy."""
+    def _leapfrog(self, momentum: NDArray[Any], n: int, step: float) -> tuple[Place, float]:
+        """Follow the Hamiltonian equations for `n` leapfrogs; return where they lead, and the error of the energy."""
         place, change = self.place, 0.0
-        before = place.potential + self._kinetic(momentum)
+        before = self._energy(place, momentum)
+        angle = step * np.sqrt(self.exact / self.mass)
+        cosine, sine = np.cos(angle), np.sin(angle)
+        drift = sine / np.sqrt(self.exact * self.mass) if self.exact else step / self.mass
         for _ in range(n):
-            momentum = momentum - step / 2 * place.gradient
-            last, place = place, self.posterior.at(place.point + step * momentum / self.mass)
-            momentum = momentum - step / 2 * place.gradient
-            change = place.potential + self._kinetic(momentum) - before
+            last, momentum = place, momentum - step / 2 * self._kick(place)
+            place = self.posterior.at(cosine * last.offset + drift * momentum)
+            momentum = cosine * momentum - sine * np.sqrt(self.exact * self.mass) * last.offset
+            momentum = momentum - step / 2 * self._kick(place)
+            change = self._energy(place, momentum) - before
             if not change < MAX_ENERGY_CHANGE:  # NaN included
                 return place, math.inf
             if self.collects:
-                self.moved += (place.point - last.point).astype(np.float64) ** 2
+                self.collected += 1
+                self.squares += place.gradient.astype(np.float64) ** 2
+                self.moved += (place.offset - last.offset).astype(np.float64) ** 2
                 self.changed += (place.gradient - last.gradient).astype(np.float64) ** 2
         return place, change
 
-    def _kinetic(self, momentum: NDArray[Any]) -> float:
-        return _sum(momentum**2 / self.mass) / 2
+    def _kick(self, place: Place) -> NDArray[Any]:
+        """Return the gradient of the part of the potential that is not followed exactly."""
+        return place.gradient + self.kicked * place.offset if self.kicked else place.gradient
+
+    def _energy(self, place: Place, momentum: NDArray[Any]) -> float:
+        return place.excess + self.posterior.gamma / 2 * _sum(place.offset**2) + _sum(momentum**2 / self.mass) / 2
 
 
 def _sum(values: NDArray[Any]) -> float:

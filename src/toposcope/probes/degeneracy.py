@@ -40,7 +40,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     chains, draws : int
         At least 2 chains, of at least 4 draws each; half as many steps go before them.
     leapfrog : int
-        Mean number of gradients a draw.
+        Largest mean number of gradients a draw; fewer are used where steps are long.
     seed : int
     """
 
@@ -52,7 +52,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     length: int = 128
     localisation: float = 100.0
     chains: int = 4
-    draws: int = 60
+    draws: int = 80
     leapfrog: int = 8
     seed: int = 0
 
