@@ -65,7 +65,7 @@ def test_an_autoregression_has_the_size_that_is_known() -> None:
 def test_chains_that_disagree_or_drift_are_seen() -> None:
     noise = np.random.default_rng(0).normal(size=(4, 200))
     assert split_r_hat(noise) < 1.02
-    assert split_r_hat(noise + [[0], [0], [0], [5]]) > 1.5
+    assert split_r_hat(noise + np.array([[0], [0], [0], [5]])) > 1.5
     assert split_r_hat(noise + np.linspace(0, 8, 200)) > 1.5
     assert effective_size(noise + np.linspace(0, 8, 200)) < 20
 
@@ -74,5 +74,5 @@ def test_draws_that_do_not_vary() -> None:
     same = np.ones((2, 8))
     assert math.isnan(split_r_hat(same))
     assert math.isnan(effective_size(same))
-    assert split_r_hat(same * [[1], [2]]) == math.inf
-    assert_allclose(effective_size(same * [[1], [2]]), 1, atol=3)
+    assert split_r_hat(same * np.array([[1], [2]])) == math.inf
+    assert_allclose(effective_size(same * np.array([[1], [2]])), 1, atol=3)

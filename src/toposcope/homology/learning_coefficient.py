@@ -137,10 +137,10 @@ def local_learning_coefficient(
 
     Notes
     -----
-    Costs at most ``n_chains (n_warmup + n_draws) n_leapfrog`` gradients on average, often a third of them; the number of
-    parameters does not add to it. Source: Lau et al. 2023, equation 14 (estimator)
-    and section 5; Metropolis-adjusted where they use stochastic gradients. Half of the chains start below the posterior
-    and half above it, so that they agree only if they have converged.
+    Costs at most ``n_chains (n_warmup + n_draws) n_leapfrog`` gradients on average, often a third of them; parameters
+    along which the loss is flat add none. Source: Lau et al. 2023 for the estimator, which they compute by stochastic
+    gradients without a Metropolis step. Half of the chains start below the posterior and half above it, so that they
+    agree only if they have converged.
 
     Examples
     --------
@@ -216,18 +216,18 @@ def _summary(draws: list[Draws], n_gradients: int) -> LearningCoefficient:
 
 
 def _no_estimate(chains: Vector, r_hat: float, size: float, acceptance: float, negative: float) -> str:
-    """Say why there is no estimate; empty if there is one."""
+    """Say why there is no estimate, in words without a comma, which separates flags; empty if there is one."""
     if not np.isfinite(chains).all():
         return "a chain met a loss that is not finite; take a larger localisation"
     if acceptance < MIN_ACCEPTANCE:
-        return f"chains accept {acceptance:.0%} of their steps; give a longer warm-up"
+        return f"chains accept {acceptance:.0%} of their steps; take a longer warm-up"
     if r_hat > MAX_R_HAT:
-        return f"chains disagree, R-hat {r_hat:.2f} above {MAX_R_HAT}; take more draws, or a larger localisation"
+        return f"chains disagree (R-hat {r_hat:.2f} above {MAX_R_HAT}); take more draws or a larger localisation"
     if chains.min() < 0:
         return (
-            f"chains left for a lower loss, below that of the point at {negative:.0%} of the draws; take a larger "
-            "localisation"
+            f"chains left for a lower loss (below that of the point at {negative:.0%} of the draws); take a larger "
+            "localisation or more text"
         )
     if size < MIN_EFFECTIVE_SIZE:
-        return f"{size:.0f} effective draws, fewer than {MIN_EFFECTIVE_SIZE}; take more draws"
+        return f"{size:.0f} effective draws of at least {MIN_EFFECTIVE_SIZE}; take more draws"
     return ""

@@ -191,7 +191,8 @@ class Chain:
         return float(STEP_RANGE ** -self.generator.random())
 
     def _momentum(self) -> NDArray[Any]:
-        return np.sqrt(self.mass) * self.posterior.normal(self.generator)
+        momentum: NDArray[Any] = np.sqrt(self.mass) * self.posterior.normal(self.generator)
+        return momentum
 
     def _leapfrog(self, momentum: NDArray[Any], n: int, step: float) -> tuple[Place, float]:
         """Follow the Hamiltonian equations for `n` leapfrogs; return where they lead, and the error of the energy."""

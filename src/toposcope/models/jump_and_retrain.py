@@ -1,4 +1,4 @@
-"""Jump away from a checkpoint and train back by gradient descent (Horoi, Huang, Rieck et al. 2021, arXiv:2102.00485)."""
+"""Jump away from a checkpoint and train back by gradient descent (Horoi et al. 2021, arXiv:2102.00485)."""
 
 from __future__ import annotations
 

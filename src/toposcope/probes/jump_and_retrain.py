@@ -125,4 +125,5 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
 
         generator = np.random.default_rng(derive_seed(self.seed, "jump", k))
         drawn = torch.from_numpy(generator.standard_normal(len(point)))
-        return (drawn / drawn.norm()).to(point)
+        direction: Tensor = (drawn / drawn.norm()).to(point)
+        return direction
