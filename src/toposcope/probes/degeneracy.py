@@ -52,7 +52,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
     length: int = 128
     localisation: float = 100.0
     chains: int = 4
-    draws: int = 80
+    draws: int = 64
     leapfrog: int = 8
     seed: int = 0
 

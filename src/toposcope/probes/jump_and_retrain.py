@@ -47,7 +47,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     sequences: int = 16
     length: int = 128
     jump: float = 0.25
-    rate: float = 50.0
+    rate: float = 10.0
     steps: int = 20
     jumps: int = 3
     seed: int = 0
