@@ -112,8 +112,8 @@ def measure(
     from toposcope.study.takeover import SUFFIX
 
     with bad_use():
-        declared = named_series(series, opening, _resolve(tokenizer, "--tokenizer", ("characters",)))
-        read = Text(source=_resolve(text, "--text", ("python-docs",)))
+        declared = named_series(series, opening, resolved_place(tokenizer, "--tokenizer", ("characters",)))
+        read = Text(source=resolved_place(text, "--text", ("python-docs",)))
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
@@ -152,7 +152,7 @@ def _probe(text: str) -> dict[str, Any]:
     return {"name": name, **parse_options(options, f"--probe {name}")}
 
 
-def _resolve(spec: str, option: str, names: tuple[str, ...]) -> str:
+def resolved_place(spec: str, option: str, names: tuple[str, ...]) -> str:
     """Return the value of an option, with a path made absolute; refuse a path that does not exist."""
     from toposcope.checkpoints.sources import is_remote
 

@@ -124,15 +124,18 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
             NETWORK, NETWORK, statistics, {"H0": planes[0].shape.tree.diagram}, ", ".join(self.flags(planes))
         )
 
-    def planes(self, loss: "SummedLoss", progress: Progress = silent) -> "Iterator[Plane]":
-        """Measure one plane after the other."""
+    def planes(
+        self, loss: "SummedLoss", progress: Progress = silent, *, known: "tuple[Tensor, bool] | None" = None
+    ) -> "Iterator[Plane]":
+        """Measure one plane after the other; `known` directions, and whether they have converged, replace its own."""
         from toposcope.models.loss_planes import measure_plane
 
-        # Eigenvectors are the same for all samples.
-        known = self._directions(loss, 0) if self.directions == "hessian" else None
+        if self.directions == "hessian" and known is None:
+            known = self._directions(loss, 0)
         batches = min(self.batches, sum(count > 0 for count in loss.counts))
-        for draw in range(self.n_planes):
-            done, total = draw * self.resolution**2, self.n_planes * self.resolution**2
+        n_planes = self.n_planes if known is None or self.samples != "grid" else 1
+        for draw in range(n_planes):
+            done, total = draw * self.resolution**2, n_planes * self.resolution**2
             directions, converged = known or self._directions(loss, draw)
             yield measure_plane(
                 loss,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
 
-CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 25, 1 << 31
+CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
 """Estimated bytes of the activations of all points that go through the model together."""
 WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 26, 1 << 32
 """Bytes of their weights."""

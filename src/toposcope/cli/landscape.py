@@ -1,0 +1,132 @@
+"""``toposcope landscape``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from toposcope.cli.forecast import FIGURE_ENDINGS, finite_or_null
+from toposcope.cli.measure import resolved_place
+from toposcope.cli.shared import BadUse, Opening, bad_use, print_table, progress_bars, series_options
+
+if TYPE_CHECKING:
+    from toposcope.study.landscape_report import LandscapeReport
+
+
+@click.command()
+@click.argument("checkpoint")
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
+)
+@click.option(
+    "--directions",
+    type=click.Choice(["random", "hessian", "trajectory"]),
+    default="random",
+    show_default=True,
+    help="What spans the planes.",
+)
+@click.option(
+    "--resolution", type=click.IntRange(min=5), default=51, show_default=True, help="Points along a side of a plane."
+)
+@click.option(
+    "--span",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Largest coordinate on either side of the checkpoint.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Planes of random directions.")
+@click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
+@click.option(
+    "--tokenizer",
+    default="",
+    metavar="PLACE",
+    help="Tokenizer to use instead of the model's: a tokenizer.json, its folder, hf:owner/name, or characters.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the page, or a figure: .svg, .png, .pdf.")
+@series_options
+def landscape(
+    checkpoint: str,
+    step: int | None,
+    directions: Literal["random", "hessian", "trajectory"],
+    resolution: int,
+    span: float,
+    seeds: int,
+    text: str,
+    tokenizer: str,
+    as_json: bool,
+    out: Path | None,
+    opening: Opening,
+) -> None:
+    """Draw the loss on planes around a checkpoint, and describe its basins, each number with its spread.
+
+    CHECKPOINT is one checkpoint, or a series of them. Random directions are normalised filter by filter: at coordinate
+    1 each row of a matrix has moved by its own length. Along eigenvectors of the Hessian the quadratic approximation
+    changes by one nat at coordinate 1; the components of the path of a series are scaled so that it fits the plane.
+
+    \b
+    Example:
+      toposcope landscape checkpoints/step_1000.safetensors --out landscape
+      toposcope landscape checkpoints/ --step 1000 --directions hessian
+      toposcope landscape checkpoints/ --directions trajectory --out path.svg
+    """
+    if out is not None and out.suffix and not out.is_dir() and out.suffix.lower() not in FIGURE_ENDINGS:
+        raise BadUse(f"--out {out}: a figure ends in {', '.join(FIGURE_ENDINGS)}; the name of a new folder has no dot")
+    from toposcope.probes.landscape import LandscapeProbe
+    from toposcope.study.landscape_report import landscape_report
+
+    with bad_use():
+        source = resolved_place(text, "--text", ("python-docs",))
+        place = resolved_place(tokenizer, "--tokenizer", ("characters",))
+    with progress_bars() as progress:
+        report = landscape_report(
+            opening.open(checkpoint),
+            step,
+            LandscapeProbe(resolution=resolution, span=span, draws=seeds),
+            directions=directions,
+            text=source,
+            tokenizer=place,
+            access=opening.access,
+            progress=progress,
+        )
+    written = _write(report, out) if out is not None else ""
+    if as_json:
+        click.echo(json.dumps(finite_or_null(report.to_dict()), sort_keys=True))
+    else:
+        _print(report)
+    if written:
+        click.echo(written, err=as_json)
+
+
+def _print(report: LandscapeReport) -> None:
+    from toposcope.study.landscape_report import WORDS
+
+    click.echo(report.headline())
+    click.echo(f"loss at the checkpoint: {report.loss:.6g} nats a token, {report.n_tokens:,} tokens of {report.text}")
+    click.echo(report.planes_line())
+    rows = [
+        (WORDS[name], found.mean, found.planes, found.batches, found.resolution)
+        for name, found in report.estimates.items()
+    ]
+    columns = ("statistic", "mean", "sd over planes", "sd over texts", "change at half resolution")
+    print_table(columns, rows, "nats a token, counts and shares")
+    for name, value in report.between.items():
+        click.echo(f"between two planes: {name} {value:.3g} nats")
+    for remark in report.remarks():
+        click.echo(f"note: {remark}", err=True)
+
+
+def _write(report: LandscapeReport, out: Path) -> str:
+    """Write the page or the figure; return a line that says where."""
+    if out.is_dir() or not out.suffix:
+        from toposcope.report.landscape import write_landscape
+
+        return f"page: {write_landscape(out, report).resolve()}"
+    from toposcope.report.charts.loss_plane import plane_charts
+
+    plane_charts(report, most=1)[0].save(str(out))
+    return f"figure: {out}"

@@ -1,0 +1,124 @@
+"""The page of a landscape: planes of the loss with their merge trees, and every statistic with its spread."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from toposcope.charts.chart import Chart
+from toposcope.report.charts.loss_plane import plane_charts, profile_chart
+from toposcope.report.composing import Page, makers_of
+from toposcope.report.document import Block, Picture, Terms, csv, say, sentence
+from toposcope.report.material import Tables
+from toposcope.report.section import ReportSection
+from toposcope.report.tables import number_of, plain, table, text_of, whole
+from toposcope.report.writing import PAGE, write_page
+from toposcope.study.landscape_report import WORDS, LandscapeReport
+
+
+def write_landscape(folder: Path, report: LandscapeReport) -> Path:
+    """Write the page of a landscape: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page."""
+    write_page(folder, f"Landscape of step {report.step}", Page(SECTIONS, LandscapeMaterial(report)))
+    return folder / PAGE
+
+
+@dataclass(frozen=True, eq=False)
+class LandscapeMaterial:
+    """The data of a landscape's page."""
+
+    report: LandscapeReport
+
+    @cached_property
+    def tables(self) -> Mapping[str, pl.DataFrame]:
+        """What the sections compute, by name."""
+        return Tables(self, makers_of(SECTIONS))
+
+
+def estimates_frame(report: LandscapeReport) -> pl.DataFrame:
+    """Return ``statistic, name, mean, planes, noise_planes, noise_batches, noise_resolution``."""
+    rows = [
+        (name, WORDS[name], each.mean, each.n_planes, each.planes, each.batches, each.resolution)
+        for name, each in report.estimates.items()
+    ]
+    noise = dict.fromkeys(("noise_planes", "noise_batches", "noise_resolution"), pl.Float64)
+    schema = {"statistic": pl.String, "name": pl.String, "mean": pl.Float64, "planes": pl.Int64, **noise}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def losses_frame(report: LandscapeReport) -> pl.DataFrame:
+    """Return ``plane, first, second, loss``, a row a point; a loss that is not finite is empty."""
+    frames = []
+    for number, plane in enumerate(report.planes, start=1):
+        places = plane.surface.sample.coordinates
+        frame = pl.DataFrame({"first": places[:, 0], "second": places[:, 1], "loss": plane.surface.values})
+        frame = frame.with_columns(loss=pl.when(pl.col("loss").is_finite()).then("loss"))
+        frames.append(frame.select(pl.lit(number).alias("plane"), "first", "second", "loss"))
+    return pl.concat(frames)
+
+
+def _charts(material: LandscapeMaterial) -> list[Chart]:
+    return [*plane_charts(material.report), profile_chart(material.report)]
+
+
+def _planes(material: LandscapeMaterial, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    note = say("The losses of all points: ", csv("losses"), ".", note=True)
+    return (say(sentence(material.report.planes_line())), *pictures, note)
+
+
+def _statistics(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs = (
+        text_of("statistic", "name", names_row=True),
+        number_of("mean", "mean", plain),
+        number_of("of planes", "planes", whole),
+        *(
+            number_of(title, f"noise_{what}", plain)
+            for what, title in (("planes", "over planes"), ("batches", "over texts"), ("resolution", "half resolution"))
+        ),
+    )
+    caption = (
+        "Means over planes; standard deviations over planes and over batches of the text; change at half resolution"
+    )
+    rows = material.tables["statistics"].to_dicts()
+    return (table("statistics", caption, specs, rows), *_between(material.report))
+
+
+def _between(report: LandscapeReport) -> list[Block]:
+    if not report.between:
+        return []
+    w, b = report.between["wasserstein_1"], report.between["bottleneck"]
+    return [say(f"Mean distances between the diagrams of two planes: Wasserstein {w:.3g}, bottleneck {b:.3g} nats.")]
+
+
+def _read(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    report = material.report
+    text = f"{report.text}, {report.n_tokens:,} predicted tokens"
+    loss = f"{report.loss:.6g} nats a token"
+    return [Terms((("checkpoint", report.location), ("text", text), ("loss at the checkpoint", loss)))]
+
+
+def _remarks(material: LandscapeMaterial, _: Sequence[Picture]) -> Iterable[Block | None]:
+    return [say(sentence(remark)) for remark in material.report.remarks()]
+
+
+SECTIONS = (
+    ReportSection[LandscapeMaterial](
+        anchor="planes",
+        title="Planes",
+        position=10,
+        tables={"losses": lambda material: losses_frame(material.report)},
+        charts=(_charts,),
+        blocks=_planes,
+        summary=lambda material: [sentence(material.report.headline())],
+    ),
+    ReportSection[LandscapeMaterial](
+        anchor="statistics",
+        title="Statistics and their spread",
+        position=20,
+        tables={"statistics": lambda material: estimates_frame(material.report)},
+        blocks=_statistics,
+    ),
+    ReportSection[LandscapeMaterial](anchor="remarks", title="Assumptions and doubts", position=30, blocks=_remarks),
+    ReportSection[LandscapeMaterial](anchor="read", title="What was read", position=40, blocks=_read),
+)

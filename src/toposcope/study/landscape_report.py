@@ -1,0 +1,266 @@
+"""The landscape of the loss around one checkpoint of a series, outside of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from toposcope.errors import ToposcopeError
+from toposcope.models import Origin, Reader, Text
+from toposcope.probes.landscape import LandscapeProbe
+from toposcope.probes.needs.text_loss import load_loss
+from toposcope.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints import Access, Checkpoint, Series
+    from toposcope.models.loss_planes import Estimate, Plane
+    from toposcope.typing import Matrix
+
+Directions = Literal["random", "hessian", "trajectory"]
+BUILT_IN_TEXT = "python-docs"
+MAX_RELATIVE_CHANGE = 0.1
+"""At half the resolution; a statistic that changes by more has not converged."""
+WORDS = {
+    "average_persistence": "average persistence",
+    "max_persistence": "largest persistence",
+    "total_persistence": "total persistence",
+    "smad": "saddle-minimum average distance",
+    "minima": "minima",
+    "saddles": "saddles",
+    "side_basin_share": "share of side basins in the profile",
+    "range": "range of the loss",
+    "centre_height": "height of the checkpoint above the lowest point",
+    "slice_curvature_max": "larger second derivative within the plane",
+    "slice_curvature_min": "smaller second derivative within the plane",
+    "slice_curvature_mean": "mean second derivative within the plane",
+}
+"""What the statistics are called for people."""
+
+
+@dataclass(frozen=True, eq=False)
+class LandscapeReport:
+    """Planes of the loss around a checkpoint.
+
+    Attributes
+    ----------
+    location : str
+        Of the checkpoint.
+    step : int
+    text : str
+        The source of the text.
+    loss : float
+        At the checkpoint, nats a token.
+    n_tokens : int
+        Predicted tokens of the text.
+    directions : "random", "hessian" or "trajectory"
+    probe : LandscapeProbe
+        Its options.
+    planes : sequence of Plane
+    estimates : dict of Estimate
+        See `toposcope.models.loss_planes.estimates`.
+    between : dict of float
+        Mean distances between the diagrams of two planes.
+    flags : list of str
+    path : ndarray, shape (n, 2), optional
+        The checkpoints of the series in the plane of their path, in the order of their steps, this one included.
+    path_steps : list of int
+    path_share : float, optional
+        Of the squared distances from the checkpoint to the others, how much the plane holds.
+    """
+
+    location: str
+    step: int
+    text: str
+    loss: float
+    n_tokens: int
+    directions: Directions
+    probe: LandscapeProbe
+    planes: Sequence[Plane]
+    estimates: dict[str, Estimate]
+    between: dict[str, float]
+    flags: list[str]
+    path: Matrix | None = None
+    path_steps: Sequence[int] = ()
+    path_share: float | None = None
+
+    def headline(self) -> str:
+        """Say what was found, in one sentence."""
+        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
+        where = "the plane" if len(counts) == 1 else f"{len(counts)} planes"
+        if max(counts) == 1:
+            return f"step {self.step}: one basin on {where}; no finite bar, so no average persistence"
+        number = f"{min(counts)} minima" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} minima"
+        deepest = max(plane.shape.statistics["max_persistence"] for plane in self.planes)
+        return f"step {self.step}: {number} on {where}; the deepest side basin lies {deepest:.3g} nats below its saddle"
+
+    def planes_line(self) -> str:
+        """Say which planes these are."""
+        what = {
+            "random": "random filter-normalised directions",
+            "hessian": "the two eigenvectors of the Hessian with the largest eigenvalues",
+            "trajectory": "the two principal components of the path",
+        }[self.directions]
+        n, side = len(self.planes), self.probe.resolution
+        planes = "a plane" if n == 1 else f"{n} planes"
+        return f"{planes} of {side} x {side} points along {what}, span {self.probe.span:g}"
+
+    def remarks(self) -> list[str]:
+        """Return what is to be known before the numbers are used, one line each."""
+        remarks = list(self.flags)
+        if self.path_share is not None:
+            remarks.append(f"the plane holds {self.path_share:.0%} of the squared distances to the other checkpoints")
+        if len(self.planes) == 1:
+            remarks.append("one plane: nothing is known of the spread over planes")
+        loose = [
+            WORDS[name]
+            for name, found in self.estimates.items()
+            if found.resolution is not None and found.resolution > MAX_RELATIVE_CHANGE * abs(found.mean)
+        ]
+        if loose:
+            remarks.append(
+                f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution: "
+                + ", ".join(loose)
+            )
+        wide = [
+            WORDS[name]
+            for name, found in self.estimates.items()
+            if found.planes is not None and found.planes > abs(found.mean)
+        ]
+        if wide:
+            remarks.append("spread over planes larger than the mean: " + ", ".join(wide))
+        rare = [WORDS[name] for name, found in self.estimates.items() if found.n_planes < len(self.planes)]
+        if rare:
+            remarks.append("undefined on some planes, the mean is over the others: " + ", ".join(rare))
+        return remarks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the losses of the planes, for JSON."""
+        return {
+            "checkpoint": self.location,
+            "step": self.step,
+            "text": self.text,
+            "loss": self.loss,
+            "n_tokens": self.n_tokens,
+            "directions": self.directions,
+            "options": msgspec.to_builtins(self.probe),
+            "planes": len(self.planes),
+            "statistics": {
+                name: {
+                    "mean": found.mean,
+                    "planes": found.n_planes,
+                    "noise_planes": found.planes,
+                    "noise_batches": found.batches,
+                    "noise_resolution": found.resolution,
+                }
+                for name, found in self.estimates.items()
+            },
+            "between_planes": self.between,
+            "path_share": self.path_share,
+            "remarks": self.remarks(),
+        }
+
+
+def landscape_report(
+    series: Series,
+    step: int | None,
+    probe: LandscapeProbe,
+    *,
+    directions: Directions = "random",
+    text: str = "",
+    tokenizer: str = "",
+    access: Access | None = None,
+    progress: Progress = silent,
+) -> LandscapeReport:
+    """Measure planes of the loss around a checkpoint of a series.
+
+    Parameters
+    ----------
+    series : Series
+    step : int, optional
+        Of the checkpoint; the last if not given.
+    probe : LandscapeProbe
+        On a grid; its `directions` are replaced.
+    directions : "random", "hessian" or "trajectory"
+        The last are the principal components of the other checkpoints of the series, seen from this one.
+    text : str
+        A source of `Text`; without one, the held-out part of the built-in corpus.
+    tokenizer : str
+        Instead of the model's.
+    access : Access, optional
+    progress : callable
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no such step, the model or its tokenizer cannot be loaded, the text is too short, or the series has
+        too few checkpoints for the plane of a path.
+    """
+    from toposcope.family.corpus import Corpus
+    from toposcope.models.loss_planes import between_planes, estimates
+
+    checkpoint = _checkpoint(series, step)
+    content = Text(source=text).read(Corpus())
+    origin = Origin(series.source, tokenizer, None, *([access] if access else []))
+
+    def loss_at(chosen: Checkpoint, sequences: int) -> Any:
+        return load_loss(Reader(chosen, origin, lambda: content), sequences, probe.length)
+
+    loss = loss_at(checkpoint, probe.sequences)
+    known, path, share = None, None, None
+    if directions == "trajectory":
+        others = [other for other in series if other.step != checkpoint.step]
+        if len(others) < 2:
+            raise ToposcopeError(
+                f"{checkpoint.location}: a path needs at least two other checkpoints; name the folder of the series"
+            )
+        known, path, share = _along_path(loss, [loss_at(other, 1).point for other in others])
+        path = np.insert(path, series.steps.index(checkpoint.step), 0.0, axis=0)
+    measured = msgspec.structs.replace(probe, directions="hessian" if directions == "hessian" else "random")
+    planes = list(measured.planes(loss, progress, known=known))
+    return LandscapeReport(
+        location=checkpoint.location,
+        step=checkpoint.step,
+        text=text or f"{BUILT_IN_TEXT} (held-out part)",
+        loss=loss.value_at_checkpoint(),
+        n_tokens=loss.n_tokens,
+        directions=directions,
+        probe=measured,
+        planes=planes,
+        estimates=estimates(planes),
+        between=between_planes(planes),
+        flags=measured.flags(planes),
+        path=path,
+        path_steps=list(series.steps) if path is not None else (),
+        path_share=share,
+    )
+
+
+def _checkpoint(series: Series, step: int | None) -> Checkpoint:
+    if not len(series):
+        raise ToposcopeError(f"{series.spec}: no checkpoint; name a checkpoint or a folder of them")
+    if step is None:
+        return series[-1]
+    if step not in series.steps:
+        raise ToposcopeError(f"{series.spec}: no checkpoint of step {step}; its steps are {_listed(series.steps)}")
+    return series[series.steps.index(step)]
+
+
+def _listed(steps: Sequence[int]) -> str:
+    from toposcope.integrity.finding import short_steps
+
+    return short_steps(steps)
+
+
+def _along_path(loss: Any, points: list[Any]) -> tuple[Any, Matrix, float]:
+    import torch
+
+    from toposcope.models.loss_planes import path_directions
+
+    if any(len(point) != len(loss.point) for point in points):
+        raise ToposcopeError(f"{loss.location}: the checkpoints of the series are not of one model")
+    found, coordinates, share = path_directions(loss.point, torch.stack(points))
+    return (found, True), coordinates, share
