@@ -18,6 +18,10 @@ COMMANDS = {
     "toposcope layers": [
         *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
     ],
+    "toposcope landscape": [
+        *("--directions", "--help", "--json", "--keep", "--offline", "--out", "--resolution", "--role", "--seeds"),
+        *("--span", "--step", "--step-pattern", "--text", "--tokenizer", "-h", "CHECKPOINT"),
+    ],
     "toposcope doctor": [
         *("--deep", "--help", "--json", "--keep", "--offline", "--out", "--role", "--step-pattern", "-h", "SPEC"),
     ],

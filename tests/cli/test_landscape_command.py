@@ -1,0 +1,101 @@
+"""``toposcope landscape``: what it prints, writes and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import called, complaint_of
+from small_models import save, some_lines
+
+from toposcope.family.model import build
+from toposcope.study.landscape_report import WORDS
+
+OPTIONS = ("--resolution", "9", "--seeds", "2")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three checkpoints on a curved path, and a text beside them."""
+    folder = tmp_path_factory.mktemp("run")
+    first, turn, last = (build("tiny-3k", seed=seed, initial_scale=4.0) for seed in (0, 1, 2))
+    for step in (0, 10, 20):
+        model = build("tiny-3k")
+        with torch.no_grad():
+            for parameter, a, b, c in zip(
+                model.parameters(), first.parameters(), turn.parameters(), last.parameters(), strict=True
+            ):
+                parameter.copy_({0: a, 10: (a + b) / 2, 20: (b + c) / 2}[step])
+        save(model, folder / "checkpoints", step)
+    (folder / "text.txt").write_text(some_lines(12))
+    return folder
+
+
+def test_random_planes(run: Path) -> None:
+    done = called("landscape", run / "checkpoints", "--step", "10", "--text", run / "text.txt", *OPTIONS, "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert (found["step"], found["directions"], found["planes"]) == (10, "random", 2)
+    assert 7 * 127 < found["n_tokens"] <= 8 * 127
+    assert 4 < found["loss"] < 6
+    assert found["statistics"].keys() <= WORDS.keys()
+    ranges = found["statistics"]["range"]
+    assert ranges["planes"] == 2
+    assert all(ranges[f"noise_{what}"] > 0 for what in ("planes", "batches", "resolution"))
+    again = called("landscape", run / "checkpoints", "--step", "10", "--text", run / "text.txt", *OPTIONS, "--json")
+    assert again.out == done.out
+
+
+def test_what_is_said(run: Path) -> None:
+    done = called("landscape", run / "checkpoints" / "step_20.safetensors", "--text", run / "text.txt", *OPTIONS)
+    assert done.code == 0
+    assert done.out.startswith("step 20: ")
+    assert "2 planes of 9 x 9 points along random filter-normalised directions, span 1" in done.out
+    assert WORDS["range"] in done.out
+    assert "between two planes: bottleneck" in done.out
+    assert "Traceback" not in done.err
+
+
+def test_the_plane_of_the_path_and_its_page(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    done = called(
+        *("landscape", run / "checkpoints", "--directions", "trajectory", "--text", run / "text.txt"),
+        *("--resolution", "9", "--out", page),
+    )
+    assert done.code == 0, done.err
+    assert "the plane holds 100% of the squared distances" in done.err
+    assert "one plane: nothing is known of the spread over planes" in done.err
+    assert done.out.splitlines()[-1] == f"page: {page / 'index.html'}"
+    names = {path.name for path in (page / "figures").iterdir()}
+    assert names == {"plane-1.svg", "profile-of-the-loss.svg"}
+    losses = (page / "tables" / "losses.csv").read_text().splitlines()
+    assert losses[0] == "plane,first,second,loss"
+    assert len(losses) == 1 + 81
+    drawn = (page / "figures" / "plane-1.svg").read_text()
+    assert "component of the path" in drawn
+
+
+def test_a_figure_of_eigenvectors(run: Path, tmp_path: Path) -> None:
+    done = called(
+        *("landscape", run / "checkpoints", "--directions", "hessian", "--text", run / "text.txt"),
+        *("--resolution", "9", "--out", tmp_path / "plane.svg"),
+    )
+    assert done.code == 0, done.err
+    assert (tmp_path / "plane.svg").read_text().startswith("<svg")
+
+
+def test_mistakes(run: Path, tmp_path: Path) -> None:
+    text = ("--text", run / "text.txt")
+    assert "no such file" in complaint_of("landscape", tmp_path / "nothing")
+    assert "no such file" in complaint_of("landscape", run / "checkpoints", "--text", tmp_path / "nothing.txt")
+    assert "a figure ends in" in complaint_of("landscape", run / "checkpoints", *text, "--out", "plane.jpg")
+    for arguments, words in (
+        (("--step", "15"), "its steps are 0, 10, 20"),
+        (("--directions", "trajectory"), "at least two other checkpoints"),
+    ):
+        place = run / "checkpoints" if "--step" in arguments else run / "checkpoints" / "step_20.safetensors"
+        done = called("landscape", place, *text, *arguments)
+        (line,) = done.err.splitlines()
+        assert done.code == 1
+        assert line.startswith("Error: ")
+        assert words in line
