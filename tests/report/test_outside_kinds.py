@@ -117,7 +117,7 @@ def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest
         ),
         (
             "KIND = 'norm'; NEEDS = frozenset({'weather'})",
-            "nothing provides 'weather', which its NEEDS names; choose from diagrams, earlier, embeddings, first, gradients, ",
+            "nothing provides 'weather', which its NEEDS names; choose from diagrams, earlier, embeddings, first, ",
         ),
     ],
 )
