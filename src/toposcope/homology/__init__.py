@@ -13,6 +13,7 @@ from toposcope.homology.diagram import Diagram
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.distances import bottleneck, matching, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
+from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.multidimensional_scaling import Scaling, classical_scaling, metric_scaling
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
@@ -26,6 +27,13 @@ from toposcope.homology.ph_dimension import DimensionEstimate, PHDimension, ph_d
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
 from toposcope.homology.similarity import linear_cka, procrustes
+from toposcope.homology.spectral_density import (
+    SpectralDensity,
+    TraceEstimate,
+    hutch_plus_plus,
+    hutchinson,
+    spectral_density,
+)
 from toposcope.homology.spectral_measures import (
     Moments,
     SpectralMeasures,
@@ -44,15 +52,19 @@ __all__ = [
     "Diagram",
     "DiffusionPotential",
     "DimensionEstimate",
+    "Eigenpairs",
+    "Extremes",
     "Loop",
     "Moments",
     "NeuralPersistence",
     "PHDimension",
     "Profile",
     "Scaling",
+    "SpectralDensity",
     "SpectralMeasures",
     "Sublevel",
     "TopologyDivergence",
+    "TraceEstimate",
     "TwoNN",
     "Vine",
     "average_persistence",
@@ -64,8 +76,11 @@ __all__ = [
     "cross_barcode",
     "delaunay_edges",
     "diffusion_potential",
+    "extreme_eigenpairs",
     "farthest_points",
     "h1_births",
+    "hutch_plus_plus",
+    "hutchinson",
     "landscape",
     "linear_cka",
     "longest_loops",
@@ -87,6 +102,7 @@ __all__ = [
     "rips",
     "rtd",
     "saddle_minimum_distance",
+    "spectral_density",
     "spectral_measures",
     "statistics",
     "step_cosines",

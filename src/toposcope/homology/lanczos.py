@@ -23,6 +23,8 @@ Operator = Callable[[NDArray[Any]], NDArray[Any]]
 
 MIN_STEPS = 64
 """Vectors of the basis beside those that are wanted."""
+SPARE = 2
+"""Eigenvalues beyond those that are wanted, so that the last of these is known to be the next."""
 CHECK_EVERY = 4
 """Steps between two looks at what has converged."""
 MISS_PROBABILITY = 1e-3
@@ -149,7 +151,9 @@ class _Search:
         dtype: type[np.float32 | np.float64],
     ) -> None:
         self.operator, self.n, self.tolerance, self.rng = product, n, tolerance, rng
-        self.wanted = (min(wanted[0], n), min(wanted[1], n))
+        self.reported = (min(wanted[0], n), min(wanted[1], n))
+        extra = [count + SPARE * (count > 1) for count in wanted]
+        self.wanted = (min(extra[0], n), min(extra[1], n))
         self.steps_left, self.products = max_steps, 0
         capacity = min(n, sum(self.wanted) + MIN_STEPS)
         self.rows: NDArray[Any] = np.empty((capacity, n), dtype)
@@ -162,36 +166,44 @@ class _Search:
 
     def run(self) -> None:
         """Extend the basis until what is wanted has converged and nothing beyond it was missed."""
-        start, fresh = self._random(), True
+        start = self._random()
         while True:
-            start, residual = self._extend(start, fresh)
+            start, residual = self._extend(start)
             if self.size == self.n:
                 self.bounds = (-math.inf, math.inf)
                 return
-            if self.steps_left == 0 or (fresh and self._nothing_new(residual)):
+            converged = self._converged(residual)
+            if converged and self.n_locked and not self._has_new():
+                self._bound(residual)
                 return
-            if residual and not self._converged(residual):
+            self.bounds = (math.inf, -math.inf)
+            if self.steps_left == 0 or (converged and max(self.wanted) == 1):  # copies change neither end
+                return
+            if residual and not converged:
                 self._restart(self._kept())
-                fresh = False
             else:
                 self._restart(self._chosen())
-                self.n_locked, start, fresh = self.size, self._random(), True
+                self.n_locked, start = self.size, self._random()
 
-    def _extend(self, start: NDArray[Any], fresh: bool) -> tuple[NDArray[Any], float]:
+    def _extend(self, start: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """Add rows until the basis is full or there is something to decide; return the next row and the residual."""
         vector, first = start, self.size
         while True:
             residual = self._add(vector)
             length = float(np.linalg.norm(residual))
             scale = float(np.abs(self.projection[: self.size, : self.size]).max())
-            exhausted = length <= BREAKDOWN * np.finfo(self.rows.dtype).eps * scale
-            vector = residual / length if not exhausted else residual
-            if exhausted:
-                return vector, 0.0
+            if length <= BREAKDOWN * np.finfo(self.rows.dtype).eps * scale:
+                length = 0.0  # an invariant subspace
+            vector = residual / length if length else residual
             if self.size == len(self.rows) or self.steps_left == 0:
                 return vector, length
-            done = self._nothing_new if fresh and self.n_locked else self._converged
-            if (self.size - first) % CHECK_EVERY == 0 and done(length):
+            if len(self.rows) == self.n:  # there is room for all: nothing to decide
+                vector = vector if length else self._random()
+                continue
+            if not length:
+                return vector, length
+            looks = (self.size - first) % CHECK_EVERY == 0 and self._converged(length)
+            if looks and (not self.n_locked or (not self._has_new() and self._bound(length))):
                 return vector, length
 
     def _converged(self, residual: float) -> bool:
@@ -202,25 +214,35 @@ class _Search:
         limit = max(self.tolerance / 10, BREAKDOWN * np.finfo(self.rows.dtype).eps) * np.abs(values).max()
         return bool((residual * np.abs(vectors[-1, self._chosen()]) <= limit).all())
 
-    def _nothing_new(self, residual: float) -> bool:
-        """Bound what a second start may have missed; return whether that is below all that is wanted."""
-        self.bounds = (math.inf, -math.inf)
-        new = self.size - self.n_locked
-        if not (self.n_locked and new and self._converged(residual)):
-            return False
-        values, _ = self._ritz()
-        beside = np.linalg.eigvalsh(self.projection[self.n_locked : self.size, self.n_locked : self.size])
+    def _has_new(self) -> bool:
+        """Return whether the second start found eigenvalues beyond the last that was locked, at either end."""
+        values, beside, limit = self._beside()
+        return bool(
+            (self.wanted[0] and beside[-1] > values[-self.wanted[0]] + limit)
+            or (self.wanted[1] and beside[0] < values[self.wanted[1] - 1] - limit)
+        )
+
+    def _bound(self, residual: float) -> bool:
+        """Bound what the second start may have missed; return whether that is within all that is wanted."""
+        values, beside, limit = self._beside()
         slack = 0.0
         if residual:
-            rate = math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * new - 1)
+            steps = self.size - self.n_locked
+            rate = math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * steps - 1)
             slack = rate**2 * float(values[-1] - values[0])
         self.bounds = (float(beside[-1]) + slack, float(beside[0]) - slack)
-        limit = self.tolerance * float(np.abs(values).max())
-        n_largest, n_smallest = self.wanted
+        n_largest, n_smallest = self.reported
         return bool(
             (not n_largest or values[-n_largest] >= self.bounds[0] - limit)
             and (not n_smallest or values[n_smallest - 1] <= self.bounds[1] + limit)
         )
+
+    def _beside(self) -> tuple[Vector, Vector, float]:
+        """Return all Ritz values, those of the second start alone, and the tolerance."""
+        values, _ = self._ritz()
+        beside = self.projection[self.n_locked : self.size, self.n_locked : self.size]
+        alone = np.asarray(np.linalg.eigvalsh(beside), np.float64)
+        return values, alone, self.tolerance * float(np.abs(values).max())
 
     # Linear algebra
 
@@ -275,7 +297,6 @@ class _Search:
         self.size, self.n_locked = len(places), 0
         self.projection[:] = 0.0
         self.projection[np.arange(self.size), np.arange(self.size)] = values[places]
-        self.bounds = (math.inf, -math.inf)
 
     def _combined(self, vectors: Matrix) -> NDArray[Any]:
         """Return combinations of rows of the basis, one for each column of coefficients."""
@@ -295,7 +316,7 @@ class _Search:
             residuals[i] = np.linalg.norm(image - values[i] * wide)
         limit = self.tolerance * float(np.abs(values).max())
         ends = []
-        for count, sign, bound in zip(self.wanted, (-1, 1), self.bounds, strict=True):
+        for count, sign, bound in zip(self.reported, (-1, 1), self.bounds, strict=True):
             order = np.argsort(sign * values, kind="stable")[:count]
             certain = sign * values[order] <= sign * bound + limit
             certain[:1] = True

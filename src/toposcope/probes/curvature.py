@@ -1,0 +1,224 @@
+"""Curvature of the loss at a checkpoint: extreme eigenvalues, trace and spectral density of its Hessian."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.lanczos import Eigenpairs, Operator, extreme_eigenpairs, orthonormal_rows
+from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, spectral_density
+from toposcope.probes.feature import NETWORK, Kind
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
+from toposcope.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from toposcope.models.hessian_products import HessianProduct
+
+TOLERANCE = 1e-3
+"""An eigenvalue has converged if its residual is at most this share of the largest absolute one."""
+MAX_STEPS = 400
+"""Products for the extreme eigenvalues of one matrix."""
+NEAR_ZERO = 0.01
+"""Share of the largest absolute eigenvalue; those not above it count neither as positive nor as negative."""
+EDGES = tuple(sign * 10.0 ** (k / 4) for sign in (-1, 1) for k in range(-16, 1))
+"""Where the cumulative density is reported, in units of the largest absolute eigenvalue."""
+SECONDS_PER_PRODUCT = 4e-10
+"""For each parameter and token."""
+SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
+
+
+class CurvatureProbe(Probe, frozen=True, tag="curvature"):
+    """Hessian of the mean loss on fixed text: ``sharpness``, its largest eigenvalue, and what surrounds it.
+
+    ``eigenvalue_2`` and so on, ``smallest_eigenvalue``, ``trace``, ``positive_share`` and ``negative_share`` of the
+    spectral density, ``filter_normalised_sharpness``, ``n_tokens``. Each estimate has its error as ``<name>.noise``:
+    the residual ||Hv - value v|| of an eigenvalue, the standard error of a trace, of a share also what the number of
+    steps changes. An eigenvalue that has not converged, or before which another may have been missed, is absent.
+    Definitions: ``docs/methods/curvature.md``.
+
+    Attributes
+    ----------
+    top : int
+        Largest eigenvalues.
+    sequences, length : int
+        Windows of the text, spread evenly, and their tokens; at most the model's context.
+    draws : int
+        Random vectors of the trace, and of the density.
+    steps : int
+        Lanczos steps of the density.
+    blocks : bool
+        The same of each layer's own block of the Hessian, too.
+    density : bool
+        Also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
+        absolute one.
+    seed : int
+    """
+
+    VERSION: ClassVar[int] = 1
+    KIND: ClassVar[Kind] = "spectrum"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+
+    top: int = 10
+    sequences: int = 8
+    length: int = 128
+    draws: int = 5
+    steps: int = 30
+    blocks: bool = False
+    density: bool = False
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {minimum}")
+
+    def covers(self, layers: Sequence[str]) -> list[str]:
+        """Return the network, and the layers with `blocks`."""
+        return [*(layers if self.blocks else ()), NETWORK]
+
+    def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
+        """Return the expected time of all products."""
+        n_parameters = sum(m * n for m, n in shapes.values())
+        products = 3 * (self.top + 50) + self.draws * (self.steps + 1)
+        matrices = 1 + (len(shapes) if self.blocks else 0)
+        return SECONDS_PER_PRODUCT * n_parameters * self.sequences * self.length * products * matrices
+
+    def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """Return the expected memory of Lanczos' basis, the model and the graph of the gradient."""
+        n_parameters = sum(m * n for m, n in shapes.values())
+        return 4 * n_parameters * (self.top + 90) + (1 << 28)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
+        """Measure the wanted layers of a checkpoint."""
+        wanted = [layer for layer in subject.layers if self.blocks and layer.name in subject.wanted]
+        if not wanted and NETWORK not in subject.wanted:
+            return
+        load = subject.inputs.get("text_loss")
+        if load is None:
+            raise ToposcopeError("curvature: needs a model and a text to read; declare them in a study")
+        hessian = _hessian(load, self.sequences, self.length)
+        norms = hessian.loss.filter_norms(hessian.point).double().cpu().numpy()
+        for layer in wanted:
+            yield guarded(layer.name, lambda layer=layer: self._of_layer(hessian, norms, layer.name, layer.role))  # type: ignore[misc]
+        if NETWORK in subject.wanted:
+            yield guarded(NETWORK, lambda: self._measured(hessian, hessian, norms, NETWORK, NETWORK))
+
+    def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+        """Return the statistics of the part of the Hessian in which layers do not interact."""
+        largest = {name: np.max(stacked(rows, name), axis=0) for name in (SHARPNESS, TWIN) if _in_all(rows, name)}
+        smallest = {SMALLEST: np.min(stacked(rows, SMALLEST), axis=0)} if _in_all(rows, SMALLEST) else {}
+        trace = {"trace": np.sum(stacked(rows, "trace"), axis=0)} if _in_all(rows, "trace") else {}
+        noise = {f"trace{NOISE}": np.linalg.norm(stacked(rows, f"trace{NOISE}"), axis=0)} if trace else {}
+        return largest | smallest | trace | noise
+
+    def degree(self, statistic: str) -> int:
+        """Return -2 for curvatures: twice the weights of a network that ignores their scale have a quarter of it."""
+        name = statistic.removesuffix(NOISE)
+        return -2 if name in (SHARPNESS, SMALLEST, "trace", "hessian_error") or name.startswith("eigenvalue_") else 0
+
+    def _of_layer(self, hessian: "HessianProduct", norms: NDArray[np.float64], name: str, role: str) -> Measurement:
+        block = hessian.loss.block(name)
+        return self._measured(hessian, hessian.of_block(name), norms[block.start : block.stop], name, role)
+
+    def _measured(
+        self,
+        hessian: "HessianProduct",
+        product: Callable[[Any], Any],
+        norms: NDArray[np.float64],
+        layer: str,
+        role: str,
+    ) -> Measurement:
+        """Measure one symmetric matrix by its products."""
+        n, operator = len(norms), _on_arrays(hessian, product)
+        rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
+        dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
+
+        found = extreme_eigenpairs(
+            operator, n, self.top, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype
+        )
+        basis = orthonormal_rows(np.concatenate([found.largest.vectors, found.smallest.vectors]))
+        trace = hutch_plus_plus(operator, n, self.draws, rng, basis=basis)
+        spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype)
+        scaled = extreme_eigenpairs(
+            lambda v: norms * operator(norms * v),
+            n,
+            1,
+            0,
+            tolerance=TOLERANCE,
+            max_steps=MAX_STEPS,
+            rng=rng,
+            dtype=dtype,
+        )
+
+        error = hessian.error
+        statistics = _eigenvalues(found.largest, error)
+        if found.smallest.n_reliable:
+            statistics |= _with_error(SMALLEST, found.smallest.values[0], found.smallest.residuals[0] + error)
+        statistics |= _with_error("trace", trace.value, trace.standard_error + n * error)
+        statistics |= self._shares(
+            spectrum, float(max(np.abs(found.largest.values[0]), np.abs(found.smallest.values[0])))
+        )
+        if scaled.largest.n_reliable:
+            largest_norm = float(norms.max()) ** 2
+            statistics |= _with_error(
+                TWIN, scaled.largest.values[0], scaled.largest.residuals[0] + error * largest_norm
+            )
+        statistics["n_tokens"] = float(hessian.loss.n_tokens)
+        if hessian.method == "finite differences":
+            statistics["hessian_error"] = error
+        missing = SHARPNESS not in statistics or SMALLEST not in statistics or TWIN not in statistics
+        flags = [("finite differences", hessian.method == "finite differences"), ("not converged", missing)]
+        return Measurement(layer, role, statistics, flag=", ".join(flag for flag, raised in flags if raised))
+
+    def _shares(self, spectrum: SpectralDensity, scale: float) -> dict[str, float]:
+        positive, negative = spectrum.share(NEAR_ZERO * scale, np.inf), spectrum.share(-np.inf, -NEAR_ZERO * scale)
+        shares = _with_error("positive_share", *positive) | _with_error("negative_share", *negative)
+        for edge in sorted(EDGES) if self.density else ():
+            shares |= _with_error(f"density@{edge:.3g}", *spectrum.share(-np.inf, edge * scale))
+        return shares
+
+
+def _hessian(load: Callable[..., Any], sequences: int, length: int) -> "HessianProduct":
+    """Return the Hessian at the checkpoint: in float32, or in float64 where it has to be found by differences."""
+    import torch
+
+    from toposcope.models.hessian_products import HessianProduct
+
+    loss = load(sequences, length)
+    loss.value_at_checkpoint()
+    hessian = HessianProduct(loss, loss.point)
+    hessian(torch.ones_like(loss.point))
+    if hessian.method == "finite differences" and loss.point.dtype != torch.float64:
+        loss = load(sequences, length, dtype=torch.float64)
+        hessian = HessianProduct(loss, loss.point)
+    return hessian
+
+
+def _on_arrays(hessian: "HessianProduct", product: Callable[[Any], Any]) -> Operator:
+    import torch
+
+    def operator(vector: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = product(torch.from_numpy(vector).to(hessian.point)).cpu().numpy()
+        return found
+
+    return operator
+
+
+def _eigenvalues(pairs: Eigenpairs, error: float) -> dict[str, float]:
+    """Return the largest eigenvalues that are reliable, each with its residual."""
+    statistics: dict[str, float] = {}
+    for i in range(pairs.n_reliable):
+        name = f"eigenvalue_{i + 1}" if i else SHARPNESS
+        statistics |= _with_error(name, pairs.values[i], pairs.residuals[i] + error)
+    return statistics
+
+
+def _with_error(name: str, value: float, error: float) -> dict[str, float]:
+    return {name: float(value), name + NOISE: float(error)}
+
+
+def _in_all(rows: Sequence[Mapping[str, Value]], name: str) -> bool:
+    return all(name in row for row in rows)

@@ -1,0 +1,195 @@
+"""Extreme eigenvalues, trace and density from products with vectors, against whole matrices."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from property_examples import examples
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
+from toposcope.homology.spectral_density import hutch_plus_plus, hutchinson, spectral_density
+from toposcope.typing import Matrix, Vector
+
+A = np.array([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def with_spectrum(values: Vector, seed: int = 0) -> Matrix:
+    basis, _ = np.linalg.qr(rng(seed).normal(size=(len(values), len(values))))
+    matrix: Matrix = (basis * values) @ basis.T
+    return (matrix + matrix.T) / 2
+
+
+def search(matrix: Matrix, n_largest: int, n_smallest: int = 1, max_steps: int = 400) -> Extremes:
+    return extreme_eigenpairs(
+        lambda v: matrix @ v, len(matrix), n_largest, n_smallest, max_steps=max_steps, rng=rng(1)
+    )  # fmt: skip
+
+
+def assert_no_ghost(pairs: Eigenpairs, spectrum: Vector, tolerance: float) -> None:
+    """Each converged value stands for an eigenvalue of its own: it is near one, and no more are near it."""
+    converged = pairs.values[pairs.residuals <= tolerance]
+    for value in converged:
+        n_found = int((np.abs(converged - value) <= 2 * tolerance).sum())
+        assert 1 <= n_found <= (np.abs(spectrum - value) <= 4 * tolerance).sum()
+
+
+def test_a_small_matrix_is_exact() -> None:
+    found = search(A, 3)
+    assert_allclose(found.largest.values, [4.85410197, 3, -1.85410197], atol=1e-8)
+    assert_allclose(found.smallest.values, [-1.85410197], atol=1e-8)
+    assert (found.largest.n_reliable, found.smallest.n_reliable) == (3, 1)
+    assert found.largest.residuals.max() < 1e-14
+
+
+REPEATED = np.concatenate([[10.0, 10, 10, 8, 8, 7.9], rng(3).normal(size=72) * 0.5, [-5, -5]])
+
+
+@pytest.mark.parametrize("limit", range(10, 81))
+def test_no_ghost_and_no_duplicate_at_any_iteration_limit(limit: int) -> None:
+    found = search(with_spectrum(REPEATED), 6, 2, max_steps=limit)
+    for pairs, sign in ((found.largest, -1), (found.smallest, 1)):
+        assert_no_ghost(pairs, REPEATED, 0.01)
+        # what is reliable is the list itself, multiplicities included
+        expected = sign * np.sort(sign * REPEATED)[: pairs.n_reliable]
+        assert_allclose(pairs.values[: pairs.n_reliable], expected, atol=1e-6)
+        assert_allclose(pairs.vectors @ pairs.vectors.T, np.eye(len(pairs.vectors)), atol=1e-12)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(10, 80), st.integers(1, 5))
+@examples(60)
+def test_reliable_pairs_are_those_of_the_whole_matrix(seed: int, n: int, limit: int, top: int) -> None:
+    draw = rng(seed)
+    # steps of 1/2, so that many eigenvalues are equal
+    spectrum = np.round(draw.normal(size=n) * draw.choice([1, 10])) / 2
+    matrix = with_spectrum(spectrum, seed)
+    found = extreme_eigenpairs(lambda v: matrix @ v, n, top, 1, max_steps=limit, rng=draw)
+    scale = max(float(np.abs(spectrum).max()), 1e-12)
+    for pairs, sign in ((found.largest, -1), (found.smallest, 1)):
+        expected = sign * np.sort(sign * spectrum)[: pairs.n_reliable]
+        assert_allclose(pairs.values[: pairs.n_reliable], expected, atol=2e-3 * scale)
+        images = pairs.vectors @ matrix
+        residuals = np.linalg.norm(images - pairs.values[:, None] * pairs.vectors, axis=1)
+        assert_allclose(pairs.residuals, residuals, atol=1e-12 * scale)
+    if limit >= n:
+        assert found.largest.n_reliable == min(top, n)
+
+
+def test_copies_are_found_in_a_large_matrix_too() -> None:
+    """From one start only one of the three largest can be reached before the basis is full."""
+    diagonal = np.concatenate([[9.0, 9, 9, 7, 5, 5, 4], np.linspace(-1, 1, 3000)])
+    found = extreme_eigenpairs(lambda v: diagonal * v, len(diagonal), 7, 1, rng=rng())
+    assert found.largest.n_reliable == 7
+    assert_allclose(found.largest.values, diagonal[:7], atol=1e-3)
+    assert found.products < 300
+
+
+def test_what_has_not_converged_is_not_reliable() -> None:
+    # 2,000 eigenvalues in a band have no largest ones that so few steps could tell apart
+    diagonal = np.linspace(0, 1, 2000)
+    found = extreme_eigenpairs(lambda v: diagonal * v, 2000, 5, 1, rng=rng(), max_steps=20)
+    assert found.largest.n_reliable == found.smallest.n_reliable == 0
+    assert found.largest.residuals.min() > 1e-3
+
+
+def test_single_precision_finds_the_same() -> None:
+    diagonal = np.concatenate([[50.0, 20, 20, 10], rng().normal(size=500) * 0.1]).astype(np.float32)
+    found = extreme_eigenpairs(lambda v: diagonal * v, len(diagonal), 4, 1, rng=rng(), dtype=np.float32)
+    assert found.largest.n_reliable == 4
+    assert_allclose(found.largest.values, [50, 20, 20, 10], rtol=1e-5)
+
+
+def test_the_zero_matrix_has_zeros() -> None:
+    found = search(np.zeros((30, 30)), 4, 2)
+    assert found.largest.values.tolist() == [0] * 4
+    assert (found.largest.n_reliable, found.smallest.n_reliable) == (4, 2)
+
+
+def test_the_same_call_gives_the_same_bytes() -> None:
+    first, second = (search(with_spectrum(REPEATED), 5, max_steps=40) for _ in range(2))
+    assert first.largest.values.tobytes() == second.largest.values.tobytes()
+    assert first.largest.vectors.tobytes() == second.largest.vectors.tobytes()
+
+
+def test_refusals() -> None:
+    with pytest.raises(ToposcopeError, match="max_steps is 0"):
+        search(A, 1, max_steps=0)
+    with pytest.raises(ToposcopeError, match="not finite"):
+        extreme_eigenpairs(lambda v: np.full_like(v, np.nan), 3, 1, rng=rng())
+    with pytest.raises(ToposcopeError, match="at least 2"):
+        hutch_plus_plus(lambda v: A @ v, 3, 1, rng())
+    with pytest.raises(ToposcopeError, match="at least 2"):
+        spectral_density(lambda v: A @ v, 3, 2, 1, rng())
+
+
+# Trace and density
+
+
+def test_the_variances_of_hutchinson() -> None:
+    signs = [np.array(z) @ A @ np.array(z) for z in itertools.product([-1.0, 1.0], repeat=3)]
+    assert (np.mean(signs), np.var(signs)) == (6, 20)
+    for gaussian, variance in ((False, 20), (True, 72)):
+        drawn = hutchinson(lambda v: A @ v, 3, 40_000, rng(), gaussian=gaussian)
+        assert np.mean(drawn) == pytest.approx(6, abs=0.2)
+        assert np.var(drawn) == pytest.approx(variance, rel=0.05)
+
+
+def test_hutch_plus_plus_is_exact_on_what_it_spans() -> None:
+    assert hutch_plus_plus(lambda v: A @ v, 3, 3, rng()).value == pytest.approx(6, rel=1e-12)
+    matrix = with_spectrum(np.concatenate([[90.0, -40, 30], np.zeros(97)]))
+    found = hutch_plus_plus(lambda v: matrix @ v, 100, 4, rng())
+    assert found.value == pytest.approx(80, rel=1e-10)
+    assert found.standard_error < 1e-10
+
+
+@pytest.mark.parametrize("given_basis", [False, True])
+def test_the_standard_error_is_that_of_repeated_estimates(given_basis: bool) -> None:
+    spectrum = np.concatenate([[50.0, 30], rng(5).normal(size=58)])
+    matrix = with_spectrum(spectrum)
+    basis = np.linalg.eigh(matrix)[1][:, -2:].T if given_basis else None
+    found = [hutch_plus_plus(lambda v: matrix @ v, 60, 8, rng(k), basis=basis) for k in range(400)]
+    values, errors = np.array([(f.value, f.standard_error) for f in found]).T
+    assert values.mean() == pytest.approx(spectrum.sum(), abs=4 * values.std() / 20)
+    assert np.sqrt((errors**2).mean()) == pytest.approx(values.std(), rel=0.2)
+
+
+def test_weights_sum_to_one_and_moments_are_exact() -> None:
+    spectrum = rng(2).normal(size=40) + 1
+    matrix = with_spectrum(spectrum)
+    found = spectral_density(lambda v: matrix @ v, 40, 6, 5, rng(7))
+    assert found.nodes.shape == found.weights.shape == (6, 5)
+    assert_allclose(found.weights.sum(axis=1), 1, atol=1e-14)
+    assert (found.weights >= 0).all()
+    starts = rng(7)
+    for nodes, weights in zip(found.nodes, found.weights, strict=True):
+        start = starts.standard_normal(40)
+        start /= np.linalg.norm(start)
+        for power in range(10):
+            exact = start @ np.linalg.matrix_power(matrix, power) @ start
+            assert weights @ nodes**power == pytest.approx(exact, rel=1e-9, abs=1e-9)
+
+
+def test_shares_of_a_spectrum_lie_within_their_errors() -> None:
+    spectrum = np.concatenate([np.full(60, -1.0), np.full(100, 1.0), np.full(40, 5.0)])
+    matrix = with_spectrum(spectrum)
+    found = spectral_density(lambda v: matrix @ v, 200, 40, 10, rng())
+    for low, high, share in ((-np.inf, 0, 0.3), (0, 2, 0.5), (2, np.inf, 0.2)):
+        value, error = found.share(low, high)
+        assert abs(value - share) <= 4 * error
+        assert error < 0.05
+    # three eigenvalues: all starts are exhausted after three steps, and nothing is lost or gained
+    assert_allclose(found.weights.sum(axis=1), 1, atol=1e-12)
+
+
+def test_a_smoothed_density_has_an_area_of_one() -> None:
+    matrix = with_spectrum(rng(2).normal(size=50))
+    found = spectral_density(lambda v: matrix @ v, 50, 4, 20, rng())
+    grid = np.linspace(-8, 8, 4001)
+    assert np.trapezoid(found.smoothed(grid, 0.2), grid) == pytest.approx(1, abs=1e-9)

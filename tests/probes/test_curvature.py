@@ -1,0 +1,266 @@
+"""The Hessian of known losses, and of models read end to end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import called
+from numpy.testing import assert_allclose
+from small_models import family_model, save, some_lines
+from tiny_models import byte_tokenizer, saved
+from torch import Tensor
+from torch.nn import functional
+
+from toposcope.checkpoints import Checkpoint
+from toposcope.models.hessian_products import HessianProduct
+from toposcope.models.summed_loss import Block, SummedLoss
+from toposcope.probes import Measurement, Subject
+from toposcope.probes.curvature import CurvatureProbe
+from toposcope.probes.feature import NETWORK
+from toposcope.typing import Matrix
+
+FLOAT64 = torch.float64
+
+
+def hessian_of(function: Any, point: Any, blocks: Any = None) -> tuple[SummedLoss, Matrix]:
+    """A loss and its whole Hessian, column by column."""
+    loss = SummedLoss.of_function(function, torch.as_tensor(point, dtype=FLOAT64), blocks)
+    product = HessianProduct(loss, loss.point)
+    return loss, np.array([product(e).numpy() for e in torch.eye(len(loss.point), dtype=FLOAT64)])
+
+
+def curvature_of(loss: SummedLoss, **options: Any) -> dict[str, float]:
+    subject = Subject([], frozenset([NETWORK]), inputs={"text_loss": lambda sequences, length, dtype=None: loss})
+    (found,) = CurvatureProbe(**options).measure(subject)
+    assert isinstance(found, Measurement), found
+    return found.statistics
+
+
+def test_a_quadratic_has_its_matrix() -> None:
+    A = torch.tensor([[4.0, 1, 0], [1, 3, 2], [0, 2, -1]], dtype=FLOAT64)
+    loss, hessian = hessian_of(lambda w: 0.5 * w @ A @ w, [0.3, -2.0, 5.0])
+    assert_allclose(hessian, A, atol=1e-14)
+    found = curvature_of(loss, top=3)
+    assert_allclose([found[n] for n in ("sharpness", "eigenvalue_2", "eigenvalue_3")], [4.85410197, 3, -1.85410197])
+    assert found["smallest_eigenvalue"] == pytest.approx(-1.85410197)
+    assert found["trace"] == pytest.approx(6, rel=1e-12)
+    assert found["positive_share"] + found["negative_share"] == pytest.approx(1)
+    assert max(value for name, value in found.items() if name.endswith("e.noise") and "share" not in name) < 1e-12
+
+
+def test_a_product_of_two_weights() -> None:
+    loss, _ = hessian_of(lambda w: 0.5 * (w[0] * w[1] * 1.5 - 0.4) ** 2, [0.7, -1.3])
+    found = curvature_of(loss, top=1)
+    assert found["smallest_eigenvalue"] == pytest.approx(-2.43273541, abs=1e-8)
+    assert found["sharpness"] == pytest.approx(7.33773541, abs=1e-8)
+
+
+def test_the_hessian_of_linear_regression() -> None:
+    rng = np.random.default_rng(0)
+    X, y = torch.from_numpy(rng.normal(size=(50, 6))), torch.from_numpy(rng.normal(size=50))
+    loss, hessian = hessian_of(lambda w: (X @ w - y).square().mean(), rng.normal(size=6))
+    expected = 2 / 50 * X.numpy().T @ X.numpy()
+    assert_allclose(hessian, expected, atol=1e-14)
+    found, values = curvature_of(loss, top=6), np.linalg.eigvalsh(expected)[::-1]
+    assert_allclose([found[n] for n in ("sharpness", *(f"eigenvalue_{i}" for i in range(2, 7)))], values, rtol=1e-12)
+    assert found["trace"] == pytest.approx(np.trace(expected), rel=1e-12)
+
+
+def test_the_hessian_of_softmax_regression() -> None:
+    rng = np.random.default_rng(1)
+    X, y = torch.from_numpy(rng.normal(size=(40, 4))), torch.from_numpy(rng.integers(0, 3, 40))
+    point = torch.from_numpy(rng.normal(size=12))
+    _, hessian = hessian_of(lambda w: functional.cross_entropy(X @ w.view(3, 4).T, y), point)
+    p = functional.softmax(X @ point.view(3, 4).T, dim=1).numpy()
+    each = [np.kron(np.diag(q) - np.outer(q, q), np.outer(x, x)) for q, x in zip(p, X.numpy(), strict=True)]
+    assert_allclose(hessian, np.mean(each, axis=0), atol=1e-14)
+
+
+# The scale of the weights
+
+SHAPES = {"in.weight": (7, 5), "out.weight": (3, 7)}
+BLOCKS = {"in.weight": Block(0, 35, (7, 5)), "out.weight": Block(35, 56, (3, 7))}
+INPUTS = torch.from_numpy(np.random.default_rng(2).normal(size=(60, 5)))
+TARGETS = torch.from_numpy(np.random.default_rng(3).integers(0, 3, 60))
+
+
+def relu_loss(point: Tensor) -> Tensor:
+    first, second = point[:35].view(7, 5), point[35:].view(3, 7)
+    return functional.cross_entropy(torch.relu(INPUTS @ first.T) @ second.T, TARGETS)
+
+
+def rescaled() -> tuple[SummedLoss, SummedLoss]:
+    """A network, and the same function with one matrix ten times as large and the other a tenth."""
+    point = torch.from_numpy(np.random.default_rng(4).normal(size=56))
+    factor = torch.cat([torch.full((35,), 10.0), torch.full((21,), 0.1)]).double().round(decimals=1)
+    return (
+        SummedLoss.of_function(relu_loss, point, BLOCKS),
+        SummedLoss.of_function(relu_loss, point * factor, BLOCKS),
+    )
+
+
+def test_rescaling_changes_sharpness_and_not_that_of_the_filter_normalised_loss() -> None:
+    before, after = rescaled()
+    assert before.value(before.point) == pytest.approx(after.value(after.point), rel=1e-14)
+    plain, scaled = curvature_of(before), curvature_of(after)
+    assert scaled["sharpness"] > 5 * plain["sharpness"]
+    assert scaled["filter_normalised_sharpness"] == pytest.approx(plain["filter_normalised_sharpness"], rel=1e-6)
+    direction = torch.from_numpy(np.random.default_rng(5).normal(size=56))
+    for loss in rescaled():
+        # its definition: the top eigenvalue in units of the filters
+        norms = loss.filter_norms(loss.point)
+        assert norms[:5].tolist() == [pytest.approx(float(loss.point[:5].norm()))] * 5
+        _, whole = hessian_of(relu_loss, loss.point)
+        expected = np.linalg.eigvalsh(norms.numpy()[:, None] * whole * norms.numpy())[-1]
+        assert curvature_of(loss)["filter_normalised_sharpness"] == pytest.approx(expected, rel=1e-8)
+    slices = [
+        [loss.value(loss.point + step * loss.filter_norms(loss.point) * direction) for step in (-0.1, 0.05, 0.3)]
+        for loss in (before, after)
+    ]
+    assert_allclose(slices[0], slices[1], rtol=0, atol=1e-15)
+
+
+def test_one_seed_gives_the_same_and_another_the_same_eigenvalues() -> None:
+    loss, _ = rescaled()
+    first, again, other = curvature_of(loss), curvature_of(loss), curvature_of(loss, seed=7)
+    assert first == again
+    assert first["sharpness"] == pytest.approx(other["sharpness"], rel=1e-6)
+    assert first["positive_share"] != other["positive_share"]
+
+
+def test_what_has_not_converged_is_absent() -> None:
+    """Of a band without gaps few eigenvalues are told apart; none is printed that is not one."""
+    scales = torch.linspace(0, 1, 5000, dtype=FLOAT64)
+    loss = SummedLoss.of_function(lambda w: 0.5 * (scales * w * w).sum(), torch.ones(5000, dtype=FLOAT64))
+    found = curvature_of(loss, top=10)
+    names = ["sharpness", *(f"eigenvalue_{i}" for i in range(2, 11))]
+    for i, name in enumerate(names):
+        if name in found:
+            assert found[name] == pytest.approx(float(scales[-1 - i]), abs=2e-3)
+            assert found[name + ".noise"] <= 1e-3
+    assert found["trace"] == pytest.approx(2500, abs=5 * found["trace.noise"])
+    assert abs(found["positive_share"] - 0.99) <= 3 * found["positive_share.noise"] + 1e-9
+
+
+# Models
+
+
+def whole_hessian(loss: SummedLoss) -> Matrix:
+    product = HessianProduct(loss, loss.point)
+    return np.array([product(e).numpy() for e in torch.eye(len(loss.point), dtype=loss.point.dtype)])
+
+
+def test_a_model_of_the_family_has_the_numbers_of_its_whole_hessian(tmp_path: Path) -> None:
+    from toposcope.family import ModelSize
+    from toposcope.family.model import build
+    from toposcope.models import TokenSequence
+    from toposcope.models.family_model import FamilyModel
+    from toposcope.models.summed_loss import text_loss
+
+    size = ModelSize(hidden=4, layers=1, heads=1, vocabulary=11, context=16)
+    model = FamilyModel(build(size, seed=1, initial_scale=10).double(), "family", torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    loss = text_loss(model, [TokenSequence(tuple(map(int, rng.integers(0, 11, n)))) for n in (16, 9, 4)], FLOAT64)
+    hessian = whole_hessian(loss)
+    assert_allclose(hessian, hessian.T, atol=1e-13)
+    values = np.linalg.eigvalsh(hessian)
+    found = curvature_of(loss, top=5, draws=10, steps=20)
+    for i, name in enumerate(("sharpness", *(f"eigenvalue_{k}" for k in range(2, 6)))):
+        assert abs(found[name] - values[-1 - i]) <= found[name + ".noise"] + 1e-12
+    assert abs(found["smallest_eigenvalue"] - values[0]) <= found["smallest_eigenvalue.noise"] + 1e-12
+    assert abs(found["trace"] - np.trace(hessian)) <= 4 * found["trace.noise"]
+    cut = 0.01 * np.abs(values).max()
+    for name, share in (("positive_share", (values > cut).mean()), ("negative_share", (values < -cut).mean())):
+        assert abs(found[name] - share) <= 4 * found[name + ".noise"]
+
+
+def test_blocks_are_those_of_the_layers(tmp_path: Path) -> None:
+    checkpoint = save(family_model(dtype=torch.float32), tmp_path)
+    probe = CurvatureProbe(top=2, sequences=2, length=24, draws=2, steps=3, blocks=True, density=True)
+    found = by_layer(probe, checkpoint)
+    assert list(found) == [*(layer.name for layer in checkpoint.analysed()), NETWORK]
+    layers = [m.statistics for name, m in found.items() if name != NETWORK]
+    network = found[NETWORK].statistics
+    # by interlacing, no block has more than the whole
+    assert max(row["sharpness"] for row in layers) <= network["sharpness"] * (1 + 1e-3)
+    assert min(row["smallest_eigenvalue"] for row in layers) >= network["smallest_eigenvalue"] * (1 + 1e-3)
+    densities = [network[name] for name in network if name.startswith("density@") and not name.endswith(".noise")]
+    assert len(densities) == 34
+    assert densities == sorted(densities)
+    assert densities[-1] == pytest.approx(1)
+
+
+def by_layer(probe: CurvatureProbe, checkpoint: Checkpoint) -> dict[str, Measurement]:
+    from toposcope.models import Origin
+    from toposcope.probes.needs import needs
+    from toposcope.probes.needs.need import RunContext
+
+    load = needs()["text_loss"].provide(checkpoint, RunContext(Origin(), some_lines, "key"))
+    layers = checkpoint.analysed()
+    subject = Subject(layers, frozenset([*(layer.name for layer in layers), NETWORK]), inputs={"text_loss": load})
+    found = {}
+    for result in probe.measure(subject):
+        assert isinstance(result, Measurement), result
+        found[result.layer] = result
+    return found
+
+
+def test_layers_are_covered_where_blocks_are_wanted() -> None:
+    assert CurvatureProbe().covers(["a", "b"]) == [NETWORK]
+    assert CurvatureProbe(blocks=True).covers(["a", "b"]) == ["a", "b", NETWORK]
+
+
+class OnceOnly(torch.autograd.Function):
+    """A square whose second derivative is not known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upper: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gradient: Tensor = 2 * x * upper
+        return gradient
+
+
+def test_without_second_derivatives_the_error_is_reported() -> None:
+    scales = torch.arange(1.0, 31)
+    square: Any = OnceOnly.apply
+
+    def load(sequences: int, length: int, dtype: torch.dtype = torch.float32) -> SummedLoss:
+        return SummedLoss.of_function(lambda w: (0.5 * scales.to(w) * square(w)).sum(), torch.ones(30, dtype=dtype))
+
+    (found,) = CurvatureProbe(top=3).measure(Subject([], frozenset([NETWORK]), inputs={"text_loss": load}))
+    assert isinstance(found, Measurement)
+    assert found.flag == "finite differences"
+    assert found.statistics["sharpness"] == pytest.approx(30, abs=found.statistics["sharpness.noise"] + 1e-6)
+    assert 0 < found.statistics["hessian_error"] < 1e-6
+    assert found.statistics["trace"] == pytest.approx(465, abs=found.statistics["trace.noise"])
+
+
+@pytest.mark.parametrize("kind", ["family", "gpt_neox"])
+def test_measure_reads_a_checkpoint_end_to_end(kind: str, tmp_path: Path) -> None:
+    folder, text = tmp_path / "model", tmp_path / "text.txt"
+    text.write_text(some_lines())
+    if kind == "family":
+        save(family_model(dtype=torch.float32), folder)
+    else:
+        pytest.importorskip("transformers")
+        saved(folder)
+        byte_tokenizer().save(str(folder / "tokenizer.json"))
+    words = ["measure", str(folder), "--text", str(text), "--workers", "1", "--json", "--probe"]
+    words += ["curvature:top=2,sequences=2,length=24,draws=2,steps=4,blocks=true"]
+    done = called(*words)
+    assert done.code == 0, done.err
+    values = {(row["layer"], row["statistic"]): row["value"] for row in json.loads(done.out)}
+    assert values[NETWORK, "sharpness"] > 0
+    assert values[NETWORK, "sharpness.noise"] <= 1e-3 * values[NETWORK, "sharpness"]
+    layers = {layer for layer, _ in values} - {NETWORK}
+    assert len(layers) == 9
+    assert all((layer, "trace") in values for layer in layers)
