@@ -74,6 +74,7 @@ bench: $(READY)  ## measure speed beside the baselines; writes benchmarks/result
 	$(BIN)/python benchmarks/neural_persistence.py
 	$(BIN)/python benchmarks/point_clouds.py
 	$(BIN)/python benchmarks/loops.py
+	$(BIN)/python benchmarks/curvature.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/hidden_states.py
 	$(BIN)/python benchmarks/checkpoints.py
