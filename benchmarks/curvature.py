@@ -11,6 +11,7 @@ compared with a central difference of gradients in float64.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -189,7 +190,7 @@ def compare_products(
     rows: list[Row] = []
     for name, hessian in contestants.items():
         difference = float((multiply(hessian, vector) - exact).norm() / exact.norm())
-        taken = milliseconds({"product": lambda hessian=hessian: multiply(hessian, vector), "pass": gradient}, repeats)
+        taken = milliseconds({"product": partial(multiply, hessian, vector), "pass": gradient}, repeats)
         rows.append(
             {
                 "contestant": name,
