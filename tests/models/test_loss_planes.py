@@ -334,7 +334,7 @@ def test_himmelblau() -> None:
     assert found["range"] > 2000
     assert 0 < found["side_basin_share"] < 1
     assert not shape.minimum_on_border
-    assert not shape.n_within_rounding
+    assert (shape.n_on_border, shape.n_within_rounding) == (0, 0)
 
 
 def test_a_bowl_has_no_finite_bar_and_a_slope_its_minimum_on_the_border() -> None:
@@ -343,7 +343,10 @@ def test_a_bowl_has_no_finite_bar_and_a_slope_its_minimum_on_the_border() -> Non
     assert (bowl.statistics["minima"], bowl.statistics["saddles"], bowl.statistics["total_persistence"]) == (1, 0, 0)
     assert bowl.statistics["centre_height"] == 0
     assert not bowl.minimum_on_border
-    assert shape_of(plane_surface(lambda w: w.sum(), (9, 9), 1.0)).minimum_on_border
+    slope = shape_of(plane_surface(lambda w: w.sum(), (9, 9), 1.0))
+    assert (slope.minimum_on_border, slope.n_on_border) == (True, 1)
+    corners = shape_of(plane_surface(lambda w: -(w[0] ** 2) * w[1] ** 2, (9, 9), 1.0))
+    assert (corners.statistics["minima"], corners.n_on_border) == (4, 4)
 
 
 def test_losses_that_are_not_finite_are_a_plateau() -> None:

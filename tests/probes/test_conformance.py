@@ -299,7 +299,8 @@ def results_of(probe: Probe, weights: Weights, earlier: Weights | None = None) -
 
 
 FLAGS = {"", "degenerate", "landmarks", "random rows", "not converged", "counts of nearest neighbours"}
-FLAGS |= {"no finite bar", "lowest point on the border", "losses that are not finite", "bars within rounding error"}
+FLAGS |= {"no finite bar", "lowest point on the border", "minima on the border", "losses that are not finite"}
+FLAGS |= {"bars within rounding error"}
 
 
 def measured(results: list[Measurement | Failure]) -> dict[str, Measurement]:

@@ -161,6 +161,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         counts = {
             "no finite bar": sum(not len(plane.shape.tree.minima) for plane in planes),
             "lowest point on the border": sum(plane.shape.minimum_on_border for plane in planes),
+            "minima on the border": sum(plane.shape.n_on_border > 0 for plane in planes),
             "losses that are not finite": sum(plane.shape.n_not_finite > 0 for plane in planes),
             "bars within rounding error": sum(plane.shape.n_within_rounding > 0 for plane in planes),
         }

@@ -49,6 +49,8 @@ class Shape:
         Those that are defined.
     minimum_on_border : bool
         Whether the lowest point lies on the border of the plane, so that the basin it belongs to goes on outside.
+    n_on_border : int
+        Minima on the border: their basins may go on outside, and their bars are those of the plane.
     n_within_rounding : int
         Bars no longer than a loss may be wrong by rounding.
     """
@@ -58,6 +60,7 @@ class Shape:
     tree: Sublevel
     statistics: dict[str, float]
     minimum_on_border: bool
+    n_on_border: int
     n_within_rounding: int
 
 
@@ -85,7 +88,7 @@ def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
         raise ToposcopeError("plane: the loss is finite nowhere on it; take a smaller span")
     values = np.where(finite, measured, measured[finite].max())
     tree = _tree(surface, values, graph)
-    lifetimes = tree.diagram.lifetimes
+    lifetimes, border = tree.diagram.lifetimes, surface.sample.border()
     statistics = {
         "average_persistence": average_persistence(tree),
         "max_persistence": float(lifetimes.max(initial=0)),
@@ -102,7 +105,8 @@ def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
         int((~finite).sum()),
         tree,
         {name: value for name, value in statistics.items() if np.isfinite(value)},
-        bool(surface.sample.border()[values.argmin()]),
+        bool(border[values.argmin()]),
+        int(border[np.concatenate([tree.minima, tree.essential_minima])].sum()),
         int((lifetimes <= surface.rounding * np.abs(values).max()).sum()),
     )
 
