@@ -91,6 +91,15 @@ def test_copies_are_found_in_a_large_matrix_too() -> None:
     assert found.products < 300
 
 
+def test_a_small_basis_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagonal = np.concatenate([[50.0, 20, 20, 10], rng().normal(size=500)])
+    monkeypatch.setattr("toposcope.homology.lanczos.MAX_BASIS_BYTES", 1)
+    monkeypatch.setattr("toposcope.homology.lanczos.CHUNK", 100)
+    found = extreme_eigenpairs(lambda v: diagonal * v, len(diagonal), 4, 1, rng=rng(), max_steps=2000)
+    assert_allclose(found.largest.values, [50, 20, 20, 10], rtol=1e-5)
+    assert found.smallest.values == pytest.approx(diagonal.min(), abs=1e-3)
+
+
 def test_what_has_not_converged_is_not_reliable() -> None:
     # 2,000 eigenvalues in a band have no largest ones that so few steps could tell apart
     diagonal = np.linspace(0, 1, 2000)

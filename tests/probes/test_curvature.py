@@ -160,10 +160,10 @@ def test_a_model_of_the_family_has_the_numbers_of_its_whole_hessian(tmp_path: Pa
     from toposcope.models.family_model import FamilyModel
     from toposcope.models.summed_loss import text_loss
 
-    size = ModelSize(hidden=4, layers=1, heads=1, vocabulary=11, context=16)
+    size = ModelSize(hidden=2, layers=1, heads=1, vocabulary=11, context=8)
     model = FamilyModel(build(size, seed=1, initial_scale=10).double(), "family", torch.device("cpu"))
     rng = np.random.default_rng(0)
-    loss = text_loss(model, [TokenSequence(tuple(map(int, rng.integers(0, 11, n)))) for n in (16, 9, 4)], FLOAT64)
+    loss = text_loss(model, [TokenSequence(tuple(map(int, rng.integers(0, 11, n)))) for n in (8, 5, 3)], FLOAT64)
     hessian = whole_hessian(loss)
     assert_allclose(hessian, hessian.T, atol=1e-13)
     values = np.linalg.eigvalsh(hessian)

@@ -21,8 +21,12 @@ Rows = NDArray[np.float32] | NDArray[np.float64]
 Operator = Callable[[NDArray[Any]], NDArray[Any]]
 """Takes a vector, shape (n,), float32 or float64; returns its product with a symmetric matrix."""
 
-MIN_STEPS = 64
-"""Vectors of the basis beside those that are wanted."""
+MAX_STEPS, MIN_STEPS = 64, 16
+"""Vectors of the basis beside those that are wanted, and how many there are at least."""
+MAX_BASIS_BYTES = 1 << 32
+"""Of the basis; one that would be larger has fewer steps between restarts."""
+CHUNK = 1 << 16
+"""Entries of a row that are combined at once."""
 SPARE = 2
 """Eigenvalues beyond those that are wanted, so that the last of these is known to be the next."""
 CHECK_EVERY = 4
@@ -119,7 +123,8 @@ def extreme_eigenpairs(
     power and Lanczos algorithms with a random start", Theorem 4.2). Pairs that are not beyond that bound are not
     reliable: one between them may have been missed. Only the outermost pair needs none of this.
 
-    Memory: n_largest + n_smallest + 64 vectors. Time: the products, and O(n) for each vector of the basis and step.
+    Memory: n_largest + n_smallest + 68 vectors, and fewer where these would take more than 4 GB. Time: the products,
+    and O(n) for each vector of the basis and step.
 
     Examples
     --------
@@ -155,7 +160,8 @@ class _Search:
         extra = [count + SPARE * (count > 1) for count in wanted]
         self.wanted = (min(extra[0], n), min(extra[1], n))
         self.steps_left, self.products = max_steps, 0
-        capacity = min(n, sum(self.wanted) + MIN_STEPS)
+        affordable = MAX_BASIS_BYTES // (np.dtype(dtype).itemsize * n) - sum(self.wanted)
+        capacity = min(n, sum(self.wanted) + min(MAX_STEPS, max(MIN_STEPS, affordable)))
         self.rows: NDArray[Any] = np.empty((capacity, n), dtype)
         self.projection: Matrix = np.zeros((capacity, capacity))
         self.size = self.n_locked = 0
@@ -293,21 +299,25 @@ class _Search:
     def _restart(self, places: NDArray[np.int64]) -> None:
         """Replace the basis by some of its Ritz vectors."""
         values, vectors = self._ritz()
-        self.rows[: len(places)] = self._combined(vectors[:, places])
+        self._combine(vectors[:, places], into=self.rows)
         self.size, self.n_locked = len(places), 0
         self.projection[:] = 0.0
         self.projection[np.arange(self.size), np.arange(self.size)] = values[places]
 
-    def _combined(self, vectors: Matrix) -> NDArray[Any]:
-        """Return combinations of rows of the basis, one for each column of coefficients."""
-        combined: NDArray[Any] = vectors.T.astype(self.rows.dtype) @ self.rows[: self.size]
-        return combined
+    def _combine(self, vectors: Matrix, into: NDArray[Any]) -> None:
+        """Write combinations of rows of the basis, one for each column of coefficients; also over the rows."""
+        coefficients = vectors.T.astype(self.rows.dtype)
+        for start in range(0, self.n, CHUNK):
+            part = slice(start, start + CHUNK)
+            into[: len(coefficients), part] = coefficients @ self.rows[: self.size, part]
 
     # The result
 
     def extremes(self) -> Extremes:
         """Compute the wanted pairs and their residuals, each from a product of its own."""
-        pairs = self._combined(self._ritz()[1][:, self._chosen()])
+        chosen = self._chosen()
+        pairs: NDArray[Any] = np.empty((len(chosen), self.n), self.rows.dtype)
+        self._combine(self._ritz()[1][:, chosen], into=pairs)
         values, residuals = np.empty(len(pairs)), np.empty(len(pairs))
         for i, vector in enumerate(pairs):
             image = self._product(vector).astype(np.float64)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.lanczos import Eigenpairs, Operator, extreme_eigenpairs, orthonormal_rows
+from toposcope.homology.lanczos import MAX_BASIS_BYTES, Eigenpairs, Operator, extreme_eigenpairs, orthonormal_rows
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded, stacked
@@ -89,7 +89,8 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of Lanczos' basis, the model and the graph of the gradient."""
         n_parameters = sum(m * n for m, n in shapes.values())
-        return 4 * n_parameters * (self.top + 90) + (1 << 28)
+        basis = min(4 * n_parameters * (self.top + 70), max(MAX_BASIS_BYTES, 4 * n_parameters * (self.top + 20)))
+        return basis + 4 * n_parameters * (self.top + 20) + (1 << 28)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
