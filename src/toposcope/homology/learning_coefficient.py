@@ -25,6 +25,9 @@ MIN_EFFECTIVE_SIZE = 40
 MIN_ACCEPTANCE = 0.1
 """Chains that accept fewer of their steps hardly move."""
 
+MAX_NEGATIVE_SHARE = 0.1
+"""Draws where the loss is lower show that the point is no minimum, and around others the coefficient is not defined."""
+
 
 @dataclass(frozen=True, eq=False)
 class LearningCoefficient:
@@ -221,13 +224,13 @@ def _no_estimate(chains: Vector, r_hat: float, size: float, acceptance: float, n
         return "a chain met a loss that is not finite; take a larger localisation"
     if acceptance < MIN_ACCEPTANCE:
         return f"chains accept {acceptance:.0%} of their steps; take a longer warm-up"
-    if r_hat > MAX_R_HAT:
-        return f"chains disagree (R-hat {r_hat:.2f} above {MAX_R_HAT}); take more draws or a larger localisation"
-    if chains.min() < 0:
+    if negative > MAX_NEGATIVE_SHARE or chains.min() < 0:
         return (
             f"chains left for a lower loss (below that of the point at {negative:.0%} of the draws); take a larger "
             "localisation or more text"
         )
+    if r_hat > MAX_R_HAT:
+        return f"chains disagree (R-hat {r_hat:.2f} above {MAX_R_HAT}); take more draws or a larger localisation"
     if size < MIN_EFFECTIVE_SIZE:
         return f"{size:.0f} effective draws of at least {MIN_EFFECTIVE_SIZE}; take more draws"
     return ""

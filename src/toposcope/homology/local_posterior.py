@@ -14,12 +14,15 @@ from toposcope.typing import Vector
 TARGET_ACCEPTANCE = 0.8
 """Mean over the lengths of steps, so that the longest are accepted about as often as is best, 0.6 to 0.7."""
 STEP_RANGE = 10.0
-"""Half of the steps are the longest, half between it and this part of it, evenly in the logarithm. Degenerate losses
-have narrow canyons, in which steps of one length are refused; the draws would miss them, and nothing would show it."""
+"""Some steps are between the longest and this part of it, evenly in the logarithm. Degenerate losses have narrow
+canyons, in which steps of one length are refused; the draws would miss them, and nothing would show it."""
+SHORT_SHARE = 0.25
+"""Of steps that are shorter."""
 MAX_STEP = 1.0
 """In units in which the localising Gaussian has period 2 pi."""
 TRAJECTORY = math.pi / 2
-"""Length after which a point of the Gaussian alone is independent of where it began, in the same units."""
+"""Length after which a point of the Gaussian alone is independent of where it began, in the same units; it is varied by
+a fifth, as no length suits all directions."""
 MAX_HALVINGS = 60
 MAX_ENERGY_CHANGE = 1000.0
 """Of a step, in units of the temperature; one with a larger error would never be accepted, and is given up."""
@@ -177,18 +180,24 @@ class Chain:
         """Take one step; return the probability of its acceptance."""
         if not math.isfinite(self.place.excess):
             return 0.0
-        mean = 1 if self.fixed else min(self.n_leapfrog, math.ceil(TRAJECTORY / self.step))
-        n = int(self.generator.integers(1, 2 * mean)) if mean > 1 else 1
-        proposal, change = self._leapfrog(self._momentum(), n, self.step * self._step_factor())
+        n, step = self._next_trajectory()
+        proposal, change = self._leapfrog(self._momentum(), n, step)
         probability = math.exp(-max(change, 0.0))
         if not metropolis or self.generator.random() < probability:
             self.place = proposal
         return probability
 
-    def _step_factor(self) -> float:
-        if self.fixed or self.generator.random() < 0.5:
-            return 1.0
-        return float(STEP_RANGE ** -self.generator.random())
+    def _next_trajectory(self) -> tuple[int, float]:
+        """Return the number of leapfrogs of the next step, and their length."""
+        step = self.step
+        if not self.fixed:
+            length = TRAJECTORY * self.generator.uniform(0.8, 1.2)
+            short = STEP_RANGE ** -self.generator.random() if self.generator.random() < SHORT_SHARE else 1.0
+            n = math.ceil(length / step)
+            if n <= self.n_leapfrog:
+                return n, float(short * length / n)
+            step = float(short * step)
+        return int(self.generator.integers(1, max(2, 2 * self.n_leapfrog))), step
 
     def _momentum(self) -> NDArray[Any]:
         momentum: NDArray[Any] = np.sqrt(self.mass) * self.posterior.normal(self.generator)

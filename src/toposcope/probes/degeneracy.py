@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
 
 ESTIMATE, CHAIN, CONVERGENCE = "learning_coefficient", "chain@", "convergence@"
+NO_ESTIMATE = "no estimate: "
+"""Begins the flag that says why."""
 
 
 class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
@@ -118,7 +120,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
             n_leapfrog=self.leapfrog,
             seed=self.seed,
         )
-        flag = f"no estimate: {found.reason}" if found.reason else ""
+        flag = NO_ESTIMATE + found.reason if found.reason else ""
         return Measurement(NETWORK, NETWORK, _statistics(found), flag=flag)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.probes.degeneracy import NO_ESTIMATE, gradient_bytes, gradient_seconds
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
 from toposcope.seeds import derive_seed
@@ -66,14 +67,10 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the gradients."""
-        from toposcope.probes.degeneracy import gradient_seconds
-
         return (self.jumps + 1) * (self.steps + 1) * gradient_seconds(shapes, self.sequences * self.length)
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of the model, its gradient and the displaced weights."""
-        from toposcope.probes.degeneracy import gradient_bytes
-
         return gradient_bytes(shapes)
 
     def measure(self, subject: Subject) -> Iterator[Measurement | Failure]:
@@ -114,7 +111,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
             "separation": [r.separation for r in found],
         }
         if not np.isfinite(values["retrained_loss"]).all():
-            return Measurement(NETWORK, NETWORK, {}, flag="no estimate: the descent diverges; take a smaller rate")
+            return Measurement(NETWORK, NETWORK, {}, flag=NO_ESTIMATE + "the descent diverges; take a smaller rate")
         means = {name: float(np.mean(some)) for name, some in values.items()}
         errors = {name + NOISE: float(np.std(some, ddof=1)) / len(some) ** 0.5 for name, some in values.items()}
         return Measurement(NETWORK, NETWORK, {n: v for n, v in (means | errors).items() if math.isfinite(v)})

@@ -35,6 +35,18 @@ def series_of(
     )
 
 
+def bands_of(trajectories: Iterable[Trajectory], feature: Feature, deviations: float = 1) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``low``, ``high`` of the runs whose values have noise, so many deviations either side."""
+    frames = [
+        pl.DataFrame({"run": t.run, "step": t.steps, "low": values - deviations * noise, "high": values + deviations * noise})
+        for t in trajectories
+        if (noise := t.noise.get(feature)) is not None and (noise > 0).any()
+        for values in [t.features[feature]]
+    ]
+    empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "low": pl.Float64, "high": pl.Float64})
+    return pl.concat([empty, *frames]).filter(pl.col("low").is_finite())
+
+
 def logged(material: Material, column: str) -> pl.DataFrame:
     """Return ``run``, ``step``, ``value`` of a column of the logs, at most 400 rows of each run."""
     empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64})

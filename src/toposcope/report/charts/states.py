@@ -3,14 +3,12 @@
 from functools import partial
 from typing import NamedTuple
 
-import polars as pl
-
 from toposcope.analysis.moves import move
 from toposcope.analysis.trajectories import Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
-from toposcope.report.charts.series import course, faults_of, rows_of, run_names
+from toposcope.report.charts.series import bands_of, course, faults_of, rows_of, run_names
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.material import Material
 from toposcope.study.kinds import PUBLISHED
@@ -68,7 +66,7 @@ def _over_training(material: Material, cloud: str, prefix: str) -> list[Chart]:
         rows = rows_of(trajectories, partial(_values, feature=feature))
         if not len(rows):
             continue
-        bands = _bands(trajectories, feature)
+        bands = bands_of(trajectories, feature)
         moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
         title = f"{quantity.title} of {_of(cloud)} {course(moves)}"
         caption = (
@@ -93,15 +91,3 @@ def _values(trajectory: Trajectory, feature: Feature) -> Vector | None:
 
 def _of(cloud: str) -> str:
     return "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
-
-
-def _bands(trajectories: list[Trajectory], feature: Feature) -> pl.DataFrame:
-    """Return ``run``, ``step``, ``low``, ``high`` of the runs whose values vary over draws."""
-    frames = [
-        pl.DataFrame({"run": t.run, "step": t.steps, "low": values - noise, "high": values + noise})
-        for t in trajectories
-        if (noise := t.noise.get(feature)) is not None and (noise > 0).any()
-        for values in [t.features[feature]]
-    ]
-    empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "low": pl.Float64, "high": pl.Float64})
-    return pl.concat([empty, *frames]).filter(pl.col("low").is_finite())

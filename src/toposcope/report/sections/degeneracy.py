@@ -1,0 +1,63 @@
+"""How degenerate the loss is around the checkpoints: local learning coefficients, and where there is no estimate."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.analysis.wording import counted, examples
+from toposcope.probes.degeneracy import NO_ESTIMATE
+from toposcope.report.charts.degeneracy import PROBE, degeneracy_chart, learning_coefficient
+from toposcope.report.charts.series import direction_of
+from toposcope.report.document import Block, Picture, Terms, say
+from toposcope.report.material import Material
+from toposcope.report.section import ReportSection
+
+TERMS = Terms(
+    (
+        ("local learning coefficient", "n β (E[L(w)] − L(w*)) over draws from exp(−n β L(w) − γ/2 ‖w − w*‖²), β = "
+         "1 / ln n, n the predicted tokens of the fixed text, weights in units of their root mean square (Lau et al. "
+         "2023). Where the loss is quadratic it is half the number of directions of curvature above γ / (n β). "
+         "Metropolis-adjusted chains, half of which start at w* and half at draws of the Gaussian; no estimate where "
+         "they disagree, or lie below the loss at w*."),
+    )
+)  # fmt: skip
+
+
+def _without_estimate(material: Material) -> pl.DataFrame:
+    """Return ``run``, ``step``, ``reason`` of the checkpoints without an estimate."""
+    flagged = material.frame.filter(pl.col("flag").str.contains(NO_ESTIMATE), probe=PROBE)
+    reason = pl.col("flag").str.split(NO_ESTIMATE).list.last()
+    return flagged.select("run", "step", reason=reason).unique(maintain_order=True)
+
+
+def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show the chart, and say where there is no estimate."""
+    missing = _without_estimate(material)
+    if not len(missing):
+        return pictures
+    places = examples([f"step {step:,} of {run}" for run, step in missing.select("run", "step").iter_rows()])
+    note = f"No estimate at {counted(len(missing), 'checkpoint')} ({places}). The first one: {missing.item(0, 'reason')}."
+    return (*pictures, say(note, note=True))
+
+
+def _finding(material: Material) -> str:
+    feature = learning_coefficient(material)
+    if feature is None:
+        missing = len(_without_estimate(material))
+        return f"no estimate at {counted(missing, 'checkpoint')}" if missing else ""
+    return f"the local learning coefficient {direction_of(material.trajectories, feature)}"
+
+
+def _methods(material: Material) -> Iterable[Block | None]:
+    return [TERMS] if PROBE in material.labels.get_column("probe") else []
+
+
+SECTION = ReportSection(
+    anchor="degeneracy",
+    title="Degeneracy",
+    position=78,
+    charts=(degeneracy_chart,),
+    blocks=_blocks,
+    finding=_finding,
+    methods=_methods,
+)
