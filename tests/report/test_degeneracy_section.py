@@ -23,7 +23,7 @@ def measured(*, without: tuple[int, ...] = ()) -> Material:
     plain = material(3, 10)
     trajectories, rows = [], []
     for k, t in enumerate(plain.trajectories):
-        values = 5.0 + np.arange(len(t.steps))
+        values = 5.0 + np.arange(len(t.steps), dtype=np.float64)
         if k == 0:
             values[list(without)] = np.nan
             for i in without:
@@ -31,7 +31,7 @@ def measured(*, without: tuple[int, ...] = ()) -> Material:
                 for name in ("convergence@r_hat", "chain@0"):
                     row = {"statistic": name, "kind": "control", "value": 1.32, "flag": f"no estimate: {REASON}"}
                     rows.append({**place, "probe": "degeneracy", **row})
-        features, noise = {ESTIMATE: values}, {ESTIMATE: np.where(np.isnan(values), np.nan, 0.25)}
+        features, noise = {ESTIMATE: values}, {ESTIMATE: 0.25 + 0 * values}
         trajectories.append(dataclasses.replace(t, features={**t.features, **features}, noise={**t.noise, **noise}))
     labels = pl.DataFrame({"probe": ["degeneracy"], "options": ["{}"], "label": ["degeneracy"]})
     frame = pl.DataFrame(rows, schema=FRAME_SCHEMA)

@@ -14,6 +14,7 @@ from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion
 from toposcope.homology.distances import bottleneck, matching, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
 from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
+from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.multidimensional_scaling import Scaling, classical_scaling, metric_scaling
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
@@ -54,6 +55,7 @@ __all__ = [
     "DimensionEstimate",
     "Eigenpairs",
     "Extremes",
+    "LearningCoefficient",
     "Loop",
     "Moments",
     "NeuralPersistence",
@@ -83,6 +85,7 @@ __all__ = [
     "hutchinson",
     "landscape",
     "linear_cka",
+    "local_learning_coefficient",
     "longest_loops",
     "matching",
     "measures_of_singular_values",

@@ -30,7 +30,9 @@ def degeneracy_chart(material: Material) -> Chart | None:
     if not len(rows):
         return None
     title = f"The local learning coefficient {direction_of(trajectories, feature)}"
-    caption = "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are left out."
+    caption = (
+        "Bands: two standard errors either side, of the sampling alone. Checkpoints without an estimate are left out."
+    )
     figure = training_lines(
         rows, "local learning coefficient", run_names(material), faults=faults_of(material),
         bands=bands_of(trajectories, feature, deviations=2),

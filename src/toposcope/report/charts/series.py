@@ -36,9 +36,11 @@ def series_of(
 
 
 def bands_of(trajectories: Iterable[Trajectory], feature: Feature, deviations: float = 1) -> pl.DataFrame:
-    """Return ``run``, ``step``, ``low``, ``high`` of the runs whose values have noise, so many deviations either side."""
+    """Return ``run``, ``step``, ``low``, ``high`` of the runs with noise: so many deviations either side."""
     frames = [
-        pl.DataFrame({"run": t.run, "step": t.steps, "low": values - deviations * noise, "high": values + deviations * noise})
+        pl.DataFrame(
+            {"run": t.run, "step": t.steps, "low": values - deviations * noise, "high": values + deviations * noise}
+        )
         for t in trajectories
         if (noise := t.noise.get(feature)) is not None and (noise > 0).any()
         for values in [t.features[feature]]

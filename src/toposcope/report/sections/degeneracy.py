@@ -36,7 +36,9 @@ def _blocks(material: Material, pictures: Sequence[Picture]) -> Iterable[Block |
     if not len(missing):
         return pictures
     places = examples([f"step {step:,} of {run}" for run, step in missing.select("run", "step").iter_rows()])
-    note = f"No estimate at {counted(len(missing), 'checkpoint')} ({places}). The first one: {missing.item(0, 'reason')}."
+    note = (
+        f"No estimate at {counted(len(missing), 'checkpoint')} ({places}). The first one: {missing.item(0, 'reason')}."
+    )
     return (*pictures, say(note, note=True))
 
 
