@@ -231,12 +231,15 @@ class _Search:
     def _bound(self, residual: float) -> bool:
         """Bound what the second start may have missed; return whether that is within all that is wanted."""
         values, beside, limit = self._beside()
-        slack = 0.0
-        if residual:
-            steps = self.size - self.n_locked
-            rate = math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * steps - 1)
-            slack = rate**2 * float(values[-1] - values[0])
-        self.bounds = (float(beside[-1]) + slack, float(beside[0]) - slack)
+        steps = self.size - self.n_locked
+        share = (math.log(1.648 * math.sqrt(self.n) / MISS_PROBABILITY) / (2 * steps - 1)) ** 2 if residual else 0.0
+        if share >= 1:
+            self.bounds = (math.inf, -math.inf)
+            return False
+        # the range is that of the operator without what was locked, which ends where the bound says
+        lowest, highest, times = float(beside[0]), float(beside[-1]), share / (1 - share)
+        above = highest + times * (highest - float(values[0]))
+        self.bounds = (above, lowest - times * (above - lowest))
         n_largest, n_smallest = self.reported
         return bool(
             (not n_largest or values[-n_largest] >= self.bounds[0] - limit)
