@@ -300,7 +300,7 @@ def results_of(probe: Probe, weights: Weights, earlier: Weights | None = None) -
 
 FLAGS = {"", "degenerate", "landmarks", "random rows", "not converged", "counts of nearest neighbours"}
 FLAGS |= {"no finite bar", "lowest point on the border", "minima on the border", "losses that are not finite"}
-FLAGS |= {"bars within rounding error"}
+FLAGS |= {"bars within rounding error", "no plane of a path"}
 
 
 def measured(results: list[Measurement | Failure]) -> dict[str, Measurement]:

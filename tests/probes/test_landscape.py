@@ -10,9 +10,13 @@ from small_models import family_model, save, some_lines
 from tiny_models import byte_tokenizer, saved
 from torch import Tensor
 
-from toposcope import measure
+from toposcope import measure, series
+from toposcope.checkpoints import Layer
+from toposcope.checkpoints.formats.entry import in_memory
+from toposcope.errors import ToposcopeError
 from toposcope.models.summed_loss import Block, SummedLoss
-from toposcope.probes.landscape import LandscapeProbe
+from toposcope.probes.landscape import LandscapeProbe, points_of
+from toposcope.probes.probe import Weights
 
 OPTIONS = {"name": "landscape", "resolution": 9, "draws": 2, "length": 32, "sequences": 4, "batches": 2}
 
@@ -52,6 +56,42 @@ def test_a_checkpoint_of_the_family(changed: dict[str, str], tmp_path: Path) -> 
     if changed == {"graph": "nearest"}:
         assert "saddles" not in found
         assert set(frame["flag"].str.contains("nearest neighbours")) == {True}
+
+
+def test_the_plane_of_the_path_so_far(tmp_path: Path) -> None:
+    """From the third checkpoint on; it goes through the earlier ones, which differ in analysed layers alone."""
+    folder = tmp_path / "checkpoints"
+    for step in (0, 10, 20, 30):
+        save(family_model(seed=step, dtype=torch.float32), folder, step)
+    text = tmp_path / "text.txt"
+    text.write_text(some_lines(4))
+    probe = OPTIONS | {"directions": "trajectory"}
+    frame = measure(folder, probes=[probe], text=text)
+    steps = frame.filter(statistic="range")["step"].to_list()
+    assert steps == [20, 30]
+    alone = measure(series(folder, steps=[0, 10, 20]), probes=[probe], text=text).filter(step=20)
+    assert alone["value"].to_list() == frame.filter(step=20)["value"].to_list()
+
+
+def test_points_of_earlier_checkpoints() -> None:
+    blocks = {"a.weight": Block(0, 6, (2, 3)), "b.weight": Block(6, 12, (3, 2), transposed=True)}
+    blocks["bias"] = Block(12, 14, (2,))
+    loss = SummedLoss.of_function(lambda w: w.sum(), torch.zeros(14, dtype=torch.float64), blocks)
+    weights = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.arange(6.0, 12).reshape(3, 2)}
+
+    def layers() -> dict[str, Layer]:
+        return {
+            name: Layer(name, "other", name.startswith("b"), "memory", in_memory(name, w))
+            for name, w in weights.items()
+        }
+
+    (point,) = points_of(loss, {5: Weights("content", layers)})
+    assert point.tolist() == [*range(12), 0, 0]
+    weights["a.weight"][0, 0] = torch.nan
+    assert points_of(loss, {5: Weights("content", layers)}) == []
+    weights["a.weight"] = torch.ones(3, 3)
+    with pytest.raises(ToposcopeError, match=r"a\.weight has another shape"):
+        points_of(loss, {5: Weights("content", layers)})
 
 
 def test_a_model_of_transformers(tmp_path: Path) -> None:

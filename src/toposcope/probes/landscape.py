@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, Weights
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 
@@ -17,7 +19,17 @@ if TYPE_CHECKING:
 
 FLOPS = 3e10
 """Floating-point operations in a second, of one processor."""
+NO_PATH = "no plane of a path"
+"""The flag of a checkpoint before which too few others are known, or none apart from one line."""
 _KINDS: dict[str, Kind] = {"range": "norm", "centre_height": "norm"}
+
+
+class _Needs:
+    """The needs of a probe: of one along the path of training, the earlier checkpoints too."""
+
+    def __get__(self, probe: "LandscapeProbe | None", owner: type | None = None) -> frozenset[str]:
+        along_path = probe is not None and probe.directions == "trajectory"
+        return frozenset({"text_loss", "earlier"} if along_path else {"text_loss"})
 
 
 class LandscapeProbe(Probe, frozen=True, tag="landscape"):
@@ -33,14 +45,15 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
     Attributes
     ----------
-    directions : "random" or "hessian"
-        Random and filter-normalised, or the two eigenvectors of the Hessian with the largest eigenvalues.
+    directions : "random", "hessian" or "trajectory"
+        Random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two
+        principal components of the earlier checkpoints' analysed layers, as seen from this one.
     resolution : int
         Points a side; a plane has as many as the square of it.
     span : float
         Largest coordinate on either side of the checkpoint, in units of the directions.
     draws : int
-        Planes; each has its own random directions and scattered points. The grid on eigenvectors is always one plane.
+        Planes; each has its own random directions and scattered points. A grid that is not random is one plane.
     samples : "grid", "latin" or "uniform"
         A grid, or scattered points: a Latin hypercube, or uniform ones.
     graph : "triangulation" or "nearest"
@@ -56,9 +69,9 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
     VERSION: ClassVar[int] = 1
     KIND: ClassVar[Kind] = "topology"
-    NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    NEEDS: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
 
-    directions: Literal["random", "hessian"] = "random"
+    directions: Literal["random", "hessian", "trajectory"] = "random"
     resolution: int = 25
     span: float = 1.0
     draws: int = 3
@@ -79,7 +92,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     @property
     def n_planes(self) -> int:
         """Planes that differ from each other."""
-        return 1 if self.directions == "hessian" and self.samples == "grid" else self.draws
+        return 1 if self.directions != "random" and self.samples == "grid" else self.draws
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return only the network."""
@@ -102,16 +115,23 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         load = subject.inputs.get("text_loss")
         if load is None:
             raise ToposcopeError("landscape: needs a model and a text to read; declare them in a study")
-        yield self.measure_loss(load(self.sequences, self.length))
+        loss = load(self.sequences, self.length)
+        yield self.measure_loss(loss, points_of(loss, subject.earlier) if self.directions == "trajectory" else ())
 
-    def measure_loss(self, loss: "SummedLoss") -> Measurement:
-        """Measure the planes of a loss."""
-        from toposcope.models.loss_planes import between_planes, can_move, estimates
+    def measure_loss(self, loss: "SummedLoss", path: "Sequence[Tensor]" = ()) -> Measurement:
+        """Measure the planes of a loss; `path` are the points that span the plane of a trajectory."""
+        from toposcope.models.loss_planes import between_planes, can_move, estimates, path_directions
 
-        if not can_move(loss.point, loss.blocks):
-            loss.value_at_checkpoint()
+        loss.value_at_checkpoint()
+        known = None
+        if self.directions == "trajectory":
+            try:
+                known = path_directions(loss.point, path)[0], True
+            except ToposcopeError:
+                return Measurement(NETWORK, NETWORK, {}, flag=NO_PATH)
+        elif not can_move(loss.point, loss.blocks):
             return Measurement(NETWORK, NETWORK, {}, flag="degenerate")
-        planes = list(self.planes(loss))
+        planes = list(self.planes(loss, known=known))
         statistics: dict[str, float] = {}
         for name, found in estimates(planes).items():
             spreads = {"": found.planes, ".batches": found.batches, ".resolution": found.resolution}
@@ -127,15 +147,17 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     def planes(
         self, loss: "SummedLoss", progress: Progress = silent, *, known: "tuple[Tensor, bool] | None" = None
     ) -> "Iterator[Plane]":
-        """Measure one plane after the other; `known` directions, and whether they have converged, replace its own."""
+        """Measure one plane after the other; `known` are directions, and whether they have converged.
+
+        Those of a trajectory have to be known.
+        """
         from toposcope.models.loss_planes import measure_plane
 
         if self.directions == "hessian" and known is None:
             known = self._directions(loss, 0)
         batches = min(self.batches, sum(count > 0 for count in loss.counts))
-        n_planes = self.n_planes if known is None or self.samples != "grid" else 1
-        for draw in range(n_planes):
-            done, total = draw * self.resolution**2, n_planes * self.resolution**2
+        for draw in range(self.n_planes):
+            done, total = draw * self.resolution**2, self.n_planes * self.resolution**2
             directions, converged = known or self._directions(loss, draw)
             yield measure_plane(
                 loss,
@@ -192,3 +214,30 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     def degree(self, statistic: str) -> int:
         """Return 0: planes are in units of the weights."""
         return 0
+
+
+def points_of(loss: "SummedLoss", earlier: Mapping[int, Weights]) -> "list[Tensor]":
+    """Return the point of a loss with the layers of earlier checkpoints, in the order of their steps.
+
+    Only analysed layers differ from the point itself. Checkpoints that are not finite are left out.
+
+    Raises
+    ------
+    ToposcopeError
+        If a layer is none of the model's, or cannot be read.
+    """
+    import torch
+
+    points = []
+    for step in sorted(earlier):
+        point = loss.point.clone()
+        for name, layer in earlier[step].open().items():
+            block = loss.block(name)
+            matrix = layer.matrix()
+            weights = np.ascontiguousarray(matrix.T if block.transposed else matrix)
+            if weights.shape != block.shape:
+                raise ToposcopeError(f"{layer.source}: layer {name} has another shape than in the model at this step")
+            point[block.start : block.stop] = torch.from_numpy(weights).reshape(-1).to(point)
+        if torch.isfinite(point).all():
+            points.append(point)
+    return points

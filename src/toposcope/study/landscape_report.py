@@ -219,7 +219,7 @@ def landscape_report(
             )
         known, path, share = _along_path(loss, [loss_at(other, 1).point for other in others])
         path = np.insert(path, series.steps.index(checkpoint.step), 0.0, axis=0)
-    measured = msgspec.structs.replace(probe, directions="hessian" if directions == "hessian" else "random")
+    measured = msgspec.structs.replace(probe, directions=directions)
     planes = list(measured.planes(loss, progress, known=known))
     return LandscapeReport(
         location=checkpoint.location,
@@ -256,11 +256,9 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def _along_path(loss: Any, points: list[Any]) -> tuple[Any, Matrix, float]:
-    import torch
-
     from toposcope.models.loss_planes import path_directions
 
     if any(len(point) != len(loss.point) for point in points):
         raise ToposcopeError(f"{loss.location}: the checkpoints of the series are not of one model")
-    found, coordinates, share = path_directions(loss.point, torch.stack(points))
+    found, coordinates, share = path_directions(loss.point, points)
     return (found, True), coordinates, share

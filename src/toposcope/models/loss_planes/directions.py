@@ -128,7 +128,7 @@ def eigenvector_directions(eigenvalues: Sequence[float], eigenvectors: Tensor) -
     return eigenvectors * torch.tensor(scales, dtype=eigenvectors.dtype, device=eigenvectors.device)[:, None]
 
 
-def path_directions(point: Tensor, path: Tensor) -> tuple[Tensor, Matrix, float]:
+def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matrix, float]:
     """Return the two directions that hold most of a path as seen from a point: its principal components there.
 
     The components are those of the differences to the point (Li et al. 2018, section 7), which are not centred, so that
@@ -137,7 +137,7 @@ def path_directions(point: Tensor, path: Tensor) -> tuple[Tensor, Matrix, float]
     Parameters
     ----------
     point : Tensor, shape (p,)
-    path : Tensor, shape (n, p)
+    path : sequence of Tensor, shape (p,)
         Other checkpoints of the run.
 
     Returns
@@ -155,11 +155,13 @@ def path_directions(point: Tensor, path: Tensor) -> tuple[Tensor, Matrix, float]
     """
     import torch
 
-    differences = path.double().cpu() - point.double().cpu()
+    if len(path) < 2:
+        raise ToposcopeError("directions: a plane along a path needs two other checkpoints; name a series of more")
+    differences = torch.stack(list(path)).double().cpu() - point.double().cpu()
     # Few rows, many columns: the eigenvectors of their inner products give the components.
     squares, vectors = np.linalg.eigh((differences @ differences.T).numpy())
     squares, vectors = squares[::-1], vectors[:, ::-1]
-    if len(squares) < 2 or not squares[1] > 1e-12 * squares[0]:
+    if not squares[1] > 1e-12 * squares[0]:
         raise ToposcopeError(
             f"directions: {len(path)} other checkpoints do not span a plane with this one; name a series of more"
         )
