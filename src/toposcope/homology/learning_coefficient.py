@@ -226,8 +226,8 @@ def _no_estimate(chains: Vector, r_hat: float, size: float, acceptance: float, n
         return f"chains accept {acceptance:.0%} of their steps; take a longer warm-up"
     if negative > MAX_NEGATIVE_SHARE or chains.min() < 0:
         return (
-            f"chains left for a lower loss (below that of the point at {negative:.0%} of the draws); take a larger "
-            "localisation or more text"
+            f"chains left for a lower loss (below that of the point at {negative:.0%} of the draws): it is no minimum; "
+            "take a later checkpoint or more text"
         )
     if r_hat > MAX_R_HAT:
         return f"chains disagree (R-hat {r_hat:.2f} above {MAX_R_HAT}); take more draws or a larger localisation"

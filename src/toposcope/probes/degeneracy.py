@@ -52,9 +52,9 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
 
     sequences: int = 8
     length: int = 128
-    localisation: float = 100.0
+    localisation: float = 10.0
     chains: int = 4
-    draws: int = 64
+    draws: int = 48
     leapfrog: int = 8
     seed: int = 0
 
