@@ -188,7 +188,7 @@ def test_blocks_are_those_of_the_layers(tmp_path: Path) -> None:
     assert max(row["sharpness"] for row in layers) <= network["sharpness"] * (1 + 1e-3)
     assert min(row["smallest_eigenvalue"] for row in layers) >= network["smallest_eigenvalue"] * (1 + 1e-3)
     densities = [network[name] for name in network if name.startswith("density@") and not name.endswith(".noise")]
-    assert len(densities) == 34
+    assert len(densities) == 42
     assert densities == sorted(densities)
     assert densities[-1] == pytest.approx(1)
 

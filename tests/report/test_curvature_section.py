@@ -27,7 +27,7 @@ def with_curvature(n_runs: int, *, density: bool = True) -> Material:
             values = {"sharpness": top, "eigenvalue_2": top / 2, "smallest_eigenvalue": -0.1, "trace": 10 * top}
             values |= {"positive_share": 0.25, "negative_share": 0.125, "filter_normalised_sharpness": 7.0}
             if density:
-                values |= {f"density@{edge:.3g}": place / 33 for place, edge in enumerate(sorted(EDGES))}
+                values |= {f"density@{edge:.3g}": place / 41 for place, edge in enumerate(EDGES)}
             for name, value in values.items():
                 for suffix, number in (("", value), (".noise", 0.01)):
                     row = (f"run-{k}", step, "network", "network", "curvature", "{}", name + suffix)
@@ -52,7 +52,7 @@ def test_the_charts_hold_what_was_measured(n_runs: int) -> None:
     bands = rows_of_chart(charts[1]["hessian-trace"], "low", "high")
     assert {(row["low"], row["high"]) for row in bands if row["step"] == 0} == {(9.98, 10.02)}
     bins = rows_of_chart(charts[2]["hessian-density"], "low", "high", "share")
-    assert len(bins) == 33
+    assert len(bins) == 41
     assert sum(row["share"] for row in bins) == pytest.approx(1)
 
 

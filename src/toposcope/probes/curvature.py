@@ -22,8 +22,9 @@ MAX_STEPS = 400
 """Products for the extreme eigenvalues of one matrix."""
 NEAR_ZERO = 0.01
 """Share of the largest absolute eigenvalue; those not above it count neither as positive nor as negative."""
-EDGES = tuple(sign * 10.0 ** (k / 4) for sign in (-1, 1) for k in range(-16, 1))
-"""Where the cumulative density is reported, in units of the largest absolute eigenvalue."""
+EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
+"""Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the
+resolution of the default steps."""
 SECONDS_PER_PRODUCT = 4e-10
 """For each parameter and token."""
 SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
@@ -177,7 +178,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     def _shares(self, spectrum: SpectralDensity, scale: float) -> dict[str, float]:
         positive, negative = spectrum.share(NEAR_ZERO * scale, np.inf), spectrum.share(-np.inf, -NEAR_ZERO * scale)
         shares = _with_error("positive_share", *positive) | _with_error("negative_share", *negative)
-        for edge in sorted(EDGES) if self.density else ():
+        for edge in EDGES if self.density else ():
             shares |= _with_error(f"density@{edge:.3g}", *spectrum.share(-np.inf, edge * scale))
         return shares
 

@@ -11,10 +11,11 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.series import direction, faults_of, largest_run, run_names
 from toposcope.report.material import Material
+from toposcope.report.tables import share
 
 PROBE, TABLE = "curvature", "curvature"
 RANKS = {"sharpness": "largest", "eigenvalue_2": "2nd", "eigenvalue_5": "5th", "eigenvalue_10": "10th"}
-LEAST_SHARE = 1e-5
+LEAST_SHARE = 1e-6
 """Shares below this are hardly above the axis."""
 
 
@@ -73,27 +74,26 @@ def density_chart(material: Material) -> Chart | None:
     edges, below = rows.get_column("edge").to_numpy(), rows.get_column("value").to_numpy()
     bins = pl.DataFrame({"low": edges[:-1], "high": edges[1:], "share": np.maximum(np.diff(below), 0.0)})
     inside = float(bins.filter(pl.col("low") < 0, pl.col("high") > 0).get_column("share").sum())
-    title = (
-        f"{100 * inside:.0f}% of the eigenvalues of {run} are below {edges[edges > 0][0]:.0e} of the largest in size"
-    )
-    scale = alt.Scale(type="symlog", constant=float(edges[edges > 0][0]), nice=False)
+    title = f"{share(inside)} of the eigenvalues of {run} are below {edges[edges > 0][0]:.1%} of the largest in size"
     figure = (
         alt.Chart(bins)
         .mark_rect()
         .encode(
-            x=alt.X("low:Q", title="eigenvalue / largest absolute eigenvalue", scale=scale,
-                    axis=alt.Axis(values=[-1, -0.01, 0, 0.01, 1])),
+            x=alt.X("low:Q", title="eigenvalue / largest absolute eigenvalue", scale=alt.Scale(nice=False)),
             x2="high:Q",
-            y=alt.Y("share:Q", title="share of eigenvalues", scale=alt.Scale(type="symlog", constant=LEAST_SHARE),
-                    axis=alt.Axis(values=[0, 1e-4, 1e-3, 1e-2, 0.1, 1])),
+            y=alt.Y(
+                "share:Q",
+                title="share of eigenvalues",
+                scale=alt.Scale(type="symlog", constant=LEAST_SHARE, domain=[0, 1]),
+                axis=alt.Axis(values=[0, *(10.0**-k for k in range(7))], format="~g"),
+            ),
             y2=alt.datum(0),
             tooltip=[alt.Tooltip(f"{name}:Q", format=".3g") for name in ("low", "high", "share")],
         )
         .properties(height=HEIGHT)
-    )  # fmt: skip
-    caption = (
-        f"Stochastic Lanczos quadrature at step {rows.get_column('step')[0]}; both axes are logarithmic away from 0."
     )
+    step = rows.get_column("step")[0]
+    caption = f"Stochastic Lanczos quadrature at step {step}; shares above 0 on a logarithmic axis."
     alternative = f"Histogram of the spectral density of the Hessian. {title}."
     return Chart("hessian-density", title, caption, alternative, figure)
 
