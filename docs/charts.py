@@ -7,7 +7,8 @@ import numpy as np
 
 from toposcope import neural_persistence, rips
 from toposcope.charts import Chart, distance_matrix
-from toposcope.homology import bottleneck, sublevel_grid
+from toposcope.charts.contour import contour
+from toposcope.homology import bottleneck, critical_points, profile_grid, sublevel_grid
 
 
 def charts() -> dict[str, Chart]:
@@ -18,6 +19,11 @@ def charts() -> dict[str, Chart]:
     h0, h1 = rips(circle, threshold=0.9)
     x = np.linspace(-2, 2, 30)
     two_wells = (x[:, None] ** 2 - 1) ** 2 + x**2 + rng.normal(0, 0.2, (30, 30))
+    side = np.linspace(-6, 6, 41)
+    first, second = np.meshgrid(side, side, indexing="ij")
+    himmelblau = (first**2 + second - 11) ** 2 + (first + second**2 - 7) ** 2
+    branches = sublevel_grid(himmelblau, connectivity="freudenthal").branches()
+    saddles = critical_points(himmelblau).saddles
     noises = (0, 0.05, 0.1, 0.2, 0.4)
     diagrams = [rips(circle + rng.normal(0, noise, circle.shape))[1] for noise in noises]
     distances = [[bottleneck(a, b) for b in diagrams] for a in diagrams]
@@ -29,6 +35,10 @@ def charts() -> dict[str, Chart]:
         "landscape": h1.landscape(),
         "persistence-image": h1.persistence_image(16),
         "merge-tree": sublevel_grid(two_wells).plot(),
+        "contour": contour(
+            himmelblau, side, side, branches[1:], branches.minima, saddles, value="value of the function"
+        ),
+        "profile": profile_grid(himmelblau, connectivity="freudenthal").plot(),
         "distance-matrix": distance_matrix(distances, list(map(str, noises)), "bottleneck distance"),
     }
 

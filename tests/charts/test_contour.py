@@ -113,7 +113,12 @@ def test_of_many_critical_points_some_are_drawn() -> None:
 
 
 def test_flat_and_tiny_planes_are_drawn() -> None:
-    for values in (np.zeros((2, 2)), np.full((3, 5), 1e-300), np.arange(6.0).reshape(2, 3)):
+    for values in (
+        np.zeros((2, 2)),
+        np.full((3, 5), 1e-300),
+        np.array([[0, 5e-324], [5e-324, 0]]),
+        np.arange(6.0).reshape(2, 3),
+    ):
         m, n = values.shape
         assert drawn(values, np.arange(float(m)), np.arange(float(n))).render("svg").startswith(b"<svg")
 

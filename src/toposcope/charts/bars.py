@@ -1,5 +1,7 @@
 """Bars of persistence diagrams as rows of charts: bars of length zero left out, points of one place merged."""
 
+import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,8 +14,8 @@ from toposcope.typing import Indices, Matrix, Vector
 N_CELLS = 400
 """Points within one of this many parts of either axis are drawn as one: they would cover each other."""
 
-MAX_DIGITS = 300
-"""Powers of ten that float64 holds."""
+DIGITS = 6
+"""Of a number in a chart."""
 
 
 class Bars(NamedTuple):
@@ -91,18 +93,23 @@ def merged(pairs: Matrix, low: float, high: float, max_points: int) -> tuple[Mat
     return pairs[first[order]], counts[order]
 
 
-def data(rows: Sequence[dict[str, Any]], digits: int = 6) -> alt.InlineData:
+def data(rows: Sequence[dict[str, Any]], digits: int = DIGITS) -> alt.InlineData:
     """Return rows as a chart's data, numbers with six digits: no pixel of an axis from zero needs more."""
     return alt.InlineData(
         values=[{k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in r.items()} for r in rows]
     )
 
 
+def digits_between(low: float, high: float) -> int:
+    """Return how many digits keep six of what tells apart numbers on an axis that may be far from zero."""
+    largest, span = max(abs(low), abs(high)) / 2, high / 2 - low / 2  # halves, which do not overflow
+    return DIGITS + math.ceil(math.log10(max(1, largest / max(span, sys.float_info.min))))
+
+
 def rounded(values: Vector, low: float, high: float) -> list[float]:
-    """Round to less than a ten-thousandth of an axis from `low` to `high`: no pixel needs more."""
-    digits = 5 - int(np.floor(np.log10(high - low)))
-    shortened: Vector = np.round(values, digits) if abs(digits) < MAX_DIGITS else values
-    return [float(value) for value in shortened]
+    """Return places on an axis from `low` to `high`, as exactly as pixels need."""
+    digits = digits_between(low, high)
+    return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 def filtration_axis(low: float, high: float, title: str, *, descending: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from toposcope.charts.axes import spans_decades, value_axis
-from toposcope.charts.bars import data, limits, rounded
+from toposcope.charts.bars import data, digits_between, limits, rounded
 from toposcope.charts.chart import Chart
 from toposcope.charts.isobands import isobands
 from toposcope.charts.merge_tree import tree_layers, tree_title
@@ -143,7 +143,8 @@ def _plane(values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions:
 def _strip(edges: Vector, y_axis: dict[str, Any]) -> alt.Chart:
     """Return the colours of the plane along the axis of values."""
     rows = [{"low": float(a), "high": float(b), "band": i} for i, (a, b) in enumerate(pairwise(edges))]
-    strip: alt.Chart = alt.Chart(data(rows, digits=12)).mark_rect().encode(
+    digits = digits_between(edges[0], edges[-1])
+    strip: alt.Chart = alt.Chart(data(rows, digits)).mark_rect().encode(
         x=alt.value(0), x2=alt.value(STRIP), y=alt.Y("low:Q", **y_axis), y2="high:Q",
         color=alt.Color("band:Q", legend=None, scale=alt.Scale(domain=[0, len(edges) - 2])),
         tooltip=["low:Q", "high:Q"],
@@ -164,7 +165,8 @@ def _marks(
     if centre is not None:
         rows.append({"kind": "centre", "x": float(centre[0]), "y": float(centre[1])})
     shapes = {kind: _SHAPES[kind] for kind in _SHAPES if any(row["kind"] == kind for row in rows)}
-    marks: alt.Chart = alt.Chart(data(rows, digits=12)).mark_point(
+    digits = max(digits_between(*limits(each)) for each in (x, y, values))
+    marks: alt.Chart = alt.Chart(data(rows, digits)).mark_point(
         filled=True, fill=_LIGHT, stroke=_DARK, strokeWidth=1.1, opacity=1, size=46 if len(rows) <= MANY_MARKS else 22
     ).encode(
         x="x:Q", y="y:Q", tooltip=["kind:N", "x:Q", "y:Q", "value:Q"],

@@ -46,13 +46,15 @@ def isobands(values: Matrix, x: Vector, y: Vector, thresholds: Vector) -> list[R
     -----
     O(k m n) time. A border of infinitely low values at the places of the outermost vertices closes every line.
     """
-    padded = np.pad(values, 1, constant_values=-np.inf)
+    # In units of a power of two in which no difference overflows; a threshold stays where it is among the values.
+    exponent = -int(np.frexp(np.abs(values).max())[1])
+    padded = np.pad(np.ldexp(values, exponent), 1, constant_values=-np.inf)
     rows, columns = np.meshgrid(np.pad(x, 1, mode="edge"), np.pad(y, 1, mode="edge"), indexing="ij")
     places = np.column_stack([rows.ravel(), columns.ravel()])
     heights, triangles = padded.ravel(), _triangles(padded.shape)
     loops = [
         (k, outline, _signed_area(outline))
-        for k, threshold in enumerate(thresholds.tolist())
+        for k, threshold in enumerate(np.ldexp(thresholds, exponent).tolist())
         for outline in _loops(heights, places, triangles, threshold)
     ]
     # What is higher lies to the left of a line, so inside of one that turns left. Lines do not cross: of two, the one
@@ -105,8 +107,8 @@ def _crossings(heights: Vector, places: Matrix, sides: NDArray[np.int64], thresh
     low, high = np.where((heights[sides[:, 0]] <= threshold)[:, None], sides, sides[:, ::-1]).T
     share = np.ones(len(low))  # from infinitely low, it does so at the other end
     finite = np.isfinite(heights[low])
-    bottom, top = heights[low[finite]] / 4, heights[high[finite]] / 4  # no difference of quarters overflows
-    share[finite] = (threshold / 4 - bottom) / (top - bottom)
+    bottom, top = heights[low[finite]], heights[high[finite]]
+    share[finite] = (threshold - bottom) / (top - bottom)
     return np.asarray(places[low] + share[:, None] * (places[high] - places[low]))
 
 

@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.charts.bars import data, limits
+from toposcope.charts.bars import data, digits_between, limits
 from toposcope.charts.chart import Chart
 from toposcope.typing import Vector
 
@@ -63,7 +63,7 @@ def tree_layers(
     shown = np.lexsort((-np.arange(n), parents >= 0, births - deaths))[:MAX_BRANCHES].tolist()
     place = _places(shown, deaths, parents)
     finite = np.isfinite(deaths)
-    top = float(y_axis["scale"]["domain"][1])
+    bottom, top = map(float, y_axis["scale"]["domain"])
     rows = [
         {
             "x": place[i],
@@ -76,7 +76,7 @@ def tree_layers(
     ]
     y = alt.Y("birth:Q", **y_axis)
     left = -1 - margin * (len(shown) + 1)
-    base = alt.Chart(data(rows, digits=12)).encode(
+    base = alt.Chart(data(rows, digits_between(bottom, top))).encode(
         x=alt.X("x:Q", axis=None, scale=alt.Scale(domain=[left, len(shown)], nice=False)),
         tooltip=["birth:Q", "death:Q"],
     )
