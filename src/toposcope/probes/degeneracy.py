@@ -77,7 +77,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the gradients."""
-        n_gradients = self.chains * (self.warmup + self.draws) * self.leapfrog
+        n_gradients = self.chains * (self.warmup + self.draws) * (self.leapfrog + 1) / 2
         return n_gradients * gradient_seconds(shapes, self.sequences * self.length)
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
@@ -126,7 +126,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
 
 def gradient_seconds(shapes: Mapping[str, Shape], n_tokens: int) -> float:
     """Return about how long the gradient of the loss on some tokens takes on one processor."""
-    return 0.02 + 3e-10 * n_tokens * sum(m * n for m, n in shapes.values())
+    return 0.005 + 2.5e-10 * n_tokens * sum(m * n for m, n in shapes.values())
 
 
 def gradient_bytes(shapes: Mapping[str, Shape]) -> int:
