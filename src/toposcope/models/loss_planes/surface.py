@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
 """Estimated bytes of the activations of all points that go through the model together."""
-WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 26, 1 << 32
+WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
 """Bytes of their weights."""
+MIN_CHUNKS = 16
+"""Of a plane, so that several threads have their share of it. Not by their number, so that no bit depends on it."""
 MAX_COPIED_BYTES = 1 << 28
 """Of the weights of a model that is copied for each thread; PyTorch shares out the operations of a larger one."""
 ROUNDING = 8
@@ -117,7 +119,7 @@ def evaluate(
     totals = np.empty((len(sample), batches))
     coordinates = torch.from_numpy(sample.coordinates).to(directions)
     moved = [bool(directions[:, block.start : block.stop].any()) for block in loss.blocks.values()]
-    at_once = together or points_together(parts, len(loss.point))
+    at_once = together or min(points_together(parts, len(loss.point)), -(-len(sample) // MIN_CHUNKS))
 
     def fill(parts: list[SummedLoss], start: int) -> int:
         chosen = slice(start, start + at_once)
