@@ -2,13 +2,17 @@
 
 import dataclasses
 
+import numpy as np
 import polars as pl
 import pytest
 from chart_checks import check_chart, rows_of_chart
 from made_up_material import material
+from numpy.typing import NDArray
 from section_tools import charts_of, section_of
 
+from toposcope.errors import ToposcopeError
 from toposcope.report.charts.landscape import landscape_charts, landscape_rows
+from toposcope.report.charts.stored_plane import stored_plane_chart
 from toposcope.report.material import Material
 from toposcope.report.sections.landscape import SECTION
 from toposcope.report.tables import Table
@@ -44,6 +48,35 @@ def test_the_charts_hold_what_was_measured(n_runs: int) -> None:
     bands = rows_of_chart(charts["landscape-range"], "low", "high")
     assert {(row["low"], row["high"]) for row in bands if row["step"] == 0} == {(2.5, 3.5)}
     assert charts["landscape-range"].title == "The loss ranges over 3 to 5 nats a token on the planes"
+
+
+def test_the_plane_of_the_last_checkpoint_is_drawn() -> None:
+    study = with_planes(1)
+    options = '{"directions":"hessian","span":2.0}'
+    x, y = np.meshgrid(np.linspace(-2, 2, 9), np.linspace(-2, 2, 7), indexing="ij")
+    asked = []
+
+    def states(run: str, step: int, label: str) -> dict[str, NDArray[np.float32]]:
+        asked.append((run, step, label))
+        return {"network": ((x - 1) ** 2 + 3 * y**2 + 1).astype(np.float32)}
+
+    planes = study.frame.get_column("probe") == "landscape"
+    frame = study.frame.with_columns(options=pl.when(planes).then(pl.lit(options)).otherwise("options"))
+    label = pl.DataFrame({"probe": ["landscape"], "options": [options], "label": ["landscape:x"]})
+    drawn = stored_plane_chart(dataclasses.replace(study, frame=frame, labels=label, states=states))
+    assert drawn is not None
+    check_chart(drawn)
+    assert asked == [("run-0", 100, "landscape:x")]
+    assert drawn.title == "run-0, step 100: 1 minimum in 1 component"
+    (minimum,) = (row for row in rows_of_chart(drawn, "kind", "x") if row["kind"] == "minimum")
+    assert (minimum["x"], minimum["y"]) == (1.0, 0.0)
+
+
+def test_a_plane_whose_file_is_lost_is_not_drawn() -> None:
+    def states(*_: object) -> dict[str, NDArray[np.float32]]:
+        raise ToposcopeError("lost")
+
+    assert stored_plane_chart(dataclasses.replace(with_planes(1), states=states)) is None
 
 
 def test_one_plane_has_no_band() -> None:

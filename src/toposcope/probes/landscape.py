@@ -41,7 +41,8 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     ``<name>.batches.noise``, that over batches of the text, and ``<name>.resolution.noise``, the mean absolute
     difference to half the resolution. A statistic that only one of several planes defines is left out.
     ``planes_wasserstein_1`` and ``planes_bottleneck`` are the mean distances
-    between the diagrams of two planes. The diagram ``H0`` is that of the first plane.
+    between the diagrams of two planes. The diagram ``H0`` is that of the first plane, whose
+    losses are stored if it is a grid.
 
     Attributes
     ----------
@@ -140,8 +141,15 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
             statistics[name] = found.mean
             statistics |= {name + what + NOISE: value for what, value in spreads.items() if value is not None}
         statistics |= {f"planes_{name}": value for name, value in between_planes(planes).items()}
+        first = planes[0]
+        sides = first.surface.sample.shape
         return Measurement(
-            NETWORK, NETWORK, statistics, {"H0": planes[0].shape.tree.diagram}, ", ".join(self.flags(planes))
+            NETWORK,
+            NETWORK,
+            statistics,
+            {"H0": first.shape.tree.diagram},
+            ", ".join(self.flags(planes)),
+            states=None if sides is None else first.shape.values.reshape(sides).astype(np.float32),
         )
 
     def planes(

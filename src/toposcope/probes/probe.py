@@ -62,7 +62,7 @@ class Measurement:
         ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, or empty; several
         are joined, as in ``batch halved to 4, landmarks``.
     states : ndarray, shape (n, width), float32, optional
-        Points stored for comparing representations.
+        Points stored for comparing representations, or losses on a plane for its picture.
     """
 
     layer: str

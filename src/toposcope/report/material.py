@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
@@ -52,6 +54,8 @@ class Material:
         From the methods of `Study` of those names.
     diagrams : callable
         ``(run, step, probe label) -> layer -> name -> Diagram``, as `Study.diagrams`; reads a file when called.
+    states : callable
+        ``(run, step, probe label) -> layer -> points``, as `Study.states`; empty where there are none.
     examined, notes : list of str
         `Study.examined` and `Study.notes`.
     corpus : str
@@ -73,6 +77,7 @@ class Material:
     findings: pl.DataFrame
     errors: pl.DataFrame
     diagrams: Callable[[str, int, str], dict[str, dict[str, Diagram]]]
+    states: Callable[[str, int, str], Mapping[str, NDArray[np.float32]]] = lambda _run, _step, _label: {}
     examined: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     corpus: str = ""
@@ -114,6 +119,7 @@ class Material:
             findings=study.findings(),
             errors=study.errors(),
             diagrams=study.diagrams,
+            states=study.states,
             examined=study.examined(),
             notes=study.notes(),
             corpus=study.meta("corpus_sha256"),

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
@@ -18,7 +20,7 @@ from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
-from toposcope.study.diagrams import diagram_file, read_diagrams
+from toposcope.study.diagrams import diagram_file, read_diagrams, read_states
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.store import OLDER_VERSIONS
 from toposcope.version import __version__
@@ -344,12 +346,24 @@ class Study:
         ToposcopeError
             If there are none.
         """
+        return read_diagrams(self._findings_file(run, step, probe))
+
+    def states(self, run: str, step: int, probe: str) -> dict[str, NDArray[np.float32]]:
+        """Return the points that a declared probe stored: of hidden states, or losses on a plane; by pseudo-layer.
+
+        Raises
+        ------
+        ToposcopeError
+            If there are none.
+        """
+        return read_states(self._findings_file(run, step, probe))
+
+    def _findings_file(self, run: str, step: int, probe: str) -> Path:
         for declared in self.declaration.resolved_probes():
             if declared.label() == probe:
-                diagrams = read_diagrams(self.directory / diagram_file(run, step, declared))
                 if self.checkpoints().filter(run=run, step=step).is_empty():
                     raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
-                return diagrams
+                return self.directory / diagram_file(run, step, declared)
         labels = [p.label() for p in self.declaration.resolved_probes()]
         raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, labels)}")
 

@@ -7,6 +7,7 @@ from toposcope.charts.training import training_lines
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.series import faults_of, run_names
+from toposcope.report.charts.stored_plane import stored_plane_chart
 from toposcope.report.material import Material
 
 PROBE, TABLE = "landscape", "landscape"
@@ -32,8 +33,9 @@ def landscape_rows(material: Material) -> pl.DataFrame:
 
 
 def landscape_charts(material: Material) -> list[Chart]:
-    """Draw the number of minima, and the range of the loss with its spread over planes, of the first probe."""
+    """Draw a plane of the last checkpoint; the number of minima, and the range of the loss, of the first probe."""
     charts = [
+        stored_plane_chart(material),
         _chart(material, "minima", "minima on a plane", "landscape-minima"),
         _chart(material, "range", "range of the loss on a plane (nats a token)", "landscape-range"),
     ]

@@ -5,17 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from toposcope.charts.chart import Chart
-from toposcope.charts.contour import contour
-from toposcope.homology import critical_points
 from toposcope.models.loss_planes import Plane, profile_of
+from toposcope.report.charts.stored_plane import LOSS, plane_contour
 from toposcope.study.landscape_report import LandscapeReport
-
-AXES = {
-    "random": "random direction",
-    "hessian": "eigenvector",
-    "trajectory": "component of the path",
-}
-LOSS = "loss (nats a token)"
 
 
 def plane_charts(report: LandscapeReport, most: int = 3) -> list[Chart]:
@@ -31,25 +23,11 @@ def profile_chart(report: LandscapeReport) -> Chart:
 
 
 def _plane_chart(report: LandscapeReport, plane: Plane, number: int) -> Chart:
-    shape = plane.surface.sample.shape
-    assert shape is not None  # the report is of grids
-    values = plane.shape.values.reshape(shape)
-    places = plane.surface.sample.coordinates.reshape(*shape, 2)
-    branches = plane.shape.tree.branches()
-    axis = AXES[report.directions]
-    chart = contour(
-        values,
-        np.ascontiguousarray(places[:, 0, 0]),
-        np.ascontiguousarray(places[0, :, 1]),
-        (branches.births, branches.deaths, branches.parents),
-        branches.minima,
-        critical_points(values).saddles,
-        path=report.path,
-        steps=report.path_steps if report.path is not None else None,
-        centre=(0.0, 0.0),
-        value=LOSS,
-        directions=(f"first {axis}", f"second {axis}"),
-        name=f"plane-{number}",
-    )
+    sides = plane.surface.sample.shape
+    assert sides is not None  # the report is of grids
+    places = plane.surface.sample.coordinates.reshape(*sides, 2)
+    x, y = np.ascontiguousarray(places[:, 0, 0]), np.ascontiguousarray(places[0, :, 1])
+    values, steps = plane.shape.values.reshape(sides), report.path_steps if report.path is not None else None
+    chart = plane_contour(values, x, y, report.directions, name=f"plane-{number}", path=report.path, steps=steps)
     which = f" (plane {number} of {len(report.planes)})" if len(report.planes) > 1 else ""
     return replace(chart, title=f"Step {report.step}: {chart.title}{which}")

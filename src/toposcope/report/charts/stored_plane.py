@@ -1,0 +1,88 @@
+"""The loss on a plane that the probe `landscape` stored, and how any plane is drawn."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from toposcope.charts.chart import Chart
+from toposcope.charts.contour import contour
+from toposcope.errors import ToposcopeError
+from toposcope.homology import critical_points, sublevel_grid
+from toposcope.probes.feature import NETWORK
+from toposcope.report.charts.series import largest_run
+from toposcope.report.material import Material
+from toposcope.typing import Matrix, Vector
+
+AXES = {
+    "random": "random direction",
+    "hessian": "eigenvector",
+    "trajectory": "component of the path",
+}
+LOSS = "loss (nats a token)"
+
+
+def stored_plane_chart(material: Material) -> Chart | None:
+    """Draw the first plane around the last checkpoint of the largest run, of the first probe that stored one."""
+    for label, options in material.labels.filter(probe="landscape").select("label", "options").iter_rows():
+        measured = material.frame.filter(probe="landscape", options=options, layer=NETWORK)
+        names = set(measured.get_column("run"))
+        runs = [trajectory for trajectory in material.trajectories if trajectory.run in names]
+        if not runs:
+            continue
+        run = largest_run(runs, material.runs).run
+        step = max(measured.filter(run=run).get_column("step"))
+        try:
+            values = material.states(run, step, label)[NETWORK].astype(np.float64)
+        except (ToposcopeError, KeyError):  # its file is missing, or its points are scattered
+            continue
+        declared = msgspec.json.decode(options)
+        x, y = (np.linspace(-declared["span"], declared["span"], side) for side in values.shape)
+        chart = plane_contour(values, x, y, declared["directions"], name="loss-plane")
+        return replace(chart, title=f"{run}, step {step:,}: {chart.title}")
+    return None
+
+
+def plane_contour(
+    values: Matrix,
+    x: Vector,
+    y: Vector,
+    directions: str,
+    *,
+    name: str,
+    path: Matrix | None = None,
+    steps: Sequence[int] | None = None,
+) -> Chart:
+    """Draw the loss on a plane through a checkpoint: contours with minima and saddles, beside the merge tree.
+
+    Parameters
+    ----------
+    values : ndarray, shape (m, n)
+        Finite; `values[i, j]` at (x[i], y[j]).
+    x, y : ndarray, shape (m,) and (n,)
+        Ascending.
+    directions : str
+        What spans the plane, a key of `AXES`.
+    name : str
+        Of the chart.
+    path : ndarray, shape (k, 2), optional
+        Other checkpoints, in order.
+    steps : sequence of int, optional
+        Theirs.
+    """
+    branches = sublevel_grid(values, connectivity="freudenthal").branches()
+    return contour(
+        values,
+        x,
+        y,
+        (branches.births, branches.deaths, branches.parents),
+        branches.minima,
+        critical_points(values).saddles,
+        path=path,
+        steps=steps,
+        centre=(0.0, 0.0),
+        value=LOSS,
+        directions=(f"first {AXES[directions]}", f"second {AXES[directions]}"),
+        name=name,
+    )
