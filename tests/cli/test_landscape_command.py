@@ -9,7 +9,9 @@ from commands import called, complaint_of
 from small_models import save, some_lines
 
 from toposcope.family.model import build
-from toposcope.study.landscape_report import WORDS
+from toposcope.models.loss_planes import Estimate
+from toposcope.probes.landscape import LandscapeProbe
+from toposcope.study.landscape_report import WORDS, LandscapeReport
 
 OPTIONS = ("--resolution", "9", "--seeds", "2")
 
@@ -84,14 +86,27 @@ def test_a_figure_of_eigenvectors(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "plane.svg").read_text().startswith("<svg")
 
 
+def test_a_spread_over_the_text_that_is_larger_than_the_number_is_said() -> None:
+    estimates = {
+        "max_persistence": Estimate(0.001, 1, batches=0.01),
+        "range": Estimate(0.5, 1, batches=0.1),
+        "saddles": Estimate(0.0, 1, batches=0.1),
+    }
+    report = LandscapeReport("here", 0, "a text", 2.0, 10, "hessian", LandscapeProbe(), [], estimates, {}, [])
+    assert f"spread over parts of the text larger than the mean: {WORDS['max_persistence']}" in report.remarks()
+
+
 def test_mistakes(run: Path, tmp_path: Path) -> None:
     text = ("--text", run / "text.txt")
     assert "no such file" in complaint_of("landscape", tmp_path / "nothing")
     assert "no such file" in complaint_of("landscape", run / "checkpoints", "--text", tmp_path / "nothing.txt")
     assert "a figure ends in" in complaint_of("landscape", run / "checkpoints", *text, "--out", "plane.jpg")
+    assert "finite and above 0" in complaint_of("landscape", run / "checkpoints", *text, "--span", "nan")
+    (tmp_path / "taken").write_text("")
+    assert "this is a file" in complaint_of("landscape", run / "checkpoints", *text, "--out", tmp_path / "taken")
     for arguments, words in (
         (("--step", "15"), "its steps are 0, 10, 20"),
-        (("--directions", "trajectory"), "at least two other checkpoints"),
+        (("--directions", "trajectory"), "step_20.safetensors has 0; name the folder of a longer series"),
     ):
         place = run / "checkpoints" if "--step" in arguments else run / "checkpoints" / "step_20.safetensors"
         done = called("landscape", place, *text, *arguments)

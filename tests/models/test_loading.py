@@ -86,7 +86,9 @@ def test_a_tokenizer_that_is_named(model: Path, tmp_path: Path, monkeypatch: pyt
     for name in (f"{tmp_path}/elsewhere", f"{tmp_path}/elsewhere/tokenizer.json", "~/elsewhere"):
         assert loss(model, tokenizer=name) == expected
     assert load_tokenizer(*opened(model, tokenizer="characters")).encode("ab").ids == [97, 98]
-    with pytest.raises(ToposcopeError, match=r"model: no tokenizer.json with it; .* tokenizer = \"FOLDER or hf:owner"):
+    with pytest.raises(
+        ToposcopeError, match=r"model: no tokenizer.json with it; .* tokenizer = \"FOLDER or hf:owner.*--tokenizer"
+    ):
         loss(model)
     with pytest.raises(
         ToposcopeError, match=r"tokenizer \S+/nowhere: no such file; name a tokenizer.json, or a folder"

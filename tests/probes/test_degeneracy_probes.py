@@ -72,7 +72,8 @@ def test_a_jump_contracts_by_the_powers_of_the_curvature() -> None:
 
 def test_a_rate_that_diverges_is_said() -> None:
     found = measured(JumpAndRetrainProbe(rate=1e6, steps=60), SummedLoss.of_function(bowl, POINT))
-    assert (found.statistics, found.flag) == ({}, "no estimate: the descent diverges; take a smaller rate")
+    assert found.flag == "no estimate: the descent diverges; take a smaller rate"
+    assert found.statistics.keys() == {"jumped_loss", "jumped_loss.noise"}  # a row, so that the flag is seen
 
 
 def test_what_probes_cost_grows_with_the_model_and_the_text() -> None:
@@ -118,6 +119,21 @@ def check(frame: pl.DataFrame) -> None:
 def test_a_checkpoint_of_the_family(tmp_path: Path) -> None:
     save(family_model(dtype=torch.float32), tmp_path / "checkpoints")
     check(found_by_command(tmp_path / "checkpoints", tmp_path))
+
+
+def test_what_the_command_says_of_probes_without_a_table(tmp_path: Path) -> None:
+    save(family_model(dtype=torch.float32), tmp_path / "checkpoints")
+    (tmp_path / "text.txt").write_text(some_lines(12))
+    command = ("measure", tmp_path / "checkpoints", "--text", tmp_path / "text.txt", "--workers", "1", "--probe")
+    done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3")
+    assert done.code == 0, done.err
+    assert "separation.noise" in "".join(done.out.split())
+    assert "note:" not in done.err
+    out = tmp_path / "table.csv"
+    done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3,rate=1e12", "--out", out)
+    assert done.code == 0, done.err
+    assert done.out == f"2 rows in {out}\n"
+    assert "note: jump_and_retrain: 1 of 1 checkpoints are flagged; checkpoints step 10: no estimate:" in done.err
 
 
 def test_a_model_of_transformers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -76,6 +77,12 @@ def landscape(
     """
     if out is not None and out.suffix and not out.is_dir() and out.suffix.lower() not in FIGURE_ENDINGS:
         raise BadUse(f"--out {out}: a figure ends in {', '.join(FIGURE_ENDINGS)}; the name of a new folder has no dot")
+    if not math.isfinite(span):
+        raise BadUse(f"--span {span}: it must be finite and above 0")
+    if out is not None and not out.suffix and out.is_file():
+        raise BadUse(
+            f"--out {out}: this is a file; name a new folder, or a figure that ends in {', '.join(FIGURE_ENDINGS)}"
+        )
     from toposcope.probes.landscape import LandscapeProbe
     from toposcope.study.landscape_report import landscape_report
 

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from toposcope.study.rows import Unit
 
 SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
+SUMMARY_OF_PROBES = {
+    "curvature": ("sharpness", "sharpness.noise", "trace", "trace.noise"),
+    "degeneracy": ("learning_coefficient", "learning_coefficient.noise", "convergence@r_hat"),
+    "jump_and_retrain": ("loss_return", "loss_return.noise", "separation", "separation.noise"),
+    "landscape": ("minima", "minima.noise", "max_persistence", "max_persistence.noise"),
+    "trajectory": ("path_length", "straightness", "ph_dimension", "ph_dimension.noise"),
+}
 
 
 class _WithProbes(click.Command):
@@ -70,7 +77,12 @@ def _as_toml(value: Any) -> str:
     metavar="NAME[:OPTION=VALUE,...]",
     help="Probe to use instead of the default ones; repeatable.",
 )
-@click.option("--text", default="", metavar="FILE", help="Text that the models read, for hidden states and losses.")
+@click.option(
+    "--text",
+    default="",
+    metavar="FILE",
+    help="Text that the models read, for hidden states and losses, or python-docs.",
+)
 @click.option(
     "--tokenizer",
     default="",
@@ -139,6 +151,7 @@ def measure(
             _write(frame, out)
         _print(study, frame, out, as_json)
         _print_landmark_note(frame)
+        _print_doubt_note(frame)
         for note in study.notes():
             click.echo(f"note: {note}", err=True)
     finally:
@@ -178,14 +191,29 @@ def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -
         return
     import polars as pl
 
-    summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & pl.col("statistic").is_in(SUMMARY_STATISTICS))
+    shown = pl.col("statistic").is_in(SUMMARY_STATISTICS)
+    for probe, statistics in SUMMARY_OF_PROBES.items():
+        shown |= (pl.col("probe") == probe) & pl.col("statistic").is_in(statistics)
+    summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & shown)
     labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
     named = labelled.with_columns(column=pl.col("label") + " " + pl.col("statistic"))
     wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
     if wide.width == 2:  # run and step alone: no statistic of the summary was measured
-        click.echo(f"{len(frame)} rows; see them with --out or --json")
+        click.echo(f"{len(frame)} rows in {out}" if out else f"{len(frame)} rows; see them with --out or --json")
         return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
+
+
+def _print_doubt_note(frame: pl.DataFrame) -> None:
+    """Print for which probes there is no estimate, or one that has not converged, with the first reason."""
+    import polars as pl
+
+    doubtful = frame.filter(pl.col("flag").str.contains("no estimate|not converged"))
+    for (probe,), rows in doubtful.group_by("probe", maintain_order=True):
+        n = rows.select("run", "step").n_unique()
+        of = frame.filter(probe=probe).select("run", "step").n_unique()
+        run, step, flag = rows.select("run", "step", "flag").row(0)
+        click.echo(f"note: {probe}: {n} of {of} checkpoints are flagged; {run} step {step}: {flag}", err=True)
 
 
 def _print_landmark_note(frame: pl.DataFrame) -> None:

@@ -80,7 +80,7 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
         return _of_family(checkpoint, origin)
     raise ToposcopeError(
         f"{checkpoint.location}: no {TOKENIZER} with it; save it there, or name one "
-        'with tokenizer = "FOLDER or hf:owner/name"'
+        'with tokenizer = "FOLDER or hf:owner/name", or "characters" (on the command line --tokenizer)'
     )
 
 

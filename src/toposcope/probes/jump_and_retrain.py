@@ -24,7 +24,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     Means over the jumps: ``jumped_loss`` and ``retrained_loss`` (nats a token), ``loss_return`` (share of the rise of
     the loss that is undone), ``distance`` (from the checkpoint, over the length of the jump) and ``separation`` (from
     where the same descent leads without a jump). Each has ``<name>.noise``, the standard error over jumps. If a descent
-    diverges, all are absent.
+    diverges, all but ``jumped_loss`` are absent.
 
     Weights are measured in units of their root mean square, so that nothing depends on their scale.
 
@@ -41,7 +41,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
     seed : int
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
     NEEDS: ClassVar[frozenset[str]] = frozenset({"text_loss"})
 
@@ -110,11 +110,14 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
             "distance": [r.distance for r in found],
             "separation": [r.separation for r in found],
         }
+        flag = ""
         if not np.isfinite(values["retrained_loss"]).all():
-            return Measurement(NETWORK, NETWORK, {}, flag=NO_ESTIMATE + "the descent diverges; take a smaller rate")
+            flag = NO_ESTIMATE + "the descent diverges; take a smaller rate"
+            values = {"jumped_loss": values["jumped_loss"]}
         means = {name: float(np.mean(some)) for name, some in values.items()}
         errors = {name + NOISE: float(np.std(some, ddof=1)) / len(some) ** 0.5 for name, some in values.items()}
-        return Measurement(NETWORK, NETWORK, {n: v for n, v in (means | errors).items() if math.isfinite(v)})
+        finite = {n: v for n, v in (means | errors).items() if math.isfinite(v)}
+        return Measurement(NETWORK, NETWORK, finite, flag=flag)
 
     def _direction(self, point: "Tensor", k: int) -> "Tensor":
         """Return a random direction of length 1."""

@@ -88,7 +88,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if not 0 < self.span < float("inf"):
-            raise ValueError(f"span is {self.span}; it must be positive")
+            raise ValueError(f"span is {self.span}; it must be finite and above 0")
 
     @property
     def n_planes(self) -> int:

@@ -132,6 +132,13 @@ class LandscapeReport:
         ]
         if wide:
             remarks.append("spread over planes larger than the mean: " + ", ".join(wide))
+        loud = [
+            WORDS[name]
+            for name, found in self.estimates.items()
+            if found.batches is not None and found.batches > abs(found.mean) > 0
+        ]
+        if loud:
+            remarks.append("spread over parts of the text larger than the mean: " + ", ".join(loud))
         rare = [WORDS[name] for name, found in self.estimates.items() if found.n_planes < len(self.planes)]
         if rare:
             remarks.append("undefined on some planes, the mean is over the others: " + ", ".join(rare))
@@ -215,7 +222,8 @@ def landscape_report(
         others = [other for other in series if other.step != checkpoint.step]
         if len(others) < 2:
             raise ToposcopeError(
-                f"{checkpoint.location}: a path needs at least two other checkpoints; name the folder of the series"
+                f"{checkpoint.location}: a path needs at least two other checkpoints, and {series.spec} has "
+                f"{len(others)}; name the folder of a longer series, or choose other directions"
             )
         known, path, share = _along_path(loss, [loss_at(other, 1).point for other in others])
         path = np.insert(path, series.steps.index(checkpoint.step), 0.0, axis=0)
