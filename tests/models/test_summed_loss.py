@@ -132,6 +132,24 @@ def test_a_tied_head_counts_once(tmp_path: Any) -> None:
     torch.testing.assert_close(loss.gradient(loss.point)[1][: 128 * 24], expected.flatten(), rtol=0, atol=1e-12)
 
 
+def test_the_vector_of_a_padding_token_has_a_derivative() -> None:
+    """PyTorch gives it none, though the loss depends on it where the text holds the token, as a beginning say."""
+    pytest.importorskip("transformers")
+    from toposcope.models.transformers_model import TransformersModel
+
+    model = TransformersModel(made("llama", dtype=FLOAT64, pad_token_id=0), "llama", CPU)
+    assert model.module.get_input_embeddings().padding_idx == 0
+    loss = text_loss(model, [TokenSequence((0, 5, 6, 7), 0), TokenSequence((0, 9, 4), 0)], FLOAT64)
+    row = slice(loss.block("model.embed_tokens.weight").start, loss.block("model.embed_tokens.weight").start + 16)
+    direction = torch.zeros_like(loss.point)
+    direction[row] = 1.0
+    after, before = (loss.value(loss.point + sign * 1e-3 * direction) for sign in (1, -1))
+    slope = float(loss.gradient(loss.point)[1] @ direction)
+    assert abs(slope) > 1e-5
+    assert slope == pytest.approx((after - before) / 2e-3, rel=1e-2)
+    assert model.module.get_input_embeddings().padding_idx == 0  # the model itself is left as it is
+
+
 def test_the_need_reads_the_text_as_language_modelling_does(tmp_path: Any) -> None:
     model, text = family_model(dtype=torch.float32), some_lines()
     checkpoint = save(model, tmp_path)

@@ -59,7 +59,7 @@ class HessianProduct:
         budget = GPU_RETAINED_BYTES if self.point.device.type == "cuda" else RETAINED_BYTES
         self._graphs: list[Callable[[], Graph]] = []
         for piece, size in zip(loss.pieces, loss.piece_bytes, strict=True):
-            budget -= GRAPH_FACTOR * size
+            budget -= GRAPH_FACTOR * size + self.point.nbytes  # the gradient is kept too
             make = partial(self._graph, piece)
             self._graphs.append(_once(make) if budget >= 0 else make)
         self.method: Literal["double backward", "finite differences"] = "double backward"
@@ -91,7 +91,7 @@ class HessianProduct:
         return product
 
     def _graph(self, piece: Sequence[int]) -> Graph:
-        leaves = [leaf.requires_grad_() for leaf in self.loss.parameters(self.point.clone())]
+        leaves = [leaf.detach().requires_grad_() for leaf in self.loss.parameters(self.point)]
         total = self.loss.total(leaves, piece)
         self._unsure = self._unsure or (self.products == 1 and _has_python_code(total))
         gradient = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True, materialize_grads=True)

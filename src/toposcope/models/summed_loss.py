@@ -251,6 +251,9 @@ class _Logits(nn.Module):
         own: Any = deepcopy(model)
         self.model: LanguageModel = own
         self.module: nn.Module = own.module
+        for part in self.module.modules():
+            if isinstance(part, nn.Embedding):
+                part.padding_idx = None  # or its vector would have no derivative
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model.logits(tokens)
