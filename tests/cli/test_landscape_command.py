@@ -1,6 +1,7 @@
 """``toposcope landscape``: what it prints, writes and refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,28 @@ def test_the_plane_of_the_path_and_its_page(run: Path, tmp_path: Path) -> None:
     assert len(losses) == 1 + 81
     drawn = (page / "figures" / "plane-1.svg").read_text()
     assert "component of the path" in drawn
+
+
+def test_a_checkpoint_that_is_not_finite_is_left_out_of_the_path(run: Path, tmp_path: Path) -> None:
+    for path in (run / "checkpoints").iterdir():
+        shutil.copy(path, tmp_path)
+    broken = build("tiny-3k")
+    with torch.no_grad():
+        next(broken.parameters()).fill_(float("nan"))
+    save(broken, tmp_path, 15)
+    done = called(
+        *("landscape", tmp_path, "--directions", "trajectory", "--text", run / "text.txt", "--resolution", "7"),
+        "--json",
+    )
+    assert done.code == 0, done.err
+    remarks = json.loads(done.out)["remarks"]
+    assert "left out of the path, weights that are not finite: step 15" in remarks
+
+
+def test_what_half_the_resolution_does_not_define_is_said() -> None:
+    estimates = {"average_persistence": Estimate(0.5, 1, batches=0.1), "range": Estimate(2.0, 1, resolution=0.1)}
+    report = LandscapeReport("a", 1, "text", 2.0, 10, "random", LandscapeProbe(), (), estimates, {}, [])
+    assert report.remarks() == ["convergence unknown, undefined at half the resolution: average persistence"]
 
 
 def test_a_figure_of_eigenvectors(run: Path, tmp_path: Path) -> None:

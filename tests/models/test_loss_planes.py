@@ -1,5 +1,6 @@
 """Planes of the loss: directions, grids, the loss on many points at once, and its shape."""
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from toposcope.errors import ToposcopeError
 from toposcope.family.model import build
 from toposcope.family.sizes import ModelSize
-from toposcope.homology import Diagram
+from toposcope.homology import Diagram, profile_grid
 from toposcope.models import load_model
 from toposcope.models.family_model import FamilyModel
 from toposcope.models.loss_planes import (
@@ -141,6 +142,22 @@ def test_a_path_that_spans_no_plane_is_refused() -> None:
     for path in ([point + 1], [point + 1, point + 2, point]):
         with pytest.raises(ToposcopeError, match=r"plane along a path|do not span a plane"):
             path_directions(point, path)
+
+
+def test_a_path_with_weights_that_are_not_finite_is_refused() -> None:
+    point = point_of(0)
+    with pytest.raises(ToposcopeError, match="weights that are not finite"):
+        path_directions(point, [point_of(1), point_of(2), point * float("nan")])
+
+
+def test_the_plane_of_a_path_does_not_depend_on_how_much_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    point, path = point_of(0), [point_of(k) for k in (1, 2, 3)]
+    directions, coordinates, share = path_directions(point, path)
+    monkeypatch.setattr("toposcope.models.loss_planes.directions.PART", 10)
+    again, coordinates_again, share_again = path_directions(point, path)
+    torch.testing.assert_close(again, directions, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(coordinates_again, coordinates, rtol=1e-10)
+    assert share_again == pytest.approx(share)
 
 
 # Where a plane is sampled
@@ -337,6 +354,17 @@ def test_himmelblau() -> None:
     assert (shape.n_on_border, shape.n_within_rounding) == (0, 0)
 
 
+def test_side_basins_beyond_those_of_the_profile_count() -> None:
+    """Of the 387 basins of noise, a profile holds 100."""
+    surface = plane_surface(himmelblau, (51, 51), 6.0)
+    noise = np.random.default_rng(0).normal(size=(51 * 51, 1))
+    shape = shape_of(dataclasses.replace(surface, totals=noise))
+    assert shape.statistics["minima"] == 387
+    every = profile_grid(noise.reshape(51, 51), connectivity="freudenthal", n_levels=32, max_basins=1000)
+    areas = every.widths[:, :-1] @ np.diff(every.levels)
+    assert shape.statistics["side_basin_share"] == pytest.approx(1 - areas[0] / areas.sum(), rel=0.03)
+
+
 def test_a_bowl_has_no_finite_bar_and_a_slope_its_minimum_on_the_border() -> None:
     bowl = shape_of(plane_surface(lambda w: w.square().sum(), (9, 9), 1.0))
     assert bowl.statistics.keys().isdisjoint({"average_persistence", "smad"})
@@ -415,6 +443,17 @@ def test_spreads_are_those_of_the_planes_batches_and_resolutions() -> None:
     alone = estimates(planes[:1])["range"]
     assert (alone.planes, alone.n_planes) == (None, 1)
     assert between_planes(planes[:1]) == {}
+
+
+def test_the_height_of_the_checkpoint_has_its_change_at_every_resolution() -> None:
+    """Of 7 points the checkpoint is the fourth, and not one of every second."""
+    loss = SummedLoss.of_function(himmelblau, torch.zeros(2, dtype=torch.float64))
+    for side in (7, 9):
+        plane = measure_plane(loss, torch.eye(2, dtype=torch.float64), grid_sample((side, side), 6.0))
+        lowest = [surface.values.min() for surface in (plane.surface, plane.surface.half())]
+        found = estimates([plane])["centre_height"]
+        assert found.mean == pytest.approx(170 - lowest[0])
+        assert found.resolution == pytest.approx(lowest[1] - lowest[0])
 
 
 def test_second_derivatives_within_a_plane() -> None:

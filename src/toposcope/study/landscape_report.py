@@ -125,6 +125,13 @@ class LandscapeReport:
                 f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution: "
                 + ", ".join(loose)
             )
+        unknown = [
+            WORDS[name]
+            for name, found in self.estimates.items()
+            if found.resolution is None and not name.startswith("slice_curvature")
+        ]
+        if unknown:
+            remarks.append("convergence unknown, undefined at half the resolution: " + ", ".join(unknown))
         wide = [
             WORDS[name]
             for name, found in self.estimates.items()
@@ -218,6 +225,7 @@ def landscape_report(
 
     loss = loss_at(checkpoint, probe.sequences)
     known, path, share = None, None, None
+    steps, left_out = list(series.steps), list[int]()
     if directions == "trajectory":
         others = [other for other in series if other.step != checkpoint.step]
         if len(others) < 2:
@@ -225,8 +233,11 @@ def landscape_report(
                 f"{checkpoint.location}: a path needs at least two other checkpoints, and {series.spec} has "
                 f"{len(others)}; name the folder of a longer series, or choose other directions"
             )
-        known, path, share = _along_path(loss, [loss_at(other, 1).point for other in others])
-        path = np.insert(path, series.steps.index(checkpoint.step), 0.0, axis=0)
+        points = {other.step: loss_at(other, 1).point for other in others}
+        left_out = [other for other, point in points.items() if not bool(point.isfinite().all())]
+        steps = [other for other in steps if other not in left_out]
+        known, path, share = _along_path(loss, [points[other] for other in steps if other != checkpoint.step])
+        path = np.insert(path, steps.index(checkpoint.step), 0.0, axis=0)
     measured = msgspec.structs.replace(probe, directions=directions)
     planes = list(measured.planes(loss, progress, known=known))
     return LandscapeReport(
@@ -240,9 +251,12 @@ def landscape_report(
         planes=planes,
         estimates=estimates(planes),
         between=between_planes(planes),
-        flags=measured.flags(planes),
+        flags=[
+            *measured.flags(planes),
+            *([f"left out of the path, weights that are not finite: step {_listed(left_out)}"] if left_out else []),
+        ],
         path=path,
-        path_steps=list(series.steps) if path is not None else (),
+        path_steps=steps if path is not None else (),
         path_share=share,
     )
 

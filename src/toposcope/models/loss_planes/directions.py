@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PATH_SHARE = 0.8
 """Largest coordinate of a checkpoint in a plane spanned by the path."""
+PART = 1 << 20
+"""Entries of the weights that are widened to float64 at once."""
 
 
 def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, count: int = 2) -> Tensor:
@@ -157,9 +159,14 @@ def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matr
 
     if len(path) < 2:
         raise ToposcopeError("directions: a plane along a path needs two other checkpoints; name a series of more")
-    differences = torch.stack(list(path)).double().cpu() - point.double().cpu()
+    products = np.zeros((len(path), len(path)))
+    for part in _parts(len(point)):
+        differences = _differences(point, path, part)
+        products += (differences @ differences.T).numpy()
+    if not np.isfinite(products).all():
+        raise ToposcopeError("directions: a checkpoint of the path has weights that are not finite; leave it out")
     # Few rows, many columns: the eigenvectors of their inner products give the components.
-    squares, vectors = np.linalg.eigh((differences @ differences.T).numpy())
+    squares, vectors = np.linalg.eigh(products)
     squares, vectors = squares[::-1], vectors[:, ::-1]
     if not squares[1] > 1e-12 * squares[0]:
         raise ToposcopeError(
@@ -169,7 +176,20 @@ def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matr
     coordinates = vectors[:, :2] * lengths
     signs = np.sign(coordinates[np.abs(coordinates).argmax(axis=0), [0, 1]])  # fixes what the solver leaves open
     coordinates = coordinates * signs
-    units = torch.from_numpy(np.ascontiguousarray((vectors[:, :2] * signs / lengths).T)) @ differences
     scale = float(np.abs(coordinates).max()) / PATH_SHARE
-    directions = (units * scale).to(point.dtype).to(point.device)
-    return directions, coordinates / scale, float(squares[:2].sum() / np.maximum(squares, 0).sum())
+    weights = torch.from_numpy(np.ascontiguousarray((vectors[:, :2] * signs / lengths).T * scale))
+    directions = torch.empty(2, len(point), dtype=point.dtype)
+    for part in _parts(len(point)):
+        directions[:, part] = (weights @ _differences(point, path, part)).to(point.dtype)
+    return directions.to(point.device), coordinates / scale, float(squares[:2].sum() / np.maximum(squares, 0).sum())
+
+
+def _parts(n: int) -> list[slice]:
+    return [slice(start, start + PART) for start in range(0, n, PART)]
+
+
+def _differences(point: Tensor, path: Sequence[Tensor], part: slice) -> Tensor:
+    """Return some entries of the differences to the point, in float64."""
+    import torch
+
+    return torch.stack([other[part].double().cpu() for other in path]) - point[part].double().cpu()

@@ -101,10 +101,14 @@ def measure_plane(
         As `evaluate` and `shape_of` do.
     """
     surface = evaluate(loss, directions, sample, batches=batches, progress=progress)
+    shape, half = shape_of(surface, graph), shape_of(surface.half(), graph)
+    if "centre_height" in shape.statistics:  # the checkpoint need not be one of every second point
+        lowest = float(half.values.min() - shape.values.min())
+        half.statistics["centre_height"] = shape.statistics["centre_height"] - lowest
     return Plane(
         surface,
-        shape_of(surface, graph),
-        shape_of(surface.half(), graph),
+        shape,
+        half,
         [shape_of(surface.on_batch(k), graph) for k in range(batches)] if batches > 1 else [],
         slice_curvature(loss, directions),
         converged,

@@ -111,7 +111,7 @@ def scattered_sample(
         raise ToposcopeError(f"plane: {n} scattered points; it needs at least {MIN_POINTS}")
     _check_spans(spans)
     rng = np.random.default_rng(derive_seed(seed, "points of a plane"))
-    drawn = qmc.LatinHypercube(2, rng=rng).random(n - 1) if how == "latin" else rng.random((n - 1, 2))
+    drawn = qmc.LatinHypercube(2, seed=rng).random(n - 1) if how == "latin" else rng.random((n - 1, 2))
     return Sample(np.concatenate([np.zeros((1, 2)), (2 * drawn - 1) * np.array(spans)]), None)
 
 

@@ -96,7 +96,7 @@ def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
         "smad": saddle_minimum_distance(tree),
         "minima": float(len(tree.minima) + len(tree.essential_minima)),
         "saddles": _n_saddles(surface, values) if graph == "triangulation" else np.nan,
-        "side_basin_share": _side_share(profile_of(surface, values, graph)),
+        "side_basin_share": _side_share(profile_of(surface, values, graph), values),
         "range": float(np.ptp(values)),
         "centre_height": _centre_height(surface, values),
     }
@@ -150,10 +150,12 @@ def _n_saddles(surface: Surface, values: Vector) -> float:
     return float(found.multiplicities.sum())
 
 
-def _side_share(profile: Profile) -> float:
-    """Return the share of a profile's area that is not of the basins without a saddle."""
-    areas = profile.widths[:, :-1] @ np.diff(profile.levels)
-    return float(areas[np.isfinite(profile.deaths)].sum() / areas.sum()) if areas.sum() > 0 else np.nan
+def _side_share(profile: Profile, values: Vector) -> float:
+    """Return the share of a profile's area that is not of the basins without a saddle; those left out of it count."""
+    heights = np.diff(profile.levels)
+    whole = np.searchsorted(np.sort(values), profile.levels[:-1], side="right") @ heights
+    deepest = profile.widths[np.isinf(profile.deaths), :-1].sum(axis=0) @ heights
+    return float((whole - deepest) / whole) if whole > 0 else np.nan
 
 
 def _centre_height(surface: Surface, values: Vector) -> float:
