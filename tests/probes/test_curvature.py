@@ -187,6 +187,7 @@ def test_blocks_are_those_of_the_layers(tmp_path: Path) -> None:
     # by interlacing, no block has more than the whole
     assert max(row["sharpness"] for row in layers) <= network["sharpness"] * (1 + 1e-3)
     assert min(row["smallest_eigenvalue"] for row in layers) >= network["smallest_eigenvalue"] * (1 + 1e-3)
+    assert {"density@-1.025", "density@0.975", "density@1.025"} <= network.keys()
     densities = [network[name] for name in network if name.startswith("density@") and not name.endswith(".noise")]
     assert len(densities) == 42
     assert densities == sorted(densities)

@@ -13,6 +13,7 @@ from small_models import family_model, save, some_lines
 from tiny_models import byte_tokenizer, saved
 from torch import Tensor
 
+from toposcope.models.jump_and_retrain import Retraining
 from toposcope.models.summed_loss import SummedLoss
 from toposcope.probes import Measurement, Probe, Subject
 from toposcope.probes.degeneracy import DegeneracyProbe
@@ -74,6 +75,14 @@ def test_a_rate_that_diverges_is_said() -> None:
     found = measured(JumpAndRetrainProbe(rate=1e6, steps=60), SummedLoss.of_function(bowl, POINT))
     assert found.flag == "no estimate: the descent diverges; take a smaller rate"
     assert found.statistics.keys() == {"jumped_loss", "jumped_loss.noise"}  # a row, so that the flag is seen
+
+
+def test_a_descent_that_diverges_without_a_jump_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Retraining(1.0, 2.0, 1.5, 0.5, 0.5, math.nan, POINT)
+    monkeypatch.setattr("toposcope.models.jump_and_retrain.jump_and_retrain", lambda *_: [nothing, nothing])
+    found = measured(JumpAndRetrainProbe(jumps=2), SummedLoss.of_function(bowl, POINT))
+    assert found.statistics == {"jumped_loss": 2.0, "jumped_loss.noise": 0.0}
+    assert found.flag == "no estimate: the descent diverges; take a smaller rate"
 
 
 def test_what_probes_cost_grows_with_the_model_and_the_text() -> None:

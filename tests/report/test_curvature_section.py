@@ -27,7 +27,7 @@ def with_curvature(n_runs: int, *, density: bool = True) -> Material:
             values = {"sharpness": top, "eigenvalue_2": top / 2, "smallest_eigenvalue": -0.1, "trace": 10 * top}
             values |= {"positive_share": 0.25, "negative_share": 0.125, "filter_normalised_sharpness": 7.0}
             if density:
-                values |= {f"density@{edge:.3g}": place / 41 for place, edge in enumerate(EDGES)}
+                values |= {f"density@{edge:g}": place / 41 for place, edge in enumerate(EDGES)}
             for name, value in values.items():
                 for suffix, number in (("", value), (".noise", 0.01)):
                     row = (f"run-{k}", step, "network", "network", "curvature", "{}", name + suffix)

@@ -116,6 +116,16 @@ def test_the_charts(material: Material) -> None:
     assert all(any(f"PC1: {100 * share:.0f}% (random walk: " in title for title in titles) for share in shares)
 
 
+def test_a_vineyard_of_some_checkpoints_says_so(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = vineyard_chart(material)
+    monkeypatch.setattr("toposcope.report.charts.vineyards.MAX_CHECKPOINTS", 5)
+    some = vineyard_chart(material)
+    assert whole is not None
+    assert some is not None
+    assert "evenly spaced" not in whole.caption
+    assert "Of 12 checkpoints, 5 evenly spaced ones are matched." in some.caption
+
+
 def test_what_is_said_of_one_run_and_of_several(material: Material) -> None:
     rows = material.tables["weight_paths"].to_dicts()
     drift = next(row for row in rows if row["run"] == "drift")

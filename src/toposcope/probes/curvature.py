@@ -179,7 +179,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         positive, negative = spectrum.share(NEAR_ZERO * scale, np.inf), spectrum.share(-np.inf, -NEAR_ZERO * scale)
         shares = _with_error("positive_share", *positive) | _with_error("negative_share", *negative)
         for edge in EDGES if self.density else ():
-            shares |= _with_error(f"density@{edge:.3g}", *spectrum.share(-np.inf, edge * scale))
+            shares |= _with_error(f"density@{edge:g}", *spectrum.share(-np.inf, edge * scale))
         return shares
 
 

@@ -111,7 +111,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
             "separation": [r.separation for r in found],
         }
         flag = ""
-        if not np.isfinite(values["retrained_loss"]).all():
+        if not np.isfinite([values["retrained_loss"], values["separation"]]).all():
             flag = NO_ESTIMATE + "the descent diverges; take a smaller rate"
             values = {"jumped_loss": values["jumped_loss"]}
         means = {name: float(np.mean(some)) for name, some in values.items()}

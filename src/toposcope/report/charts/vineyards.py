@@ -37,6 +37,8 @@ def vineyard_chart(material: Material) -> Chart | None:
     caption = (
         "A line is a point, the stronger the longer its bar; the cheapest matching of two checkpoints connects them."
     )
+    if len(steps) < len(run.steps):
+        caption += f" Of {len(run.steps):,} checkpoints, {len(steps)} evenly spaced ones are matched."
     if len(vines) > MAX_VINES:
         caption += f" Drawn are the {MAX_VINES} with the longest bars."
     figure = vineyard_panels(vines, list(diagrams))
