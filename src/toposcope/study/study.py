@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,8 @@ from toposcope.study.diagrams import diagram_file, read_diagrams, read_states
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.store import OLDER_VERSIONS
 from toposcope.version import __version__
+
+Found = TypeVar("Found")
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -346,7 +348,7 @@ class Study:
         ToposcopeError
             If there are none.
         """
-        return read_diagrams(self._findings_file(run, step, probe))
+        return self._current(run, step, read_diagrams(self._findings_file(run, step, probe)))
 
     def states(self, run: str, step: int, probe: str) -> dict[str, NDArray[np.float32]]:
         """Return the points that a declared probe stored: of hidden states, or losses on a plane; by pseudo-layer.
@@ -356,16 +358,20 @@ class Study:
         ToposcopeError
             If there are none.
         """
-        return read_states(self._findings_file(run, step, probe))
+        return self._current(run, step, read_states(self._findings_file(run, step, probe)))
 
     def _findings_file(self, run: str, step: int, probe: str) -> Path:
         for declared in self.declaration.resolved_probes():
             if declared.label() == probe:
-                if self.checkpoints().filter(run=run, step=step).is_empty():
-                    raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
                 return self.directory / diagram_file(run, step, declared)
         labels = [p.label() for p in self.declaration.resolved_probes()]
         raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, labels)}")
+
+    def _current(self, run: str, step: int, found: Found) -> Found:
+        """Return what was found of a checkpoint, unless the checkpoint is gone."""
+        if self.checkpoints().filter(run=run, step=step).is_empty():
+            raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
+        return found
 
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
