@@ -59,6 +59,13 @@ def test_what_is_said(run: Path) -> None:
     assert "Traceback" not in done.err
 
 
+def test_the_headline_counts_losses_that_are_not_finite(run: Path) -> None:
+    where = run / "checkpoints" / "step_20.safetensors"
+    done = called("landscape", where, "--text", run / "text.txt", *OPTIONS, "--span", "1e30")
+    assert done.code == 0
+    assert "points have no finite loss" in done.out.splitlines()[0]
+
+
 def test_the_plane_of_the_path_and_its_page(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page"
     done = called(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.errors import ToposcopeError
 from toposcope.homology.lanczos import MAX_BASIS_BYTES, Eigenpairs, Operator, extreme_eigenpairs, orthonormal_rows
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
@@ -98,9 +97,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         wanted = [layer for layer in subject.layers if self.blocks and layer.name in subject.wanted]
         if not wanted and NETWORK not in subject.wanted:
             return
-        load = subject.inputs.get("text_loss")
-        if load is None:
-            raise ToposcopeError("curvature: needs a model and a text to read; declare them in a study")
+        load = subject.text_loss(self.name())
         hessian = _hessian(load, self.sequences, self.length)
         norms = hessian.loss.filter_norms(hessian.point).double().cpu().numpy()
         for layer in wanted:

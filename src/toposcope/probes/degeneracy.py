@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
-from toposcope.errors import ToposcopeError
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
@@ -88,9 +87,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
         """Measure the network, if it is wanted."""
         if NETWORK not in subject.wanted:
             return
-        load = subject.inputs.get("text_loss")
-        if load is None:
-            raise ToposcopeError("degeneracy: needs a model and a text to read; declare them in a study")
+        load = subject.text_loss(self.name())
         yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:

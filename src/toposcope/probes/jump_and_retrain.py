@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from toposcope.errors import ToposcopeError
 from toposcope.probes.degeneracy import NO_ESTIMATE, gradient_bytes, gradient_seconds
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, Shape, Subject, Value, guarded
@@ -77,9 +76,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
         """Measure the network, if it is wanted."""
         if NETWORK not in subject.wanted:
             return
-        load = subject.inputs.get("text_loss")
-        if load is None:
-            raise ToposcopeError("jump_and_retrain: needs a model and a text to read; declare them in a study")
+        load = subject.text_loss(self.name())
         yield guarded(NETWORK, lambda: self._measure(load(self.sequences, self.length)))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:

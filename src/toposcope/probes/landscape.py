@@ -113,9 +113,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         """Measure the network."""
         if NETWORK not in subject.wanted:
             return
-        load = subject.inputs.get("text_loss")
-        if load is None:
-            raise ToposcopeError("landscape: needs a model and a text to read; declare them in a study")
+        load = subject.text_loss(self.name())
         loss = load(self.sequences, self.length)
         yield self.measure_loss(loss, points_of(loss, subject.earlier) if self.directions == "trajectory" else ())
 

@@ -17,6 +17,8 @@ from toposcope.probes.feature import NETWORK, Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from toposcope.models.summed_loss import SummedLoss
+
 POOLED = "pooled"
 """Name of the pseudo-layer of a cloud of all layers' rows."""
 
@@ -150,6 +152,19 @@ class Subject:
     def reader(self) -> Reader | None:
         """The model, its tokenizer and the text."""
         return self.inputs.get("model")
+
+    def text_loss(self, probe: str) -> "Callable[..., SummedLoss]":
+        """Return what takes a number of windows of the text and their length, and returns the model's loss on them.
+
+        Raises
+        ------
+        ToposcopeError
+            If there is no model or no text; it names the probe.
+        """
+        load: Callable[..., SummedLoss] | None = self.inputs.get("text_loss")
+        if load is None:
+            raise ToposcopeError(f"{probe}: needs a model and a text to read; declare them in a study")
+        return load
 
     @property
     def embeddings(self) -> Sequence[Layer]:

@@ -91,6 +91,10 @@ class LandscapeReport:
         """Say what was found, in one sentence."""
         counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
         where = "the plane" if len(counts) == 1 else f"{len(counts)} planes"
+        n_not_finite = sum(plane.shape.n_not_finite for plane in self.planes)
+        if n_not_finite:
+            total = sum(len(plane.shape.values) for plane in self.planes)
+            where += f", where {n_not_finite:,} of {total:,} points have no finite loss"
         if max(counts) == 1:
             return f"step {self.step}: one basin on {where}; no finite bar, so no average persistence"
         number = f"{min(counts)} minima" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} minima"

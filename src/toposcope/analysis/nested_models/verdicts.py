@@ -175,22 +175,22 @@ def _said(
     """Return the verdict and its sentence."""
     target, known = row["target"], "the loss so far, the schedule and plain quantities of the weights"
     about = f"over {counted(row['n_runs'], 'run')}"
-    untold, told = (
+    undecided, claim = (
         f"Whether topology adds to a forecast of the {target} cannot be told",
         f"Topology adds to what {known}",
     )
     if row["n_shuffled_found"] > MAX_SHUFFLED_SHARE * row["n_shuffled"]:
         how_often = f"{row['n_shuffled_found']} of {row['n_shuffled']} draws"
-        return UNDETERMINED, f"{untold}: the topology of other runs passes the test in {how_often}."
+        return UNDETERMINED, f"{undecided}: the topology of other runs passes the test in {how_often}."
     if own:
         more, cannot = _beside(row), _not_excluded(missing)
-        return (OPEN if missing else ADDS), f"{told} say about the {target}: {_gain(row)}, {about}{more}.{cannot}"
+        return (OPEN if missing else ADDS), f"{claim} say about the {target}: {_gain(row)}, {about}{more}.{cannot}"
     if reasons:
-        return NO_MORE, f"{told} say about the {target}, but no more than {reasons[0]}: {_gain(row)}, {about}."
+        return NO_MORE, f"{claim} say about the {target}, but no more than {reasons[0]}: {_gain(row)}, {about}."
     least, most = (_percent(end(t["skill"] for t in tests)) for end in (min, max))
     nothing = f"{about} and {counted(row['n_fractions'], 'fraction')} its skill is {least} to {most}"
     if not n_powered:
-        return UNDETERMINED, f"{untold}: {nothing}, and not even a planted feature is found."
+        return UNDETERMINED, f"{undecided}: {nothing}, and not even a planted feature is found."
     gains = [t["p_adjusted"] for t in tests if t["skill"] > 0]
     lowest = f", the lowest adjusted p of a gain {min(gains):.2g}" if gains else ""
     smallest, largest = (_percent(row[f"detectable_{end}"]) for end in ("least", "most"))
