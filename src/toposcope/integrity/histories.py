@@ -72,10 +72,9 @@ class History:
     def lagged_distances(self, max_lag: int) -> list[Matrix]:
         """Return squared distances between checkpoints k and k + lag, for lags from 1 on, by quarter of the sketch."""
         width = self.values.shape[1] // QUARTERS * QUARTERS
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS)
-        return [
-            np.square(dealt[lag:] - dealt[:-lag]).sum(axis=1) for lag in range(1, min(max_lag, len(self.steps) - 1) + 1)
-        ]
+        dealt = self.values[:, :width].reshape(len(self.steps), -1, QUARTERS).transpose(0, 2, 1).copy()
+        moves = (dealt[lag:] - dealt[:-lag] for lag in range(1, min(max_lag, len(self.steps) - 1) + 1))
+        return [np.asarray(np.einsum("kqi,kqi->kq", move, move)) for move in moves]
 
     def distances(self) -> NDArray[np.float64]:
         """Return all squared distances, shape (n, n, `QUARTERS`), by quarter of the sketch."""
