@@ -61,7 +61,7 @@ def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group,
     for query in _QUERIES[kind]:
         for run, step, probe, options, *content in c.execute(query + where, values):
             group = Group(kind, run, step, probe, options)
-            sums[group] = sums.get(group, 0) + _checksum(content)
+            sums[group] = sums.get(group, 0) + _checksum(tuple(content))
             if kind == "measurements":
                 group_of[content[0]] = group
     if kind == "measurements":
@@ -100,7 +100,7 @@ def is_stored(c: sqlite3.Connection, kind: str, **only: str | int) -> bool:
     )
 
 
-def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[Sequence[Any]]]) -> None:
+def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[tuple[Any, ...]]]) -> None:
     """Store the checksums of groups that had no rows by the content of these, as the queries return it."""
     c.executemany(
         "INSERT INTO checksums VALUES (?, ?, ?, ?, ?, ?)",
@@ -109,7 +109,7 @@ def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[Sequence[Any]]]
 
 
 def add(
-    c: sqlite3.Connection, kind: str, run: str, rows: Iterable[Sequence[Any]], instead_of: Iterable[Sequence[Any]] = ()
+    c: sqlite3.Connection, kind: str, run: str, rows: Iterable[tuple[Any, ...]], instead_of: Iterable[tuple[Any, ...]] = ()
 ) -> None:
     """Add rows to the checksum of a run's group by their content, as its query returns it; the others are not read."""
     total = sum(map(_checksum, rows)) - sum(map(_checksum, instead_of))
@@ -187,5 +187,5 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute(f"DELETE FROM {group.kind}")
 
 
-def _checksum(content: Any) -> int:
-    return zlib.crc32(repr(tuple(content)).encode(errors="surrogatepass"))
+def _checksum(row: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(row).encode(errors="surrogatepass"))

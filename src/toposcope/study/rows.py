@@ -2,13 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import itemsize
 
 
-@dataclass(frozen=True)
-class LayerRow:
+class LayerRow(NamedTuple):
     """One analysed layer in the store."""
 
     layer: str
@@ -46,8 +46,7 @@ class CheckpointRow:
         return hashlib.sha256(named.encode()).hexdigest()
 
 
-@dataclass(frozen=True, order=True)
-class Unit:
+class Unit(NamedTuple):
     """One thing to measure: a layer or pseudo-layer of a checkpoint, by one probe."""
 
     run: str

@@ -24,6 +24,9 @@ OLDER_VERSIONS = ("1", "2", "3", "4")
 ``checksums``, 4 neither ``alerts`` nor ``forecasts``."""
 WITHOUT_KINDS = ("1", "2")
 
+_Row = tuple[Unit, str, Measurement, str]
+"""Unit, key, measurement, diagram file."""
+
 
 class Store:
     """The only writer of a study's database.
@@ -323,22 +326,23 @@ class Store:
             statistics.setdefault(layer, {})[statistic] = value
         return statistics
 
-    def put_measurements(self, rows: Iterable[tuple[Unit, str, Measurement, str]]) -> None:
+    def put_measurements(self, rows: Iterable[_Row]) -> None:
         """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
-        by_unit = {row[0]: row for row in rows}
-        kinds = {(unit.probe, name) for unit, _, measurement, _ in by_unit.values() for name in measurement.statistics}
+        by_group = _by_group(rows)
+        units = [unit for of_group in by_group.values() for unit in of_group]
+        measured = [row[2] for of_group in by_group.values() for row in of_group.values()]
+        kinds = {(unit.probe, name) for unit, each in zip(units, measured, strict=True) for name in each.statistics}
         with self._transaction() as c:
-            groups = {_group(unit) for unit in by_unit}
-            known = {g for g in groups if checksums.stored(c, g.kind, **_place(g))}
+            known = {group for group in by_group if checksums.stored(c, group.kind, **_place(group))}
             c.executemany(
                 "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?",
-                [(u.run, u.step, u.layer, u.probe, u.options) for u in by_unit if _group(u) in known],
+                [unit for group in known for unit in by_group[group]],
             )
-            written = _insert(c, by_unit.values())
+            written = _insert(c, by_group)
             _put_kinds(c, kinds)
             self._seal_whole(c, "kinds")
             checksums.put_new(c, {group: content for group, content in written.items() if group not in known})
-            _seal_units(c, (unit for unit in by_unit if _group(unit) in known))
+            _seal_groups(c, known)
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Store the published features of a run, by step, unless they are stored under the same key already."""
@@ -349,21 +353,21 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             measured = ((units[s], key, Measurement("network", "network", dict(f)), "") for s, f in features.items())
-            _insert(c, measured)
+            _insert(c, _by_group(measured))
             _put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
             self._seal_whole(c, "kinds")
             checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Delete measurements of tensors, or by probe versions, that are no longer current."""
-        rows = [(u.run, u.step, u.layer, u.probe, u.options) for u in units]
+        rows = list(units)
         if not rows:
             return
         with self._transaction() as c:
             c.executemany(
                 "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?", rows
             )
-            _seal_units(c, (Unit(*row) for row in rows))
+            _seal_groups(c, set(map(_group, rows)))
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
@@ -449,19 +453,24 @@ def _update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
 
 
 def _insert(
-    c: sqlite3.Connection, rows: Iterable[tuple[Unit, str, Measurement, str]]
+    c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, _Row]]
 ) -> dict[checksums.Group, list[tuple[Any, ...]]]:
     """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
     written: dict[checksums.Group, list[tuple[Any, ...]]] = {}
-    measurements, features = [], []
+    measurements: list[tuple[Any, ...]] = []
+    features: list[tuple[int, str, float]] = []
     last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
-    for number, (unit, key, measurement, diagrams) in enumerate(rows, 1 + (last[0] if last else 0)):
-        # SQLite does not keep the sign of a zero.
-        values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
-        row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
-        measurements.append((*row, unit.run, unit.step, unit.probe, unit.options))
-        features += values
-        written.setdefault(_group(unit), []).extend([row, *values])
+    number = last[0] if last else 0
+    for group, rows in by_group.items():
+        content = written[group] = []
+        for unit, key, measurement, diagrams in rows.values():
+            number += 1
+            # SQLite does not keep the sign of a zero.
+            values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
+            row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
+            measurements.append((*row, *group[1:]))
+            features += values
+            content += [row, *values]
     c.executemany(
         "INSERT INTO measurements (id, layer, role, key, flag, diagrams, run, step, probe, options) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -469,6 +478,14 @@ def _insert(
     )
     c.executemany("INSERT INTO features VALUES (?, ?, ?)", features)
     return written
+
+
+def _by_group(rows: Iterable[_Row]) -> dict[checksums.Group, dict[Unit, _Row]]:
+    """Arrange measurements by the groups of rows with one checksum; of a unit, the last counts."""
+    by_group: dict[checksums.Group, dict[Unit, _Row]] = {}
+    for row in rows:
+        by_group.setdefault(_group(row[0]), {})[row[0]] = row
+    return by_group
 
 
 def _group(unit: Unit) -> checksums.Group:
@@ -491,9 +508,9 @@ def _stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
     ).fetchall()
 
 
-def _seal_units(c: sqlite3.Connection, units: Iterable[Unit]) -> None:
-    """Store the checksums of the groups that hold some measurements."""
-    for group in sorted(set(map(_group, units))):
+def _seal_groups(c: sqlite3.Connection, groups: Iterable[checksums.Group]) -> None:
+    """Store the checksums of some groups of measurements."""
+    for group in sorted(groups):
         checksums.seal(c, group.kind, **_place(group))
 
 

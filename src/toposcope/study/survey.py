@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -475,14 +475,17 @@ class _Finished:
     results: Sequence[Measurement | Failure]
     pending: _Pending
 
-    @property
+    @cached_property
     def measurements(self) -> list[Measurement]:
         return [result for result in self.results if isinstance(result, Measurement)]
 
-    @property
+    @cached_property
     def file(self) -> str:
         return diagram_file(self.task.run, self.task.checkpoint.step, self.task.probe)
 
+    @cached_property
+    def probe(self) -> tuple[str, str]:
+        return self.task.probe.name(), self.task.probe.options()
+
     def unit(self, layer: str) -> Unit:
-        probe = self.task.probe
-        return Unit(self.task.run, self.task.checkpoint.step, layer, probe.name(), probe.options())
+        return Unit(self.task.run, self.task.checkpoint.step, layer, *self.probe)
