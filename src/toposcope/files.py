@@ -113,15 +113,18 @@ def _sync_each(sync: Callable[[Path], None], paths: Sequence[Path]) -> list[tupl
 
 
 def _sync_unfinished(path: Path) -> None:
-    with _unfinished(path).open("rb+", buffering=0) as file:
-        os.fsync(file.fileno())
+    _sync(_unfinished(path), os.O_RDWR)
 
 
 def _sync_folder(folder: Path) -> None:
     """Make a rename durable, where the system lets a folder be synced."""
     with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -29,7 +29,7 @@ from toposcope.integrity.replaced import replaced
 from toposcope.integrity.rescaled import rescaled
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
-from toposcope.typing import Vector
+from toposcope.typing import Steps, Vector
 
 MIN_DETOUR = 2.0
 """A checkpoint, or a stretch of them, is off the path if it is so many times further from its neighbours than these are
@@ -363,7 +363,7 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
         distances = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + history.rounding_floor()[1:])
         elapsed = np.diff(history.steps)
         # The first interval is left out: at the beginning everything moves.
-        for k in range(1, len(distances)):
+        for k in (k for k in _beyond_next(distances, elapsed) if k > 0):
             alike = (2 * elapsed >= elapsed[k]) & (np.arange(len(distances)) != k)
             if alike.sum() > NEARBY:
                 most = np.max((distances * np.maximum(1, elapsed[k] / elapsed))[alike])
@@ -381,6 +381,13 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
                 # The weights alone do not show whether a run was kicked or a checkpoint was damaged for good.
                 reason += "; a learning rate far too high, a batch of wrong data, or noise added to the checkpoints"
                 yield Suspect((step,), layers, len(histories), "leap", reason, "note")
+
+
+def _beyond_next(distances: Vector, elapsed: Steps) -> list[int]:
+    """Return the intervals in which a matrix moves much further than in the next, where that is about as long."""
+    comparable = 2 * elapsed[1:] >= elapsed[:-1]
+    further = distances[:-1] > MIN_LEAP * distances[1:]
+    return [*np.flatnonzero(further | ~comparable).tolist(), len(distances) - 1]
 
 
 def _all_if_most(names: list[str], histories: Sequence[History]) -> list[str]:

@@ -1,7 +1,7 @@
 """Checkpoints whose values were rounded to fewer digits than those of the others."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,11 +19,12 @@ MIN_SHARE = 0.5
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find checkpoints in float32 whose values have 16 bits, while most others have all of them."""
-    is_rounded: dict[str, dict[int, bool]] = defaultdict(dict)
+    of_name: dict[str, dict[int, TensorSummary]] = defaultdict(dict)
     for item in summaries:
         for name, tensor in item.matrices.items():
-            if tensor.dtype == "float32" and (judged := _is_rounded(tensor)) is not None:
-                is_rounded[name][item.step] = judged
+            if tensor.dtype == "float32":
+                of_name[name][item.step] = tensor
+    is_rounded = {name: _are_rounded(of_step) for name, of_step in of_name.items()}
     odd: dict[str, list[int]] = {
         name: [step for step, value in of_step.items() if value]
         for name, of_step in is_rounded.items()
@@ -45,10 +46,19 @@ def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         yield Finding("rounded", "fault", together, single(names), message)
 
 
-def _is_rounded(tensor: TensorSummary) -> bool | None:
-    """Return whether the values of a tensor have the digits of 16 bits only; None if it has too few."""
-    values = np.unique(tensor.values())
-    values = values[np.isfinite(values) & (values != 0)]
-    if len(values) < MIN_VALUES:
-        return None
-    return not bool((values.view(np.uint32) & np.uint32((1 << ROUNDED_BITS) - 1)).any())
+def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
+    """Return by step whether a tensor's values have the digits of 16 bits only, where it has enough different ones."""
+    judged: dict[int, bool] = {}
+    alike: dict[int, list[int]] = defaultdict(list)
+    for step, tensor in of_step.items():
+        alike[len(tensor.sketch)].append(step)
+    for steps in alike.values():
+        values = np.sort(np.stack([of_step[step].values() for step in steps]), axis=1)
+        usable = np.isfinite(values) & (values != 0)
+        n_different = usable.sum(axis=1) - ((values[:, 1:] == values[:, :-1]) & usable[:, 1:]).sum(axis=1)
+        has_more = ((values.view(np.uint32) & np.uint32((1 << ROUNDED_BITS) - 1)) > 0) & usable
+        enough = n_different >= MIN_VALUES
+        judged |= {
+            step: not more for step, more, e in zip(steps, has_more.any(axis=1).tolist(), enough, strict=True) if e
+        }
+    return judged

@@ -7,7 +7,8 @@ their order.
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 
@@ -49,6 +50,7 @@ _QUERIES = {
 }
 """By kind, queries of its rows: run, step, probe and options of the group, then the content."""
 KINDS = tuple(_QUERIES)
+_encoded = methodcaller("encode", errors="surrogatepass")
 ORPHANS = Group("features without a measurement")
 
 
@@ -61,14 +63,14 @@ def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group,
     for query in _QUERIES[kind]:
         for run, step, probe, options, *content in c.execute(query + where, values):
             group = Group(kind, run, step, probe, options)
-            sums[group] = sums.get(group, 0) + _checksum(tuple(content))
+            sums[group] = sums.get(group, 0) + _checksum([tuple(content)])
             if kind == "measurements":
                 group_of[content[0]] = group
     if kind == "measurements":
         inside = f" WHERE measurement IN (SELECT id FROM measurements{where})" if only else ""
         for row in c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values):
             group = group_of.get(row[0], ORPHANS)
-            sums[group] = sums.get(group, 0) + _checksum(row)
+            sums[group] = sums.get(group, 0) + _checksum([row])
     return sums
 
 
@@ -104,15 +106,19 @@ def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[tuple[Any, ...]
     """Store the checksums of groups that had no rows by the content of these, as the queries return it."""
     c.executemany(
         "INSERT INTO checksums VALUES (?, ?, ?, ?, ?, ?)",
-        [(*group, sum(map(_checksum, content))) for group, content in rows.items()],
+        [(*group, _checksum(content)) for group, content in rows.items()],
     )
 
 
 def add(
-    c: sqlite3.Connection, kind: str, run: str, rows: Iterable[tuple[Any, ...]], instead_of: Iterable[tuple[Any, ...]] = ()
+    c: sqlite3.Connection,
+    kind: str,
+    run: str,
+    rows: Iterable[tuple[Any, ...]],
+    instead_of: Iterable[tuple[Any, ...]] = (),
 ) -> None:
     """Add rows to the checksum of a run's group by their content, as its query returns it; the others are not read."""
-    total = sum(map(_checksum, rows)) - sum(map(_checksum, instead_of))
+    total = _checksum(rows) - _checksum(instead_of)
     c.execute(
         "INSERT INTO checksums VALUES (?, ?, -1, '', '', ?) "
         "ON CONFLICT DO UPDATE SET checksum = checksum + excluded.checksum",
@@ -136,7 +142,7 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
         for query in _QUERIES["log"]
     )
     whole = stored(c, "log", run=run).get(Group("log", run), 0)
-    return rows, targets, whole - sum(map(_checksum, rows)) - sum(map(_checksum, targets))
+    return rows, targets, whole - _checksum(rows) - _checksum(targets)
 
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
@@ -187,5 +193,6 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute(f"DELETE FROM {group.kind}")
 
 
-def _checksum(row: tuple[Any, ...]) -> int:
-    return zlib.crc32(repr(row).encode(errors="surrogatepass"))
+def _checksum(rows: Iterable[tuple[Any, ...]]) -> int:
+    """Return the sum of the CRC-32 of rows; chained, since there are many and each is short."""
+    return sum(map(zlib.crc32, map(_encoded, map(repr, rows))))
