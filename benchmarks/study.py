@@ -162,9 +162,8 @@ def check_topology(runs: Sequence[Path]) -> None:
 
 
 def measured_anew(runs: Sequence[Path], folder: Path, workers: int) -> None:
-    """Measure what the library does as a study that is not there yet."""
-    with tempfile.TemporaryDirectory(dir=folder) as directory:
-        measured(runs, Path(directory) / "study", TOPOLOGY, workers)
+    """Measure what the library does as a study that is not there yet; it is deleted with the folder, after all."""
+    measured(runs, Path(tempfile.mkdtemp(dir=folder)) / "study", TOPOLOGY, workers)
 
 
 def measured(runs: Sequence[Path], directory: Path, probes: list[dict[str, object]], workers: int) -> None:
