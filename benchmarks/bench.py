@@ -24,6 +24,7 @@ from rich.table import Table
 R = TypeVar("R")
 
 RESULTS = Path(__file__).parent / "results"
+BEGIN = perf_counter()
 SHORTEST_SAMPLE = 0.05
 SUSTAINED = 0.3
 """Seconds of a sample with several threads: a core that slept takes a while to wake."""
@@ -249,6 +250,7 @@ def write(
         Whose versions are told.
     """
     about = machine(packages)
+    facts = {**facts, "took": f"{(perf_counter() - BEGIN) / 60:.1f} minutes"}
     stem = f"{name}-{re.sub(r'[^a-z0-9]+', '-', str(about['cpu']).lower()).strip('-')}"
     content = {
         "benchmark": name,

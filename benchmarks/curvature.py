@@ -4,15 +4,14 @@
 
 The model has 0.9 million parameters and is trained for a moment, so that its spectrum has outliers. Products are
 counted in forward-backward passes: gradients of the training loss of the same sequences, with the fused attention of
-training. hessian-eigenthings and curvlinops are measured where they are installed (``pip install -e '.[bench]'``), with
-attention on the same path as ours, which they cannot do without. SciPy's ARPACK runs on our products. All products are
-compared with a central difference of gradients in float64.
+training. hessian-eigenthings and curvlinops are what `benchmarks/other_tools.py` installs; their attention is on the
+same path as ours, which they cannot do without. SciPy's ARPACK runs on our products. All products are compared with a
+central difference of gradients in float64.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,6 +24,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import Column, Spread, command, milliseconds, ratio, show, write
+from other_tools import TOOLS, use
 from toposcope.family import ModelSize
 from toposcope.family.model import GPT, build
 from toposcope.homology import extreme_eigenpairs, spectral_density
@@ -34,9 +34,7 @@ from toposcope.models.hessian_products import HessianProduct
 from toposcope.models.summed_loss import SummedLoss, text_loss
 from toposcope.typing import Vector
 
-OURS, EIGENTHINGS, CURVLINOPS = "toposcope", "hessian-eigenthings", "curvlinops"
-DISTRIBUTIONS = {EIGENTHINGS: "hessian_eigenthings", CURVLINOPS: "curvlinops"}
-"""Modules of the other tools, by the names of their projects."""
+OURS, EIGENTHINGS, CURVLINOPS = "toposcope", "hessian-eigenthings", "curvlinops-for-pytorch"
 TOP, DRAWS, STEPS, TOLERANCE = 10, 5, 30, 1e-3
 LANCZOS_STEPS = 80
 """Of tools that do not choose their number themselves."""
@@ -64,12 +62,13 @@ SPECTRA = (
 @command("curvature", "a model of 21,000 parameters, few steps", repeats=5)
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Compare products, then eigenvalues and densities, and write the results."""
+    installed, absent = use(EIGENTHINGS, CURVLINOPS)
     size = (
         ModelSize(hidden=24, layers=2, heads=2) if quick else ModelSize(hidden=128, layers=4, heads=4, vocabulary=512)
     )
     model, sequences = trained(size)
     loss = text_loss(FamilyModel(model, "GPT", torch.device("cpu")), sequences)
-    contestants = products(model, loss, sequences)
+    contestants = products(model, loss, sequences, installed)
     rows = compare_products(model, loss, sequences, contestants, 1 if quick else repeats)
     show(rows, PRODUCTS, "Hessian-vector products")
     exact = extreme_eigenpairs(
@@ -87,16 +86,11 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "a product for each residual, which the others do not make",
         "density": f"{DRAWS} random starts of {STEPS} steps",
     }
-    installed = [
-        name
-        for name in ("curvlinops-for-pytorch", EIGENTHINGS)
-        if find_spec(DISTRIBUTIONS[name.removesuffix("-for-pytorch")])
-    ]
     tables = {"Hessian-vector products": (rows, PRODUCTS), "Spectra": (spectra, SPECTRA)}
     write(
         "curvature-quick" if quick else "curvature",
         out,
-        facts,
+        facts | absent,
         tables,
         ["toposcope", "numpy", "scipy", "torch", *installed],
     )
@@ -135,19 +129,19 @@ class Flat(nn.Module):
         return logits.flatten(0, 1)
 
 
-def products(model: GPT, loss: SummedLoss, sequences: list[TokenSequence]) -> dict[str, Any]:
+def products(model: GPT, loss: SummedLoss, sequences: list[TokenSequence], installed: list[str]) -> dict[str, Any]:
     """Return the Hessian of each tool: a callable of ours, an operator of theirs."""
     tokens = torch.tensor([sequence.ids for sequence in sequences])
     inputs, targets = tokens[:, :-1], tokens[:, 1:].flatten()
     found: dict[str, Any] = {OURS: HessianProduct(loss, loss.point)}
-    if find_spec(DISTRIBUTIONS[EIGENTHINGS]):
+    if EIGENTHINGS in installed:
         from hessian_eigenthings.operators import HessianOperator
 
         def of_batch(module: nn.Module, batch: Any) -> Tensor:
             return functional.cross_entropy(module(batch[0]), batch[1])
 
         found[EIGENTHINGS] = HessianOperator(Flat(model), [(inputs, targets)], of_batch)
-    if find_spec(DISTRIBUTIONS[CURVLINOPS]):
+    if CURVLINOPS in installed:
         from curvlinops import HessianLinearOperator
 
         flat = Flat(model)
@@ -162,7 +156,7 @@ def multiply(hessian: Any, vector: Tensor) -> Tensor:
     with step_by_step():
         if isinstance(hessian, HessianProduct):
             return hessian(vector)
-        theirs = type(hessian).__module__.startswith(DISTRIBUTIONS[EIGENTHINGS])
+        theirs = type(hessian).__module__.startswith(TOOLS[EIGENTHINGS].module)
         product: Tensor = hessian.matvec(vector) if theirs else hessian @ vector
         return product
 

@@ -1,15 +1,12 @@
 """H1 of point clouds: toposcope beside GUDHI, ripser and giotto-ph, memory beside time; births of large clouds.
 
-    python benchmarks/loops.py [--quick] [--giotto PYTHON]
+    python benchmarks/loops.py [--quick]
 
 All contestants use one thread, and must give the bars of toposcope: GUDHI to the last bit, those that compute in
-float32 within its precision. giotto-ph is not installed beside toposcope (its licence is another): make an environment
-for it (``python3 -m venv giotto; giotto/bin/pip install giotto-ph``) and name its interpreter.
+float32 within its precision. giotto-ph is what `benchmarks/other_tools.py` installs.
 """
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +24,8 @@ from rich.progress import track
 from ripser import ripser
 from scipy.spatial.distance import cdist
 
-from bench import RESULTS, Column, Spread, alone, distance_pass, ratio, show, with_memory, write
+from bench import Column, Spread, alone, command, distance_pass, ratio, show, with_memory, write
+from other_tools import use
 from toposcope.homology import farthest_points, h1_births
 from toposcope.homology.loops import loop_diagram
 from toposcope.homology.rips import expected_seconds
@@ -36,7 +34,7 @@ from toposcope.kernels.pairwise import distance_matrix
 Vector = NDArray[np.float64]
 Row = dict[str, object]
 
-OURS = "toposcope"
+OURS, GIOTTO = "toposcope", "giotto-ph"
 SINGLE = 1e-4
 """How far, relatively, the total length of bars may be off in float32."""
 
@@ -69,22 +67,17 @@ Cloud = tuple[int, int, int]
 """Points, dimensions, and how many farthest-point landmarks of them are taken; 0 for all points."""
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/loops.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: small clouds.")
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Samples; 1 of slow ones.")
-@click.option("--giotto", type=click.Path(exists=True, dir_okay=False), help="Interpreter that has giotto-ph.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
-def main(quick: bool, repeats: int, giotto: str | None, out: Path) -> None:
+@command("loops", "small clouds", repeats=3)
+def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure H1, its memory, and births, and write the results."""
+    installed, absent = use(GIOTTO)
     sizes: tuple[int, ...] = (200,) if quick else (1000, 2000, 4000)
     clouds = [(n, d, 0) for n in sizes for d in (2, 10, 50, 512)]
     clouds += [(300, 64, 100)] if quick else [(2304, 768, 2000), (3072, 768, 2000), (20_000, 768, 1000)]
     large = [(500, 10)] if quick else [(3072, 768), (10_000, 10), (10_000, 512), (8192, 2048)]
     largest = [(2000, 50)] if quick else [(20_000, 50), (50_000, 512)]
     tables = {
-        "H1 of a matrix of distances": (engines(clouds, repeats, giotto), ENGINES),
+        "H1 of a matrix of distances": (engines(clouds, repeats, [OURS, "GUDHI", "ripser", *installed]), ENGINES),
         "Large clouds, from the points": ([alone(large_cloud, n, d) for n, d in large], LARGE),
         "Births without distances": ([alone(births, n, d) for n, d in largest], BIRTHS),
     }
@@ -99,12 +92,11 @@ def main(quick: bool, repeats: int, giotto: str | None, out: Path) -> None:
         "memory": "growth of the resident set, each contestant in a process of its own, the matrix not counted",
         "large clouds": "distances and all, one thread; memory with the distances; expected is what is announced",
         "pass": "all squared distances in float32 by BLAS, 512 rows at a time, nothing else done with them",
-        "giotto-ph": "in an environment of its own" if giotto else "not measured: no --giotto",
     }
-    write("loops", out, facts, tables, ("toposcope", "numpy", "numba", "gudhi", "ripser"))
+    write("loops", out, facts | absent, tables, ("toposcope", "numpy", "numba", "gudhi", "ripser", *installed))
 
 
-def engines(clouds: list[Cloud], repeats: int, giotto: str | None) -> list[Row]:
+def engines(clouds: list[Cloud], repeats: int, contestants: list[str]) -> list[Row]:
     """Time every engine on the same matrices."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -112,20 +104,18 @@ def engines(clouds: list[Cloud], repeats: int, giotto: str | None) -> list[Row]:
         for cloud in track(clouds, description="engines"):
             np.save(file, distances_of(*cloud))
             slow = cloud[0] >= 4000 or cloud[2] > 0
-            rows += contest(named(cloud), file, 1 if slow else repeats, giotto)
+            rows += contest(named(cloud), file, 1 if slow else repeats, contestants)
     return rows
 
 
-def contest(work: str, file: Path, repeats: int, giotto: str | None) -> list[Row]:
+def contest(work: str, file: Path, repeats: int, contestants: list[str]) -> list[Row]:
     """Time every engine on one matrix, in turn, each in a process of its own."""
-    contestants = [OURS, "GUDHI", "ripser", *(["giotto-ph"] if giotto else [])]
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     megabytes: dict[str, list[float]] = {name: [] for name in contestants}
     lengths: dict[str, Vector] = {}
     for _ in range(repeats):
         for name in contestants:
-            measure = partial(measured_in, giotto) if name == "giotto-ph" and giotto else partial(alone, measured, name)
-            taken, grown, lengths[name] = measure(str(file))
+            taken, grown, lengths[name] = alone(measured, name, str(file))
             seconds[name].append(taken)
             megabytes[name].append(grown)
     for name, found in lengths.items():
@@ -168,7 +158,20 @@ def ripser_bars(matrix: Vector) -> Vector:
     return np.asarray(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1], dtype=np.float64)
 
 
-ENGINE: dict[str, Callable[[Vector], Vector]] = {OURS: our_bars, "GUDHI": gudhi_bars, "ripser": ripser_bars}
+def giotto_bars(matrix: Vector) -> Vector:
+    """H1 by giotto-ph."""
+    use(GIOTTO)
+    from gph import ripser_parallel
+
+    return np.asarray(ripser_parallel(matrix, maxdim=1, metric="precomputed", n_threads=1)["dgms"][1], np.float64)
+
+
+ENGINE: dict[str, Callable[[Vector], Vector]] = {
+    OURS: our_bars,
+    "GUDHI": gudhi_bars,
+    "ripser": ripser_bars,
+    GIOTTO: giotto_bars,
+}
 
 
 def measured(name: str, file: str) -> tuple[float, float, Vector]:
@@ -183,33 +186,6 @@ def lengths_of(bars: Vector) -> Vector:
     """Return the positive lengths of finite bars, ascending."""
     lengths = bars[:, 1] - bars[:, 0]
     return np.sort(lengths[np.isfinite(lengths) & (lengths > 0)])
-
-
-GIOTTO = """
-import json, sys, time
-import numpy as np
-from gph import ripser_parallel
-
-def resident(field):
-    return float(next(line.split()[1] for line in open("/proc/self/status") if line.startswith(field)))
-
-matrix = np.load(sys.argv[1])
-options = dict(maxdim=1, metric="precomputed", n_threads=1)
-ripser_parallel(matrix[:50, :50], **options)
-open("/proc/self/clear_refs", "w").write("5")
-before, begin = resident("VmRSS"), time.perf_counter()
-bars = ripser_parallel(matrix, **options)["dgms"][1]
-seconds = time.perf_counter() - begin
-lengths = np.diff(bars, axis=1).ravel().astype(float)
-print(json.dumps([seconds, (resident("VmHWM") - before) / 1000, lengths[np.isfinite(lengths)].tolist()]))
-"""
-
-
-def measured_in(interpreter: str, file: str) -> tuple[float, float, Vector]:
-    """Return the same of giotto-ph, under another interpreter."""
-    done = subprocess.run([interpreter, "-c", GIOTTO, file], capture_output=True, text=True, check=True)
-    seconds, megabytes, lengths = json.loads(done.stdout)
-    return seconds, megabytes, np.sort(np.array(lengths))
 
 
 def large_cloud(n: int, d: int) -> Row:

@@ -1,4 +1,4 @@
-"""Draw the measured ratios of neural persistence, point clouds and loops for the documentation.
+"""Draw the measured ratios of neural persistence, point clouds, dimensions and loops for the documentation.
 
 python benchmarks/plot.py [--results FOLDER] [--out FILE]
 """
@@ -25,7 +25,8 @@ Bar = tuple[str, float, float, float]
 @click.option("--out", type=click.Path(path_type=Path), default=PICTURE, help="The picture.")
 def main(results: Path, out: Path) -> None:
     """Draw the newest results of each benchmark: times a bare pass, and times faster than others."""
-    matrices, clouds, loops = (newest(results, name) for name in ("neural-persistence", "point-clouds", "loops"))
+    names = ("neural-persistence", "point-clouds", "intrinsic-dimension", "loops")
+    matrices, clouds, dimensions, loops = drawn = [newest(results, name) for name in names]
     floor = [
         bar(row["matrix"], row["ratio"])
         for title, rows in matrices["tables"].items()
@@ -45,6 +46,9 @@ def main(results: Path, out: Path) -> None:
         if row["contestant"] != "toposcope"
     ]
     others += [
+        bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in dimensions["tables"]["Dimension of a cloud"]
+    ]
+    others += [
         bar(f"H1 of {row['cloud']}: {row['contestant']}", row["ratio"])
         for row in loops["tables"]["H1 of a matrix of distances"]
         if row["contestant"] != "toposcope"
@@ -55,7 +59,7 @@ def main(results: Path, out: Path) -> None:
         draw(floor, "Time of toposcope over one bare pass over the same numbers (lower is better)", log=False),
         draw(others, "Time of others over time of toposcope (above 1 toposcope is faster)", log=True),
     ]
-    machines = sorted({found["machine"]["cpu"] for found in (matrices, clouds, loops)})
+    machines = sorted({found["machine"]["cpu"] for found in drawn})
     title = f"{' and '.join(machines)}: median of neighbouring samples, lowest to highest"
     text = "Time of toposcope over one bare pass, and time of others over that of toposcope."
     Chart("speed", title, "", text, alt.VConcatChart(vconcat=panels, spacing=30)).save(str(out))
