@@ -147,13 +147,13 @@ def test_what_the_command_says_of_probes_without_a_table(tmp_path: Path) -> None
     done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3")
     assert done.code == 0, done.err
     assert "separation.noise" in "".join(done.out.split())
-    assert "note: jump_and_retrain: 1 of 1 checkpoints are flagged" in done.err
+    assert "note: jump_and_retrain: flagged at 1 of 1 checkpoints" in done.err
     assert "no estimate: the loss did not rise in 1 of 3 jumps; take a longer jump" in done.err
     out = tmp_path / "table.csv"
     done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3,rate=1e12", "--out", out)
     assert done.code == 0, done.err
     assert done.out == f"2 rows in {out}\n"
-    assert "note: jump_and_retrain: 1 of 1 checkpoints are flagged; checkpoints step 10: no estimate:" in done.err
+    assert "note: jump_and_retrain: flagged at 1 of 1 checkpoints; checkpoints step 10: no estimate:" in done.err
 
 
 def test_a_model_of_transformers(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def _print_doubt_note(frame: pl.DataFrame) -> None:
         n = rows.select("run", "step").n_unique()
         of = frame.filter(probe=probe).select("run", "step").n_unique()
         run, step, flag = rows.select("run", "step", "flag").row(0)
-        click.echo(f"note: {probe}: {n} of {of} checkpoints are flagged; {run} step {step}: {flag}", err=True)
+        click.echo(f"note: {probe}: flagged at {n} of {of} checkpoints; {run} step {step}: {flag}", err=True)
 
 
 def _print_landmark_note(frame: pl.DataFrame) -> None:
