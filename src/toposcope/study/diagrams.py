@@ -4,6 +4,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ CHECKSUM = f"{SEPARATOR}checksum"
 """A tensor beside the others: CRC-32 of the diagrams, states and metadata."""
 BIRTHS = ".births"
 """Suffix of the births of all points, which a diagram of landmarks carries."""
+
+_dtype_name = cache(str)
+"""NumPy makes up the name of a dtype anew each time, in longer than the checksum of a small diagram takes."""
 
 _Counts = tuple[int, int, int, float | None]
 StoredStates = Mapping[str, NDArray[np.float32]]
@@ -72,7 +76,7 @@ def diagram_bytes(
 def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> NDArray[np.uint32]:
     total = zlib.crc32(metadata.get("diagrams", "").encode())
     for name, tensor in sorted(tensors.items()):
-        total = zlib.crc32(f"{name} {tensor.dtype} {tensor.shape}".encode(), total)
+        total = zlib.crc32(f"{name} {_dtype_name(tensor.dtype)} {tensor.shape}".encode(), total)
         total = zlib.crc32(np.ascontiguousarray(tensor).data, total)
     return np.array([total], np.uint32)
 

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Entry:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
-    @property
+    @cached_property
     def n_bytes(self) -> int:
         """Size of the stored data; 0 if its dtype is not known."""
         return math.prod(self.shape) * (itemsize(self.dtype) if self.dtype in DTYPES else 0)
