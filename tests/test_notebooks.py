@@ -33,6 +33,7 @@ def test_every_notebook_is_listed() -> None:
     assert sorted(listed) == sorted(path.stem for path in NOTEBOOKS.glob("*.md") if path.stem != "index")
 
 
+@pytest.mark.slow
 def test_the_topologists(tmp_path: Path) -> None:
     printed = run("topologist", tmp_path)
     circle, blob = (float(x) for x in re.findall(r"longest loop, \w+: +([\d.]+)", printed))
@@ -46,11 +47,13 @@ def test_the_engineers(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_students_without_data(tmp_path: Path) -> None:
     printed = run("student", tmp_path, PUBLISHED_STUDY=str(tmp_path))
     assert printed == "The released features are not here: set PUBLISHED_STUDY to the folder of the published study.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 def test_the_students(tmp_path: Path, published_study: Path) -> None:
     printed = run("student", tmp_path, PUBLISHED_STUDY=str(published_study))

@@ -126,12 +126,14 @@ def network_distances(output: str) -> list[float]:
     return [row["value"] for row in rows if row["layer"] == "network"]
 
 
+@pytest.mark.slow
 def test_measure_with_a_probe_an_input_and_a_checkpoint_format(site: Path, checkpoints: Path, tmp_path: Path) -> None:
     words = ("measure", checkpoints, "--probe", "target_distance", "--workers", "2", "--json")
     found = network_distances(succeeded(command(*words, path=site, directory=tmp_path)))
     assert found == pytest.approx(distances(3.0), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_study_measures_again_when_the_input_changes(site: Path, checkpoints: Path, tmp_path: Path) -> None:
     declared = (
         '[[series]]\npath = "run"\n[[probes]]\nname = "target_distance"\n[[probes]]\nname = "neural_persistence"\n'
@@ -160,6 +162,7 @@ def measurements(study: Path) -> dict[str, set[int]]:
     return {probe: {row for name, row in rows if name == probe} for probe, _ in rows}
 
 
+@pytest.mark.slow
 def test_without_its_input_a_probe_fails_in_one_line(site: Path, checkpoints: Path, tmp_path: Path) -> None:
     (checkpoints / "targets.json").unlink()
     done = command("measure", checkpoints, "--probe", "target_distance", path=site, directory=tmp_path)
@@ -178,6 +181,7 @@ def test_its_forecaster_predicts_from_its_logs(site: Path, tmp_path: Path) -> No
     assert json.loads(out)["forecasts"]["first"]["loss"] == float(log.read_text().split()[2])
 
 
+@pytest.mark.slow
 def test_a_backtest_of_its_logs_has_its_section(site: Path, tmp_path: Path) -> None:
     folder = logs(tmp_path / "logs")
     words = ("backtest", folder, "--fractions", "0.5", "--workers", "1", "--out", "backtest")

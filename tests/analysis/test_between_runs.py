@@ -151,6 +151,7 @@ def test_no_information_is_rarely_found(n_runs: int, sizes: tuple[int, ...]) -> 
     assert low <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_controls", [0, 2])
 def test_the_stated_correlation_is_detected_four_times_in_five(n_controls: int) -> None:
     n, n_tests = 12, 10

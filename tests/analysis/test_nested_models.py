@@ -126,6 +126,7 @@ def test_what_is_known_otherwise_adds_nothing() -> None:
     assert "would have been detected 4 times in 5" in str(row["sentence"])
 
 
+@pytest.mark.slow
 def test_the_tables_do_not_depend_on_the_number_of_processes(informed: NestedModels) -> None:
     again = nested_models(nested("the hidden", projections="nothing", twin="nothing"), workers=2)
     assert again.models.equals(informed.models)
@@ -243,6 +244,7 @@ def test_predictions_of_a_run_do_not_know_its_target() -> None:
         np.testing.assert_array_equal(before[name][fold.held_out], after[name][fold.held_out])
 
 
+@pytest.mark.slow
 def test_divergence_is_predicted_where_enough_runs_diverge() -> None:
     """Half of the runs have a spike between 70 and 80% of their steps, which one feature announces."""
     found, _, runs = frames("nothing", 44)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'toposcope[live]'")
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'toposcope[live]'")
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 Opener = Callable[..., OpenPage]
 N_LOOKS, WAIT_MS = 300, 30_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from browser_pages import OpenPage
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 Opener = Callable[..., OpenPage]
 

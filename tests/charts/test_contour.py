@@ -73,6 +73,7 @@ def test_bands_of_huge_values_are_finite() -> None:
     assert all(np.isfinite(region.outline).all() for region in regions)
 
 
+@pytest.mark.slow
 def test_a_plane_with_a_path() -> None:
     x, values = plane()
     path = np.array([[-5.0, -4], [-2, -2], [0, 0], [9, 9]])
@@ -103,6 +104,7 @@ def test_small_differences_of_large_values_are_kept_apart() -> None:
     assert len({row["birth"] for row in tree}) == 4
 
 
+@pytest.mark.slow
 def test_of_many_critical_points_some_are_drawn() -> None:
     values = np.random.default_rng(0).normal(size=(60, 60))
     chart = drawn(values, np.arange(60.0), np.arange(60.0))
@@ -112,6 +114,7 @@ def test_of_many_critical_points_some_are_drawn() -> None:
     assert chart.render("svg").startswith(b"<svg")
 
 
+@pytest.mark.slow
 def test_flat_and_tiny_planes_are_drawn() -> None:
     for values in (
         np.zeros((2, 2)),
@@ -123,11 +126,13 @@ def test_flat_and_tiny_planes_are_drawn() -> None:
         assert drawn(values, np.arange(float(m)), np.arange(float(n))).render("svg").startswith(b"<svg")
 
 
+@pytest.mark.slow
 def test_large_planes_are_drawn_from_some_of_their_vertices() -> None:
     x, values = plane(401)
     assert len(json.dumps(drawn(values, x, x).spec())) < 200_000
 
 
+@pytest.mark.slow
 def test_pieces_of_funnels_lie_side_by_side() -> None:
     chart = profile_grid(np.random.default_rng(0).normal(size=(25, 25))).plot("loss")
     pieces = rows(chart, "piece")

@@ -27,6 +27,7 @@ def rows(chart: Chart, field: str) -> list[dict[str, Any]]:
     return [row for rows in chart.spec()["datasets"].values() for row in rows if field in row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @examples(15)
 @given(pairs=PAIRS, n_essential=st.integers(0, 2))
@@ -127,6 +128,7 @@ def test_the_image_drawn_holds_nearly_the_total_lifetime() -> None:
     assert sum(row["weight"] for row in drawn) == pytest.approx(statistics(h1)["total"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_equal_diagrams_give_equal_bytes() -> None:
     code = (
         "import numpy as np, sys; from toposcope.homology import Diagram; "

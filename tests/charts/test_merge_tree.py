@@ -79,6 +79,7 @@ def test_rows_of_a_distance_matrix_keep_their_order_and_undefined_cells_are_mark
     assert text.count('"sort": ["b", "a", "a (2)"]') >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 1, 2, 40])
 def test_distance_matrices_of_any_size_are_drawn(n: int) -> None:
     matrix = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))

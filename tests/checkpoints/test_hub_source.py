@@ -137,6 +137,7 @@ def test_what_lies_beside_a_file_and_three_folders_down(model: Hub, access: Acce
     assert {"a/b/c/seen.txt"} == {name for name in source.files() if name.startswith("a/")}
 
 
+@pytest.mark.slow
 def test_one_tensor_moves_little_more_than_itself(model: Hub, access: Access) -> None:
     weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
     for step, name in ((1, "stepN safetensors"), (2, "checkpoint-N sharded safetensors")):

@@ -117,6 +117,7 @@ def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
     assert Study.load(tmp_path / "study").runs()["status"].to_list() == ["complete"]
 
 
+@pytest.mark.slow
 def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -239,6 +239,7 @@ def test_small_reads_near_each_other_are_one_request(server: RangeServer, monkey
     assert server.sent <= 2 << 15
 
 
+@pytest.mark.slow
 def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     limit = 8000
     with multiprocessing.get_context("spawn").Pool(2) as pool:

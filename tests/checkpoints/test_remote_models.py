@@ -47,6 +47,7 @@ def losses(spec: str | Path, access: Access, tokenizer: str = "") -> list[float]
     return [token_losses(load_model(c, origin), windows(TEXT, load_tokenizer(c, origin), 3, 10)).total for c in found]
 
 
+@pytest.mark.slow
 def test_a_run_over_http(served: Path, access: Access) -> None:
     for step in (1, 2):
         write_model(served / "run" / "checkpoints" / f"step{step}")

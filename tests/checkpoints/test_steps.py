@@ -25,6 +25,7 @@ FORMS = (
 """Every form of a name that is known, by trainers of many kinds."""
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FORMS), st.integers(0, 10**7))
 def test_every_form_gives_its_step_back(form: str, step: int) -> None:
     assert step_of(form.format(step)) == step

@@ -241,6 +241,7 @@ def test_what_torch_would_not_write(content: bytes, place: str, tmp_path: Path) 
     assert_harmless(tmp_path, place, content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["before torch 1.6", ".metadata"])
 @pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
 def test_little_is_used(content: bytes, place: str, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_every_format_reads_the_same_over_http_and_from_a_bucket(
             assert there.location.startswith(spec)
 
 
+@pytest.mark.slow
 def test_one_tensor_moves_little_more_than_itself(server: RangeServer, access: Access) -> None:
     weights = {f"layers.{k}.mlp.fc1.weight": torch.randn(2048, 2048) for k in range(3)}
     n_bytes = 2048 * 2048 * 4

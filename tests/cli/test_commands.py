@@ -239,6 +239,7 @@ def test_training_again_does_nothing(trained: Path, text: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in files} == times
 
 
+@pytest.mark.slow
 def test_measure_prints_a_summary_and_writes_a_table(series: Path, tmp_path: Path) -> None:
     out = tmp_path / "features.csv"
     printed = succeed("measure", series, "--out", out, "--workers", "1", by=command)

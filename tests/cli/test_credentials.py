@@ -105,6 +105,7 @@ def test_no_function_stores_or_shows_a_secret(address: str, home: Path) -> None:
     assert not (home / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_note_of_an_import_shows_no_secret(home: Path) -> None:
     rows = [{"model": f"https://user:{CANARY}@host/a/b", "step": step, "np_mean": 0.5 + step} for step in range(3)]
     (home / "published").mkdir()

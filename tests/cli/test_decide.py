@@ -124,6 +124,7 @@ def test_points_come_from_logs(tmp_path: Path) -> None:
     assert found["n_points"] == 18
 
 
+@pytest.mark.slow
 def test_the_page_is_written(points: Path, tmp_path: Path) -> None:
     out = tmp_path / "page"
     done = run("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra", 1e20, "--out", out)

@@ -63,6 +63,7 @@ def test_a_folder_of_results_to_a_prediction_in_one_command(tmp_path: Path) -> N
     assert re.search(r"such as \S*tiny-\d+, states its tokens D; .* a table runs.csv with run, N, D beside", complaint)
 
 
+@pytest.mark.slow
 def test_the_truth_lies_in_the_intervals(scores: Path) -> None:
     done = called("downstream", scores, "--model", "large,N=7B,D=1T", "--model", "N=2B,D=4e10", *CHANCES, "--json")
     assert done.code == 0, done.err
@@ -79,6 +80,7 @@ def test_the_truth_lies_in_the_intervals(scores: Path) -> None:
     assert again.out == done.out
 
 
+@pytest.mark.slow
 def test_the_page_and_the_figure(scores: Path, tmp_path: Path) -> None:
     asked = ("downstream", scores, "--model", "N=7B,D=1T", "--task", "bridges", *CHANCES)
     done = called(*asked, "--out", tmp_path / "page")

@@ -219,6 +219,7 @@ def growing(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -
     monkeypatch.setattr(time, "sleep", sleep)
 
 
+@pytest.mark.slow
 def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "live.csv", 0.3)
     away = tmp_path / "away"

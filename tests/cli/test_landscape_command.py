@@ -103,6 +103,7 @@ def test_a_checkpoint_that_is_not_finite_is_left_out_of_the_path(run: Path, tmp_
     assert "left out of the path, weights that are not finite: step 15" in remarks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directions", ["random", "hessian"])
 def test_an_interrupted_command_goes_on_and_ends_with_the_same_bytes(
     directions: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +151,7 @@ def test_what_half_the_resolution_does_not_define_is_said() -> None:
     assert report.remarks() == ["convergence unknown, undefined at half the resolution: average persistence"]
 
 
+@pytest.mark.slow
 def test_a_figure_of_eigenvectors(run: Path, tmp_path: Path) -> None:
     done = called(
         *("landscape", run / "checkpoints", "--directions", "hessian", "--text", run / "text.txt"),

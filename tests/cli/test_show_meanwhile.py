@@ -22,6 +22,7 @@ pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 
 COMMAND = (sys.executable, "-c", "from toposcope.cli import main; main()")
 
 
+@pytest.mark.slow
 def test_study_run_serves_the_page_and_ends_with_it(tmp_path: Path) -> None:
     declared = series_study(write_series(tmp_path / "series", [0, 1, 2]), [NEURAL_PERSISTENCE])
     (tmp_path / "study.toml").write_text(declared.to_toml())
@@ -36,6 +37,7 @@ def test_study_run_serves_the_page_and_ends_with_it(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_page_goes_when_the_process_that_fills_it_is_killed(tmp_path: Path) -> None:
     program = "import sys; from toposcope.cli.show import serve_until_stdin_ends; serve_until_stdin_ends(sys.argv[1])"
     environment = {**os.environ, "TOPOSCOPE_CACHE": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}

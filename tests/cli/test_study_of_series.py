@@ -59,6 +59,7 @@ def run(*arguments: str | Path) -> str:
     return done.out
 
 
+@pytest.mark.slow
 def test_a_folder_is_enough(folder: Path) -> None:
     out = run("found")
     assert f"report: {Path('found-study/report/index.html').resolve()}" in out

@@ -43,6 +43,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
 
 
+@pytest.mark.slow
 def test_measure_needs_no_torch_and_gives_the_same(tmp_path: Path) -> None:
     names = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
     folders = [
@@ -63,6 +64,7 @@ def test_looking_needs_no_torch(command: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_worker_processes_need_no_torch(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", ".safetensors", torch.float32)
     done = run(tmp_path, "measure", str(folder), "--workers", "2", "--json")

@@ -59,6 +59,7 @@ def test_without_generalisation_the_page_says_so() -> None:
     assert page.compose().sections
 
 
+@pytest.mark.slow
 def test_every_chart_can_be_drawn_and_says_what_it_shows() -> None:
     for rises, word in ((REFUTED, "No topological feature of 11"), (SHOWN, "1 of 11")):
         material = page_of(rises).material
@@ -91,6 +92,7 @@ def run(*arguments: str | Path) -> Result:
 TINY = ("--modulus", "13", "--seeds", "2", "--steps", "60")
 
 
+@pytest.mark.slow
 def test_the_command_trains_measures_and_writes(tmp_path: Path) -> None:
     done = run(*TINY, "--out", tmp_path / "one", "--workers", "1", "--json")
     assert done.exit_code == 0, done.output
@@ -113,6 +115,7 @@ def test_the_command_trains_measures_and_writes(tmp_path: Path) -> None:
     assert "H1 max cannot be judged" in again.stdout
 
 
+@pytest.mark.slow
 def test_another_design_needs_another_folder(tmp_path: Path) -> None:
     assert run(*TINY, "--out", tmp_path, "--workers", "1").exit_code == 0
     other = run("--modulus", "14", "--seeds", "2", "--steps", "60", "--out", tmp_path, "--workers", "1")

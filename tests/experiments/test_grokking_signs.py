@@ -107,6 +107,7 @@ def trained(turns: bool) -> Trained:
     return Trained("mlp", runs, steps, log, embeddings)
 
 
+@pytest.mark.slow
 def test_an_embedding_turned_into_a_circle_is_beyond_trend() -> None:
     with Workers(1) as engine:
         measured = measure_runs(trained(turns=True), engine)

@@ -126,6 +126,7 @@ def test_topology_only_ever_lowers_the_blend(values: list[float], slope: float) 
     assert still["paper_combined"].loss == pytest.approx(without)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 @examples(10)
 def test_nothing_is_seen_after_the_fraction(seed: int) -> None:

@@ -125,6 +125,7 @@ def test_without_a_publication_there_is_no_chart(draw: Any) -> None:
     assert draw(with_tables(plain, {"predictions": of.tables["predictions"].clear()})) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (13, 4)])
 def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
     of = material(runs, checkpoints)

@@ -44,6 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.load(folder / "out")
 
 
+@pytest.mark.slow
 def test_rules_and_default_are_of_the_same_runs(study: Study) -> None:
     found = published_rules(study)
     expected = predictions(trajectories(study.frame(), study.labels(), study.log()), study.log(), study.runs())
@@ -56,6 +57,7 @@ def test_rules_and_default_are_of_the_same_runs(study: Study) -> None:
         assert row["worst"] == part["error"].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "columns"), [("published", {"loss": "loss"}), ("exact", None)])
 def test_the_default_is_that_of_the_line_up(study: Study, protocol: str, columns: dict[str, str] | None) -> None:
     """Of other sizes all is known, and the target is that of the protocol: the last batch, or the validation loss."""
@@ -79,6 +81,7 @@ def _is(protocol: str, fraction: object, name: str) -> pl.Expr:
     return (pl.col("protocol") == protocol) & (pl.col("fraction") == fraction) & (pl.col("forecaster") == name)
 
 
+@pytest.mark.slow
 def test_three_runs_tell_nothing_of_topology(study: Study) -> None:
     found = topology_gain(study, workers=1)
     assert (

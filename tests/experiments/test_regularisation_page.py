@@ -28,6 +28,7 @@ def ordered() -> Page[RegularisationMaterial]:
     return regularisation_page(made_up(ORDERED))
 
 
+@pytest.mark.slow
 def test_the_sentences_are_the_verdicts(ordered: Page[RegularisationMaterial]) -> None:
     summary = ordered.summary()
     assert summary[0] == (
@@ -51,6 +52,7 @@ def test_the_sentences_are_the_verdicts(ordered: Page[RegularisationMaterial]) -
     assert "Stopping when neural persistence rises no more saves" in summary[7]
 
 
+@pytest.mark.slow
 def test_the_sentences_can_say_the_opposite() -> None:
     summary = regularisation_page(made_up(EXPLAINED)).summary()
     assert "as published in 4 (none of them without a control that differs too)" in summary[0]
@@ -64,6 +66,7 @@ def test_the_sentences_can_say_the_opposite() -> None:
     assert "at equal step it cannot be told, since no p of so few runs" in few[1]
 
 
+@pytest.mark.slow
 def test_every_chart_can_be_drawn_and_holds_the_numbers(ordered: Page[RegularisationMaterial]) -> None:
     charts = {chart.name: chart for _, chart in ordered.charts()}
     assert sorted(charts) == [

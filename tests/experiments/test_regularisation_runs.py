@@ -204,6 +204,7 @@ def test_strange_networks_have_no_features() -> None:
     assert np.isnan(zero[STABLE_RANK])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [DROPOUT, BATCH_NORM, CONDITIONS[-1]], ids=lambda c: c.name)
 def test_killed_and_resumed_is_never_killed(
     condition: Condition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

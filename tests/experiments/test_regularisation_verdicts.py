@@ -85,6 +85,7 @@ def test_a_placebo_explains_in_the_same_direction_and_a_norm_in_either(
     assert (control in str(table.filter(feature=NP).item(0, "controls"))) == explains
 
 
+@pytest.mark.slow
 def test_permuted_conditions_are_never_told_apart() -> None:
     """Real differences, and then the labels of the conditions dealt anew to the runs."""
     shifts = {name: {c.name: 0.3 * place for place, c in enumerate(CONDITIONS)} for name in TESTED}
@@ -193,6 +194,7 @@ def test_settings_have_intervals_and_a_fixed_epoch_beside() -> None:
     assert table.filter(rule="neural persistence")["lost_fixed"].is_finite().all()
 
 
+@pytest.mark.slow
 def test_the_barycentre_is_beside_patience_on_the_validation_loss() -> None:
     measured = made_up({}, n_runs=4)
     for values in (measured.values[NP], measured.values[VALIDATION_LOSS]):

@@ -65,6 +65,7 @@ def by_search(y: np.ndarray, rising: int, count: int) -> float:
     return min(sum(error(piece, s) for s, piece in enumerate(np.split(y, list(cut)))) for cut in cuts)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(4, 9), st.booleans())
 @examples(15)
 def test_the_stretches_are_the_best_of_all(seed: int, n: int, ties: bool) -> None:

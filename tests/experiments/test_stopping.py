@@ -64,6 +64,7 @@ def test_it_tells_of_every_rule_beside_a_fixed_fraction(study: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_charts_are_written(study: Path, tmp_path: Path) -> None:
     done = told(study, "--out", tmp_path / "new" / "folder")
     assert done.exit_code == 0
@@ -91,6 +92,7 @@ def test_programs_are_told_the_same(study: Path) -> None:
     assert len(found["summary"]) == len(found["rules"]) == 3
 
 
+@pytest.mark.slow
 def test_without_neural_persistence_its_rule_is_left_out_and_told(tmp_path: Path) -> None:
     done = told(a_study(tmp_path, "controls"))
     assert done.exit_code == 0
@@ -98,6 +100,7 @@ def test_without_neural_persistence_its_rule_is_left_out_and_told(tmp_path: Path
     assert "Patience on the loss: over" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 def test_published_features_are_enough(published_study: Path, tmp_path: Path) -> None:
     declaration = import_study(published_study, tmp_path / "p").declaration

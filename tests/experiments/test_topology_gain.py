@@ -78,6 +78,7 @@ def part(folds: list[Fold], block: FeatureBlocks, draws: int) -> FractionResult:
     return of_fraction(LeftOut(tuple(folds), len(folds), ()), block, draws)
 
 
+@pytest.mark.slow
 def test_what_topology_carries_is_found() -> None:
     folds, block = simulated(1, carried=1.0)
     found = compare_with_norms([part(folds, block, draws=1)])
@@ -96,6 +97,7 @@ def test_what_it_does_not_carry_is_not() -> None:
     assert found.verdict().startswith("No gain: over 16 groups")
 
 
+@pytest.mark.slow
 def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
     folds, block = simulated(4, bent=True)
     found = compare_with_norms([part(folds, block, draws=2)])
@@ -105,6 +107,7 @@ def test_a_gain_of_the_size_alone_is_not_topologys_own() -> None:
     assert as_good["random numbers"] == 0
 
 
+@pytest.mark.slow
 def test_few_groups_tell_nothing() -> None:
     folds, block = simulated(5, 4, 3, carried=1.0)
     found = compare_with_norms([part(folds, block, draws=0)])
@@ -142,6 +145,7 @@ def with_fraction(block: FeatureBlocks, fraction: float) -> FeatureBlocks:
     return dataclasses.replace(block, fraction=fraction)
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_what_is_left_out() -> None:
     """Neither the end nor the features of a run have a part in forecasts of the others' scales and directions."""
     folds, block = simulated(7, 3, 3, carried=1.0)
@@ -228,6 +232,7 @@ def test_a_fold_is_told_what_the_stack_is_told(runs: tuple[LoggedRun, ...]) -> N
         assert Stack().fit(seen, one.schedule, others).loss == pytest.approx(row["predicted"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_chance_of_runs(runs: tuple[LoggedRun, ...]) -> None:
     stranger = dataclasses.replace(run(5e4, 1e-3, 3), name="stranger", family="other")
     everyone = (*runs, *complete_runs([stranger]).runs)

@@ -65,6 +65,7 @@ def trained_together(runs: list[Run], path: Path, folder: Path, **options: Any) 
     return train_pack(runs, [path] * len(runs), directories, folder / "packs", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("what", VARIED)
 def test_each_run_equals_itself_trained_alone(tmp_path: Path, what: str) -> None:
@@ -99,6 +100,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options=st.lists(OPTIONS, min_size=2, max_size=4))
@@ -207,6 +209,7 @@ def test_permuting_runs_permutes_results(tmp_path: Path) -> None:
 DIVERGES = {"learning_rate": 1e30, "warmup_steps": 0, "schedule": "constant"}
 
 
+@pytest.mark.slow
 def test_a_diverged_neighbour_changes_no_bit_of_the_others(tmp_path: Path) -> None:
     steady: list[dict[str, Any]] = [{"seed": 1}, {"seed": 2, "dropout": 0.2}, {"seed": 3}]
     calm, path = made(tmp_path, [steady[0], {"seed": 9}, *steady[1:]], checkpoint_every=2)

@@ -451,6 +451,7 @@ print(train(run, Path(sys.argv[2]), Path(sys.argv[3]), wait).status, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_run_are_refused(
     run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

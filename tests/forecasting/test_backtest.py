@@ -53,6 +53,7 @@ def test_what_is_left_out(split: str) -> None:
             assert (other in left) != same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_row_for_every_question(split: str) -> None:
     found = backtest(runs(), split=split, fractions=(0.2, 0.6), workers=1)  # type: ignore[arg-type]
@@ -72,6 +73,7 @@ def test_a_row_for_every_question(split: str) -> None:
         assert row["final"] == pytest.approx(finals[row["run"]])
 
 
+@pytest.mark.slow
 def test_workers_change_nothing() -> None:
     few = runs()[::2]
     one = backtest(few, fractions=(0.2, 0.6), workers=1)
@@ -90,6 +92,7 @@ def test_progress_is_told() -> None:
     assert told[-1] == ("backtest", 8, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
     """Other ends of all runs that are left out with it change nothing of what is predicted, but what came true."""
@@ -111,6 +114,7 @@ def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
     assert_frame_equal(usual.select(names), other.select(names), check_exact=True)
 
 
+@pytest.mark.slow
 def test_what_a_twin_alone_knows_is_not_foretold() -> None:
     """Runs of a size end alike, where nothing tells beforehand and no other size does."""
     rng = np.random.default_rng(1)
@@ -130,6 +134,7 @@ def test_what_a_twin_alone_knows_is_not_foretold() -> None:
     assert (told["high"] / told["predicted"] > 1.04).all()
 
 
+@pytest.mark.slow
 def test_the_future_of_the_run_is_not_seen() -> None:
     base = list(runs())
     log = base[4].log
@@ -140,6 +145,7 @@ def test_the_future_of_the_run_is_not_seen() -> None:
     assert_frame_equal(one.select(names), two.select(names), check_exact=True)
 
 
+@pytest.mark.slow
 def test_the_future_of_the_learning_rate_is_not_seen() -> None:
     """Another rate after what was seen changes nothing of what is predicted."""
     base = list(runs())
@@ -208,6 +214,7 @@ def assert_as_good_as_said(found: pl.DataFrame, limits: dict[float, float], most
         assert 0.8 <= row["coverage"] <= most
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 def test_the_default_on_some_published_curves(curves: tuple[LoggedRun, ...]) -> None:
     """27 runs of Luo et al. 2025; too few for their coverage to tell much."""

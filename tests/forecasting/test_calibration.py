@@ -112,6 +112,7 @@ def test_few_runs_leave_heavy_tails() -> None:
     assert float(few.probability([0.08])) < float(many.probability([0.08])) - 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scatter", [0.004, 0.03])
 @pytest.mark.parametrize("n", [10, 40])
 def test_probabilities_hold_on_runs_that_were_not_seen(n: int, scatter: float) -> None:

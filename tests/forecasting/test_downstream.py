@@ -37,6 +37,7 @@ def true_score(truth: Truth, model: Model) -> float:
     return float(truth(np.array([model.N]), np.array([model.D]))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "truth",
     [
@@ -59,6 +60,7 @@ def test_a_ladder_that_supports_a_prediction_is_not_refused(truth: Truth) -> Non
     assert found.loss == pytest.approx(loss_of(np.array(MODEL.N), np.array(MODEL.D)), rel=0.05)
 
 
+@pytest.mark.slow
 def test_every_method_can_be_asked_for() -> None:
     evaluations = made_evaluations({"made": STEADY}, along=ENDS)
     for name in METHODS:
@@ -93,6 +95,7 @@ REFUSED: list[tuple[str, Truth, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("truth", "options", "reason"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
@@ -109,6 +112,7 @@ def test_two_sizes_reach_a_little_beyond_the_largest() -> None:
     assert found.low <= true_score(STEADY, model) <= found.high
 
 
+@pytest.mark.slow
 def test_what_a_ladder_of_one_ratio_or_one_length_can_tell() -> None:
     chinchilla = [(N, 20 * N) for N in np.geomspace(1e8, 3e9, 8)]
     assert predicted(STEADY, Model("same ratio", 1e10, 2e11), runs=chinchilla).refusal == ""
@@ -118,6 +122,7 @@ def test_what_a_ladder_of_one_ratio_or_one_length_can_tell() -> None:
     assert found.low <= true_score(STEADY, found.model) <= found.high
 
 
+@pytest.mark.slow
 def test_chance_is_read_off_a_plateau() -> None:
     along = (0.002, 0.004, 0.008, 0.016, 0.03, 0.06, *ENDS)
     truth = sigmoid_of_loss(0.95, 20.0)
@@ -126,6 +131,7 @@ def test_chance_is_read_off_a_plateau() -> None:
     assert found.low <= true_score(truth, MODEL) <= found.high
 
 
+@pytest.mark.slow
 def test_intervals_widen_with_distance() -> None:
     models = [Model(str(k), 1.3e9 * 2**k, 2.6e11 * 2**k) for k in range(5)]
     report = downstream(made_evaluations({"made": sigmoid_of_loss(0.7, 4.0)}, along=ENDS), models)
@@ -133,6 +139,7 @@ def test_intervals_widen_with_distance() -> None:
     assert (np.diff(widths) > 0).all()
 
 
+@pytest.mark.slow
 def test_a_smaller_model_lies_between_its_neighbours() -> None:
     inside = Model("inside", 5e8, 2e10)
     found = predicted(STEADY, inside)
@@ -140,6 +147,7 @@ def test_a_smaller_model_lies_between_its_neighbours() -> None:
     assert found.high - found.low < 0.06
 
 
+@pytest.mark.slow
 def test_noisier_scores_have_wider_intervals() -> None:
     precise, noisy = (predicted(STEADY, n=n) for n in (20_000, 300))
     assert noisy.high - noisy.low > precise.high - precise.low
@@ -156,6 +164,7 @@ def with_own_rows(ahead: float, share: float = 0.6) -> Evaluations:
     return Evaluations(pl.concat([ladder.table, rows]).sort("run", "D"), ladder.targets)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_corrected_by_its_own_evaluations() -> None:
     behind, ahead = (downstream(with_own_rows(by), [MODEL]) for by in (-0.05, 0.05))
     assert ahead.predictions[0].score > behind.predictions[0].score + 0.03
@@ -163,6 +172,7 @@ def test_an_unfinished_run_is_corrected_by_its_own_evaluations() -> None:
     assert all(rung.run != "large" for rung in ahead.predictions[0].ladder.rungs)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_beside_a_ladder_of_ends_is_not_corrected() -> None:
     own = made_evaluations({"made": STEADY}, runs=[(MODEL.N, MODEL.D)], along=(0.5, 0.6), seed=5)
     rows = own.table.with_columns(pl.lit("large").alias("run"))
@@ -183,6 +193,7 @@ def test_the_least_ladders(count: int) -> None:
     assert found.method == "log_accuracy"
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_predicted_without_its_own_end() -> None:
     with_end = downstream(with_own_rows(0.2, share=1.0), [MODEL])
     without = downstream(made_evaluations({"made": STEADY}, along=(0.5, 0.55, 0.58, 0.6, *ENDS)), [MODEL])
@@ -190,6 +201,7 @@ def test_a_finished_run_is_predicted_without_its_own_end() -> None:
     assert "already evaluated at its end" in " ".join(with_end.remarks)
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer() -> None:
     evaluations = made_evaluations({"one": STEADY, "two": sigmoid_of_loss(0.7, 6.0)}, along=ENDS)
     turned = Evaluations(evaluations.table.sample(fraction=1, shuffle=True, seed=1), evaluations.targets)
@@ -300,6 +312,7 @@ def test_a_ladder_without_losses_is_predicted_directly() -> None:
     assert "needs a loss" in refused.refusal
 
 
+@pytest.mark.slow
 def test_the_loss_on_a_corpus_links_to_the_score() -> None:
     evaluations = made_evaluations({"made": STEADY}, along=ENDS)
     is_loss = pl.col("role") == "loss"

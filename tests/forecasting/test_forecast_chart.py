@@ -51,6 +51,7 @@ def report() -> ForecastReport:
     return forecast_run(current, siblings=siblings_among(current, Logs(others, ())))
 
 
+@pytest.mark.slow
 def test_it_shows_the_forecast(report: ForecastReport) -> None:
     chart, default = forecast_figure(report), report.default
     assert default is not None
@@ -82,6 +83,7 @@ def test_a_long_log_is_drawn_small() -> None:
     assert "medians" in chart.caption
 
 
+@pytest.mark.slow
 def test_a_complete_run_and_one_point() -> None:
     done = forecast_figure(forecast_run(log("done", 1)))
     assert done.title.startswith("The run is complete")

@@ -217,6 +217,7 @@ def assert_sound(forecast: Forecast, case: Case) -> None:
         assert "nan" not in remark.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("forecaster", forecasters(), ids=lambda forecaster: forecaster.name)
 def test_a_sound_forecast_or_a_refusal(forecaster: Forecaster, name: str) -> None:

@@ -78,6 +78,7 @@ def test_the_order_of_siblings_changes_nothing() -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_same_bytes_again() -> None:
     """Also for runs that no cache knows."""
     told = []

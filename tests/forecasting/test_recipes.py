@@ -63,6 +63,7 @@ def test_the_law_of_each_recipe_wins_where_curves_cross_without_noise() -> None:
     assert tests[SINGLE].gain == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("n", [3, 5, 25])
 def test_equal_recipes_name_no_winner(n: int, seeds: int) -> None:
@@ -197,6 +198,7 @@ def test_seeds_that_stopped_early_show_noise_and_nothing_else() -> None:
     assert any("stopped before other seeds" in each for each in report.remarks)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_order_of_rows_and_are_json() -> None:
     made = made_up_recipes(12, recipes=5, with_losses=True, tasks=2)
     shuffled = Evaluations(made.evaluations.table.sample(fraction=1, shuffle=True, seed=1), made.evaluations.targets)

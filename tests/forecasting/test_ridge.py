@@ -39,6 +39,7 @@ def by_sklearn(features: Vector, target: Vector, strength: float, asked: Vector)
     return np.asarray(np.clip(model.predict(asked_z), target.min(), target.max()))
 
 
+@pytest.mark.slow
 @examples(6)
 @given(st.integers(0, 10_000), st.integers(12, 40))
 def test_it_is_a_robust_ridge_that_errs_least_on_left_out_groups(seed: int, n: int) -> None:

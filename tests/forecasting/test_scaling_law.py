@@ -31,6 +31,7 @@ def fitted(points: Points, resamples: int = 0) -> FittedScalingLaw:
     return scaling_law(points, resamples=resamples)
 
 
+@pytest.mark.slow
 @given(
     E=st.floats(0.1, 3),
     at_n=st.floats(0.05, 1),
@@ -57,6 +58,7 @@ def test_outliers_hardly_move_it() -> None:
     assert as_row(moved)[3:] == pytest.approx(as_row(TRUE)[3:], abs=0.03)
 
 
+@pytest.mark.slow
 def test_any_start_leads_to_the_same_optimum() -> None:
     points = grid(noise=5e-3)
     problem, even = Problem.of(points.N, points.D, points.loss), np.ones(len(points))
@@ -110,12 +112,14 @@ def test_units_only_change_the_coefficients() -> None:
     assert as_row(other) == pytest.approx([*there, law.alpha, law.beta], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_new_data() -> None:
     laws = np.array([as_row(fitted(grid(noise=5e-3, seed=seed)).law) for seed in range(40)])
     errors = np.array([fitted(grid(noise=5e-3, seed=seed), 200).standard_errors["alpha"] for seed in range(3)])
     assert 0.6 < np.median(errors) / laws[:, 3].std(ddof=1) < 1.6
 
 
+@pytest.mark.slow
 def test_runs_are_resampled_whole() -> None:
     points = grid(noise=5e-3)
     offset = 0.01 * np.random.default_rng(2).normal(size=len(SIZES))  # what all points of a run share
@@ -146,6 +150,7 @@ def test_resamples_that_tell_no_law_are_counted() -> None:
     assert any("no standard errors" in remark for remark in found.remarks)
 
 
+@pytest.mark.slow
 def test_few_noisy_points_are_no_trouble() -> None:
     for seed in range(2):
         random = np.random.default_rng(seed)

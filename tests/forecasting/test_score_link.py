@@ -53,6 +53,7 @@ def points(seed: int = 1) -> Points:
     return Points(N, D, LAW.loss(N, D) + 0.004 * rng.standard_normal(len(N)))
 
 
+@pytest.mark.slow
 def test_the_link_is_found_and_its_intervals_hold() -> None:
     held: int = 0
     for seed in range(12):

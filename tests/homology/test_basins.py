@@ -138,6 +138,7 @@ def test_widths_of_grids_by_floods(grid: Array) -> None:
         assert_profile(found, grid.ravel(), grid_edges(grid.shape, connectivity))
 
 
+@pytest.mark.slow
 def test_of_many_basins_the_most_persistent_are_measured() -> None:
     grid = np.random.default_rng(0).normal(size=(20, 20))
     found, every = profile_grid(grid, max_basins=5), profile_grid(grid, max_basins=10**6)
@@ -148,6 +149,7 @@ def test_of_many_basins_the_most_persistent_are_measured() -> None:
     assert repr(found) == f"Profile(5 of {found.n_basins} basins, 400 vertices)"
 
 
+@pytest.mark.slow
 def test_a_profile_is_bit_equal_when_repeated() -> None:
     grid = np.random.default_rng(0).normal(size=(31, 17))
     first, second = profile_grid(grid), profile_grid(grid.copy())

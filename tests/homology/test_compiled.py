@@ -30,12 +30,14 @@ def begin(package: Path, code: str, **variables: str) -> "subprocess.Popen[str]"
     return subprocess.Popen(command, cwd=package, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_of_processes_that_need_a_function_at_once_one_compiles_it(package: Path, tmp_path: Path) -> None:
     several = [begin(package, CALL, NUMBA_CACHE_DIR=str(tmp_path / "code")) for _ in range(3)]
     assert sorted(each.communicate()[0] for each in several) == ["7 0\n", "7 0\n", "7 1\n"]
     assert [each.returncode for each in several] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_without_a_folder_for_compiled_code_each_process_compiles(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()  # nothing can be made below it
     variables = {"NUMBA_CACHE_DIR": str(tmp_path / "file"), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
@@ -43,6 +45,7 @@ def test_without_a_folder_for_compiled_code_each_process_compiles(package: Path,
     assert (process.communicate()[0].split()[:1], process.returncode) == (["7"], 0)
 
 
+@pytest.mark.slow
 def test_a_folder_that_goes_away_stops_no_call(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "code"
     code = f"import loops.outer, shutil, pathlib; shutil.rmtree({str(folder)!r}); pathlib.Path({str(folder)!r}).touch()"

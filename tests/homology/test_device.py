@@ -170,6 +170,7 @@ def assert_bounded(found: Neighbours, points: Array, rows: NDArray[np.int64], la
         assert others.any() or len(listed) == N_LISTED or beyond == np.inf
 
 
+@pytest.mark.slow
 @moderate
 @given(question=questions(), dtype=st.sampled_from([np.float32, np.float64]))
 def test_product_search_bounds_what_it_does_not_list(device: str, question: Any, dtype: Any) -> None:

@@ -269,6 +269,7 @@ def assert_sound(points: Array, rows: Indices, labels: NDArray[np.int32], found:
             assert Fraction(float(found.beyond[r])) <= min(unlisted) * slack + Fraction(1, 10**300)
 
 
+@pytest.mark.slow
 @moderate
 @given(hard_clouds(max_points=40, max_dimensions=4), st.data())
 @pytest.mark.parametrize("search", SEARCHES)

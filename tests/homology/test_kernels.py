@@ -128,6 +128,7 @@ def test_tree_keys_are_entries(W: NDArray[Any]) -> None:
     assert set(np.abs(W).max(axis=0).tolist()) | set(np.abs(W).max(axis=1).tolist()) <= weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tree_of_middle_sized_matrices(kind: str, dtype: type[np.floating]) -> None:
@@ -155,6 +156,7 @@ def test_tree_of_thin_matrices(m: int, n: int) -> None:
     assert_array_equal(tree_weights(W), scipy_weights(W))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tree_does_not_depend_on_threads(kind: str, dtype: type[np.floating]) -> None:
@@ -168,6 +170,7 @@ def test_tree_does_not_depend_on_threads(kind: str, dtype: type[np.floating]) ->
     assert_array_equal(tree_weights(W[:, ::-1].T, 3), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [np.uint32, np.int64])
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("kind", ["normal", "ternary", "dead"])
@@ -212,6 +215,7 @@ def test_positions_beyond_32_bits(kind: str) -> None:
     assert_array_equal(tree_weights(as_strided(v, (m, n), 2 * v.strides)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["normal", "ascending", "equal", "ternary"])
 @pytest.mark.parametrize("step", [1, 2])
@@ -271,6 +275,7 @@ def test_bfloat16_and_not_finite_keys() -> None:
         assert matrix.n_not_finite() == 301
 
 
+@pytest.mark.slow
 def test_compiled_code_on_disk_is_used_until_a_callee_in_another_file_changes(tmp_path: Path) -> None:
     package = tmp_path / "loops"
     package.mkdir()

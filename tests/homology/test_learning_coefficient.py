@@ -58,6 +58,7 @@ def of_the_quadratic(copies: int = COPIES, **options: Any) -> LearningCoefficien
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leapfrog", "draws"), [(1, 3000), (4, 800)])
 def test_an_adapted_chain_on_the_quadratic(leapfrog: int, draws: int) -> None:
     found = of_the_quadratic(n_leapfrog=leapfrog, n_draws=draws, n_warmup=300)
@@ -137,6 +138,7 @@ def by_quadrature(p: int, q: int, n_beta: float) -> float:
     return float((density * energy).sum() / density.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "q"), [(1, 0), (2, 0), (3, 0), (1, 1), (1, 2), (2, 1), (1, 3), (2, 3)])
 def test_monomials(p: int, q: int) -> None:
     n_beta = 10_000

@@ -94,6 +94,7 @@ def test_their_number_is_that_of_the_edges_less_the_tree(n: int, d: int) -> None
     assert (np.diff(births) >= 0).all()
 
 
+@pytest.mark.slow
 def test_births_of_a_large_cloud_in_the_plane() -> None:
     # In the plane the graph is a part of the Delaunay triangulation, which gives it in another way.
     points = np.random.default_rng(0).normal(size=(20_000, 2))

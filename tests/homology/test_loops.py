@@ -143,6 +143,7 @@ def test_the_order_of_points_does_not_matter(matrix: Array, random: Any) -> None
     assert_array_equal(loop_diagram(matrix[np.ix_(order, order)]).pairs, loop_diagram(matrix).pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CLOUD_KINDS)
 @pytest.mark.parametrize(("n", "d"), [(60, 1), (150, 2), (200, 10), (250, 300)])
 def test_loops_of_larger_clouds_are_those_of_the_other_engine(kind: str, n: int, d: int) -> None:
@@ -151,6 +152,7 @@ def test_loops_of_larger_clouds_are_those_of_the_other_engine(kind: str, n: int,
         assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "d", "count"), [(800, 2, 800), (800, 64, 800), (1500, 256, 600)])
 def test_loops_of_clouds_that_enter_in_parts(n: int, d: int, count: int) -> None:
     points = np.random.default_rng(0).normal(size=(n, d))

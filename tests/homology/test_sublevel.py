@@ -205,6 +205,7 @@ def test_the_order_of_edges_does_not_matter(graph: tuple[Array, Edges], random: 
     assert_same(sublevel_graph(values, mixed), sublevel_graph(values, edges))
 
 
+@pytest.mark.slow
 @moderate
 @given(grids())
 def test_a_grid_is_the_graph_of_its_edges(grid: Array) -> None:

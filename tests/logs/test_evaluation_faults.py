@@ -44,6 +44,7 @@ def attempt(path: Path) -> str:
         return str(error)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FILES), st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 @example("results_1.json", b"[" * 100_000)
 @example("results_1.json", b'{"results":' * 3000)

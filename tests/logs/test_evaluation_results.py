@@ -237,6 +237,7 @@ def test_the_wide_table_of_an_olmo_ladder(tmp_path: Path) -> None:
     assert set(corpora["task"]) == {"c4_en-validation"}
 
 
+@pytest.mark.slow
 def test_losses_of_a_study(tmp_path: Path) -> None:
     run_study(family_study(tmp_path, ["a"], []), tmp_path / "study")
     evaluations = read_evaluations(tmp_path / "study")

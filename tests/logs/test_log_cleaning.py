@@ -212,6 +212,7 @@ def test_names_from_outside_are_shown_safely(tmp_path: Path) -> None:
     assert all(remark.isprintable() for remark in log.remarks)
 
 
+@pytest.mark.slow
 def test_a_long_table_is_quick(tmp_path: Path) -> None:
     n = 100_000
     pl.DataFrame({"step": np.arange(n), "loss": np.linspace(9, 2, n), "lr": np.linspace(1, 0, n)}).write_csv(

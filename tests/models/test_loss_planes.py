@@ -438,6 +438,7 @@ def test_scattered_points_find_the_minima_that_a_grid_finds() -> None:
     assert "saddles" not in neighbours.statistics
 
 
+@pytest.mark.slow
 def test_distances_between_diagrams() -> None:
     one = Diagram(np.array([(0.0, 1.0), (0.0, 3.0)]), 0)
     two = Diagram(np.array([(0.0, 1.2), (0.5, 2.5)]), 0)

@@ -69,6 +69,7 @@ def test_a_model_without_blocks_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(Study.load(tmp_path / "run").frame())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_probes")
 def test_a_batch_that_does_not_fit_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = small_gpt()
@@ -79,6 +80,7 @@ def test_a_batch_that_does_not_fit_is_said_once(tmp_path: Path, capsys: pytest.C
     assert set(Study.load(tmp_path / "run").frame()["probe"]) >= {"training", "rips"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_probes")
 def test_they_are_in_the_study(tmp_path: Path) -> None:
     model = small_gpt()

@@ -34,6 +34,7 @@ def scalars(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
@@ -62,6 +63,7 @@ def test_transformers_with_tensorboard(tmp_path: Path, monkeypatch: pytest.Monke
     assert not [name for row in trainer.state.log_history for name in row if "toposcope" in name]
 
 
+@pytest.mark.slow
 def test_lightning_with_tensorboard(tmp_path: Path) -> None:
     lightning: Any = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")

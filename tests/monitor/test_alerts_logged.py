@@ -148,6 +148,7 @@ def noises(draw: Generator) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_noise_raises_no_alert() -> None:
     """22 runs of each of 11 kinds, 968,000 values: 4.4 alerts would be one in 100,000 steps of either column."""
     found = []

@@ -147,12 +147,14 @@ def test_statistics_may_be_absent_and_layers_come_later() -> None:
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.7])
 def test_noise_raises_no_alert(noise: float) -> None:
     """3 x 4 runs of 15,000 steps."""
     assert not [alert for seed in range(4) for alert in measure(None, 0, 150, seed=seed, noise=noise)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [2, 3])
 def test_heavy_tails_raise_no_alert(degrees: int) -> None:
     found = []

@@ -112,6 +112,7 @@ def test_other_schedules_are_refused(every: object) -> None:
         schedule(every)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_layers_take_turns_where_not_all_are_affordable() -> None:
     clock = FakeClock()
     probe = make_probes([{"name": "controls"}])[0]

@@ -168,6 +168,7 @@ def test_a_day_of_training(tmp_path: Path, world: World) -> None:
     training.monitor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_steps_that_change_their_pace(factor: float, tmp_path: Path, world: World) -> None:
     training = Training(tmp_path / "run", world)
@@ -181,6 +182,7 @@ def test_steps_that_change_their_pace(factor: float, tmp_path: Path, world: Worl
     training.monitor.close()
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_no_training(tmp_path: Path, world: World) -> None:
     training = Training(tmp_path / "run", world)
     for step in range(3000):
@@ -190,6 +192,7 @@ def test_an_evaluation_is_no_training(tmp_path: Path, world: World) -> None:
     training.monitor.close()
 
 
+@pytest.mark.slow
 def test_a_measurement_that_becomes_slow(tmp_path: Path, world: World) -> None:
     training = Training(tmp_path / "run", world)
     for _ in range(3000):
@@ -203,6 +206,7 @@ def test_a_measurement_that_becomes_slow(tmp_path: Path, world: World) -> None:
     training.monitor.close()
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_back(tmp_path: Path, world: World) -> None:
     training = Training(tmp_path / "run", world)
     for step in range(3000):

@@ -116,6 +116,7 @@ def test_a_run_that_goes_on_is_cut_where_it_does(run: tuple[Path, list[float]]) 
     assert '"resumed": [30, 40]' in study.meta("monitor run")
 
 
+@pytest.mark.slow
 def test_the_newest_run_of_a_name_goes_on(run: tuple[Path, list[float]]) -> None:
     directory, _ = run
     with Monitor(model := model_of(), directory, every=10, quiet=True) as monitor:
@@ -181,6 +182,7 @@ def undisturbed(tmp_path: Path) -> list[float]:
         return train(model, monitor, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["_end_step", "handle", "_dispatch"])
 def test_a_failure_is_said_once_and_training_goes_on(
     method: str,
@@ -201,6 +203,7 @@ def test_a_failure_is_said_once_and_training_goes_on(
         pass
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(
     assert len(Study.load(tmp_path / "run").log()) == 20
 
 
+@pytest.mark.slow
 def test_a_directory_in_use_is_said_and_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True)
     train(model, first, 5)
@@ -277,6 +281,7 @@ def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> No
     assert any(f.check == "manifest" and 3 in f.steps for f in ts.doctor(saved, deep=True).findings)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_gone_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
         monitor.attach(torch.optim.SGD(model.parameters(), lr=1e-2))
@@ -312,6 +317,7 @@ def test_an_optimizer_of_another_model_and_a_second_one_are_said(
         assert "second optimizer is ignored" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> None:
     model = model_of()
     first, second = (torch.optim.SGD(model[k].parameters(), lr=1e-2) for k in (0, 2))  # type: ignore[index]
@@ -327,6 +333,7 @@ def test_updates_are_those_of_the_optimizer_that_is_attached(tmp_path: Path) -> 
     assert set(frame["layer"]) == {"0.weight"}
 
 
+@pytest.mark.slow
 def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,6 +367,7 @@ def test_parameters_that_cannot_be_measured_are_said(tmp_path: Path, capsys: pyt
     assert "counts: not measured, because its dtype is int64" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_study_that_is_deleted_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Monitor(model := model_of(), tmp_path / "run", every=5, quiet=True) as monitor:
         train(model, monitor, 5)

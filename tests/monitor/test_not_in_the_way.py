@@ -57,6 +57,7 @@ def test_every_loss_and_weight_is_the_same(way: str, tmp_path: Path) -> None:
         assert rows.filter(pl.col("probe") == probe)["step"].n_unique() > 5
 
 
+@pytest.mark.slow
 def test_no_random_number_is_drawn(tmp_path: Path) -> None:
     def states() -> list[object]:
         return [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002
@@ -79,6 +80,7 @@ def test_a_compiled_model_is_compiled_as_without(tmp_path: Path) -> None:
     assert found[0]["frames"] == found[1]["frames"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [None, "abc", {"a": 1}, 10**400, 1j, np.ones(2), torch.ones(2), torch.tensor(1j), torch.ones(2, device="meta")],
@@ -95,6 +97,7 @@ def test_what_is_no_number_is_not_logged_and_the_rest_is(value: object, tmp_path
     assert log["loss"].to_list() == [0.5] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["7", 1.5, -3, 2**70, float("nan"), torch.ones(2)], ids=repr)
 def test_a_step_that_is_none_is_said_once_and_not_logged(
     step: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -112,6 +115,7 @@ def test_a_step_that_is_none_is_said_once_and_not_logged(
     assert ts.Study.load(tmp_path / "run").log()["loss"].to_list() == [0.5] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [np.int64(7), torch.tensor(7), 7.0], ids=repr)
 def test_a_step_of_another_library_is_a_step(step: object, tmp_path: Path) -> None:
     model, optimizer = _small()
@@ -121,6 +125,7 @@ def test_a_step_of_another_library_is_a_step(step: object, tmp_path: Path) -> No
     assert ts.Study.load(tmp_path / "run").log()["step"].to_list() == [7]
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_gone_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_step: int) -> bool:
         raise RuntimeError("the schedule's fault")
@@ -136,6 +141,7 @@ def test_a_terminal_that_is_gone_stops_nothing(tmp_path: Path, monkeypatch: pyte
     monitor.close()
 
 
+@pytest.mark.slow
 def test_the_loop_may_go_to_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -173,6 +179,7 @@ def test_counts_are_exact_whatever_the_default_dtype(tmp_path: Path) -> None:
     assert 0 < dead[0] == dead[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), [("", "complete"), ("raise ValueError('a fault')", "failed")])
 def test_a_script_that_fails_has_not_completed_its_run(end: str, status: str, tmp_path: Path) -> None:
     script = f"""

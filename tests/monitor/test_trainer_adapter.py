@@ -52,6 +52,7 @@ def train(
     return trainer
 
 
+@pytest.mark.slow
 def test_a_run(tmp_path: Path) -> None:
     monitor = RecordingMonitor()
     trainer = train(tmp_path, monitor)
@@ -69,6 +70,7 @@ def test_a_run(tmp_path: Path) -> None:
     assert monitor.calls[-1] == "close"
 
 
+@pytest.mark.slow
 def test_the_logs_of_the_trainer_do_not_change(tmp_path: Path) -> None:
     with_it = train(tmp_path / "a", RecordingMonitor())
     without = train(tmp_path / "b", None)
@@ -77,6 +79,7 @@ def test_the_logs_of_the_trainer_do_not_change(tmp_path: Path) -> None:
         assert {k: v for k, v in one.items() if k not in timed} == {k: v for k, v in other.items() if k not in timed}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path) -> None:
     train(tmp_path, RecordingMonitor(), max_steps=4)
     monitor = RecordingMonitor()
@@ -86,6 +89,7 @@ def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path) -> None:
     assert list(monitor.values("loss")) == [6, 8]
 
 
+@pytest.mark.slow
 def test_steps_that_were_skipped_are_counted_as_the_trainer_does(tmp_path: Path) -> None:
     class Skips(transformers.TrainerCallback):  # type: ignore[misc]
         """Skips the third update, as mixed precision does after an overflow."""
@@ -99,6 +103,7 @@ def test_steps_that_were_skipped_are_counted_as_the_trainer_does(tmp_path: Path)
     assert list(monitor.values("loss")) == [2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_the_best_model_is_loaded_after_the_end(tmp_path: Path) -> None:
     class Ends(RecordingMonitor):
         def close(self) -> None:
@@ -125,6 +130,7 @@ def test_the_best_model_is_loaded_after_the_end(tmp_path: Path) -> None:
     assert not torch.equal(monitor.model.transformer.wte.weight, trained[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["watch", "attach", "log", "saved", "close"])
 def test_its_failures_do_not_stop_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monitor = RecordingMonitor(fails_in=name)

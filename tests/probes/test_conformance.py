@@ -126,7 +126,16 @@ def with_each_option(probe: type[Probe]) -> list[Probe]:
 # Those that a monitor feeds while a run trains are tested with it.
 CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.NEEDS}
 ALL = [probe for kind in CHECKPOINT_PROBES.values() for probe in with_each_option(kind)]
-every_probe = pytest.mark.parametrize("probe", ALL, ids=[probe.label() for probe in ALL])
+TRAINED = ("curvature", "degeneracy", "jump_and_retrain", "landscape")
+"""Probes that run a model many times: only as they come in the tests that are not slow."""
+
+
+def _marks(probe: Probe) -> list[pytest.MarkDecorator]:
+    as_it_comes = probe == type(probe)(**SMALL.get(probe.name(), {}))
+    return [pytest.mark.slow] if probe.name() in TRAINED and not as_it_comes else []
+
+
+every_probe = pytest.mark.parametrize("probe", [pytest.param(p, marks=_marks(p), id=p.label()) for p in ALL])
 COMPARED = [kind() for kind in CHECKPOINT_PROBES.values()] + make_probes(AT_WORK[-1:])
 """What probes that compare the findings of others find declared."""
 every_type = pytest.mark.parametrize("kind", CHECKPOINT_PROBES.values(), ids=CHECKPOINT_PROBES)

@@ -144,6 +144,7 @@ def test_rounding_that_adds_up_is_no_spectrum(kind: str, shape: tuple[int, int],
     assert found["spectral_norm"] == pytest.approx(found["frobenius_norm"], rel=1e-13)
 
 
+@pytest.mark.slow
 @examples(10)
 @given(st.sampled_from([(600, 512), (512, 600), (3000, 90), (90, 3000), (40, 30)]), dtypes, seeds, blocks)
 @example((3000, 90), torch.bfloat16, 0, 8).via("one row at a time")

@@ -153,6 +153,7 @@ def whole_hessian(loss: SummedLoss) -> Matrix:
     return np.array([product(e).numpy() for e in torch.eye(len(loss.point), dtype=loss.point.dtype)])
 
 
+@pytest.mark.slow
 def test_a_model_of_the_family_has_the_numbers_of_its_whole_hessian(tmp_path: Path) -> None:
     from toposcope.family import ModelSize
     from toposcope.family.model import build
@@ -177,6 +178,7 @@ def test_a_model_of_the_family_has_the_numbers_of_its_whole_hessian(tmp_path: Pa
         assert abs(found[name] - share) <= 4 * found[name + ".noise"]
 
 
+@pytest.mark.slow
 def test_blocks_are_those_of_the_layers(tmp_path: Path) -> None:
     checkpoint = save(family_model(dtype=torch.float32), tmp_path)
     probe = CurvatureProbe(top=2, sequences=2, length=24, draws=2, steps=3, blocks=True, density=True)
@@ -298,6 +300,7 @@ def test_a_mixture_of_experts_has_second_derivatives(dtype: torch.dtype) -> None
     assert float(other.double() @ images[0]) == pytest.approx(float(one.double() @ images[1]), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["family", "gpt_neox"])
 def test_measure_reads_a_checkpoint_end_to_end(kind: str, tmp_path: Path) -> None:
     folder, text = tmp_path / "model", tmp_path / "text.txt"

@@ -135,6 +135,7 @@ def check(frame: pl.DataFrame) -> None:
     assert returned["retrained_loss"] < returned["jumped_loss"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_family(tmp_path: Path) -> None:
     save(family_model(dtype=torch.float32), tmp_path / "checkpoints")
     check(found_by_command(tmp_path / "checkpoints", tmp_path))
@@ -156,6 +157,7 @@ def test_what_the_command_says_of_probes_without_a_table(tmp_path: Path) -> None
     assert "note: jump_and_retrain: flagged at 1 of 1 checkpoints; checkpoints step 10: no estimate:" in done.err
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     folder = tmp_path / "checkpoint-10"

@@ -63,6 +63,7 @@ def test_a_checkpoint_of_the_family(changed: dict[str, str], tmp_path: Path) -> 
         assert set(frame["flag"].str.contains("nearest neighbours")) == {True}
 
 
+@pytest.mark.slow
 def test_the_plane_of_the_path_so_far(tmp_path: Path) -> None:
     """From the third checkpoint on; it goes through the earlier ones, which differ in analysed layers alone."""
     folder = tmp_path / "checkpoints"

@@ -37,6 +37,7 @@ def measure(probe: Probe, checkpoint: Checkpoint) -> dict[str, dict[str, float]]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "n_layers"), [("tiny-3k", 5), ("med-21k", 9)])
 def test_neural_persistence(model: str, n_layers: int, published_study: Path) -> None:
     for checkpoint, published in steps_of(published_study, model):
@@ -87,6 +88,7 @@ def test_the_published_choices_as_options(published_study: Path) -> None:
             assert found[f"H{k}.total.noise"] == found[f"H{k}.cover_radius"] == 0
 
 
+@pytest.mark.slow
 def test_random_rows_of_a_larger_model(published_study: Path) -> None:
     """The study's own draws were not seeded: its totals lie among those of other draws, and the exact ones do not."""
     probe = RipsProbe(pooled=True, threshold=CAP, max_points=200, sample="random", draws=20, max_dimension=0)

@@ -164,6 +164,7 @@ def test_without_its_data_a_chart_is_left_out(of: Material) -> None:
     assert between_runs_charts(of) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_runs", [1, 2, 30])
 def test_small_and_large_studies_are_drawn(n_runs: int) -> None:
     of = with_states(material(n_runs, 6))

@@ -24,6 +24,7 @@ def material(fractions: tuple[float, ...] = (0.1, 0.3, 0.7), first_error: float 
     return BacktestMaterial(BacktestResult(scores, "size", "nats", (), scores, scores, scores), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fractions", [(0.1, 0.3, 0.7), (0.5,)])
 def test_every_forecaster_is_drawn_and_named(fractions: tuple[float, ...]) -> None:
     charts = backtest_charts(material(fractions))

@@ -42,6 +42,7 @@ def decided() -> Advice:
     )
 
 
+@pytest.mark.slow
 def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path) -> None:
     page = write_decision(tmp_path, decided)
     tree = read(page.read_text(encoding="utf-8"))
@@ -59,6 +60,7 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
         assert word in text
 
 
+@pytest.mark.slow
 def test_equal_answers_give_equal_bytes(decided: Advice, tmp_path: Path) -> None:
     first, second = (write_decision(tmp_path / name, decided).parent / "files.json" for name in ("a", "b"))
     assert json.loads(first.read_text()) == json.loads(second.read_text())

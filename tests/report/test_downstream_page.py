@@ -91,6 +91,7 @@ def test_what_cannot_be_told_is_said_with_its_reason() -> None:
     assert line.startswith("large (7B parameters on 1T tokens): none of 2 scores can be told: the ladder never")
 
 
+@pytest.mark.slow
 def test_the_page(both: DownstreamReport, tmp_path: Path) -> None:
     page = write_downstream(tmp_path, both)
     tree = read(page.read_text(encoding="utf-8"))
@@ -110,6 +111,7 @@ def test_the_page(both: DownstreamReport, tmp_path: Path) -> None:
     assert not tree.all("b")[1:], "the name of a task became markup"
 
 
+@pytest.mark.slow
 def test_equal_reports_give_equal_bytes(both: DownstreamReport, tmp_path: Path) -> None:
     first, second = (write_downstream(tmp_path / name, both).parent / "files.json" for name in "ab")
     assert json.loads(first.read_text()) == json.loads(second.read_text())
@@ -130,6 +132,7 @@ def test_tables_hold_what_is_known_and_null_for_the_rest(both: DownstreamReport)
     assert rungs_table(both).height == 6
 
 
+@pytest.mark.slow
 def test_a_refused_task_is_drawn_without_a_prediction(both: DownstreamReport) -> None:
     names = _marks(ladder_figure(both).spec(), "name")
     assert sorted(names) == ["bridges", "riddles <b>"]

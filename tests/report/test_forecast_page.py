@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 from read_page import read
 
 from toposcope.forecasting import forecast
@@ -19,6 +20,7 @@ def log(name: str, share: float) -> Log:
     return Log(name, t.astype(np.int64), loss, rate, last_step=3000)
 
 
+@pytest.mark.slow
 def test_the_page_holds_chart_forecasters_and_remarks(tmp_path: Path) -> None:
     report = forecast(log("<script>x</script>", 0.4))
     page = write_forecast(tmp_path, report)

@@ -124,6 +124,7 @@ def test_detail_refuses_what_is_no_step(server: LiveServer) -> None:
     assert server.get(hostile).body == "[]"
 
 
+@pytest.mark.slow
 def test_rows_arrive_once_and_a_restart_goes_on(tmp_path: Path, cache: Path) -> None:
     study = live_study(tmp_path / "mine", steps=100, every=50)
     with served(study.directory, cache) as running:
@@ -178,6 +179,7 @@ def test_tabs_of_one_browser_take_turns(tmp_path: Path, cache: Path) -> None:
             each.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 def test_it_is_small_and_rests_while_nobody_listens(server: LiveServer) -> None:
     server.get()
     assert server.memory_mb() < MAX_MB
@@ -199,6 +201,7 @@ def test_the_second_script_is_small_and_knows_no_other_server() -> None:
     assert not re.search(r"https?:|innerHTML|eval|import\(|XMLHttp", script)
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> None:
     with served(tmp_path, cache) as running, running.events() as events:
         _, message = next(events)

@@ -48,6 +48,7 @@ TITLES = {
 }
 
 
+@pytest.mark.slow
 def test_a_title_says_what_is_seen() -> None:
     drawn = all_charts(material())
     assert {name: chart.title for name, chart in drawn.items()} == TITLES
@@ -55,6 +56,7 @@ def test_a_title_says_what_is_seen() -> None:
         check_chart(chart)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), (60, 3)])
 def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
     drawn = all_charts(material(runs, checkpoints))
@@ -99,6 +101,7 @@ def test_a_curve_that_turns_is_not_said_to_rise() -> None:
     )
 
 
+@pytest.mark.slow
 def test_faults_are_marked() -> None:
     full = material(2, 5)
     for name, chart in all_charts(full).items():
@@ -137,11 +140,13 @@ def test_the_log_is_thinned_but_keeps_its_ends() -> None:
     assert {logged[0], logged[-1]} <= steps
 
 
+@pytest.mark.slow
 def test_equal_data_give_equal_bytes() -> None:
     for one, other in zip(all_charts(material(2, 5)).values(), all_charts(material(2, 5)).values(), strict=True):
         assert one.render("svg") == other.render("svg")
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_data() -> None:
     full = material(1, 4)
     hostile = "</script>'\"datum[run] || {{x}}"

@@ -35,6 +35,7 @@ def informed() -> Material:
     return of_population("the hidden", 40, projections="nothing", twin="nothing")
 
 
+@pytest.mark.slow
 def test_a_gain_is_said_first_and_drawn() -> None:
     page = Page([SECTION], informed())
     composed = page.compose()
@@ -52,6 +53,7 @@ def pictures(blocks: Any) -> list[Any]:
     return [block for block in blocks if block.kind == "picture"]
 
 
+@pytest.mark.slow
 def test_the_first_screen_begins_with_it() -> None:
     screen = first_screen(informed())
     assert screen.first == FORECASTS["adds"]

@@ -178,6 +178,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.slow
 def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
     before = files(folder / "report")
     write_report(Study.load(folder), workers=2)  # the command had one
@@ -232,6 +233,7 @@ def test_a_killed_report_is_taken_up_and_old_figures_go(
     assert after["tables/t.csv"] == b'a,b\n"[1, 2]","x,y"\n'
 
 
+@pytest.mark.slow
 def test_names_cannot_inject_markup(folder: Path) -> None:
     study = Study.load(folder)
     text = (folder / "report" / "index.html").read_text()

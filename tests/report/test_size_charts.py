@@ -44,6 +44,7 @@ TITLES = {
 }
 
 
+@pytest.mark.slow
 def test_a_title_says_what_is_seen() -> None:
     drawn = all_charts(material(), OF_WEIGHTS)
     assert {name: chart.title for name, chart in drawn.items()} == TITLES

@@ -58,6 +58,7 @@ def test_titles_say_what_is_seen(drawn: dict[str, Chart], name: str) -> None:
     assert drawn[name].title == TITLES[name]
 
 
+@pytest.mark.slow
 def test_every_chart_is_drawn(drawn: dict[str, Chart]) -> None:
     names = list(drawn)
     assert len(names) == 8 + 5 + 2 + 3 + 3
@@ -155,6 +156,7 @@ def test_a_study_of_weights_has_no_chart_of_states(draw: Any) -> None:
     assert draw(material(2)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (8, 10)])
 def test_small_and_large_studies_of_states_are_drawn(runs: int, checkpoints: int) -> None:
     of = with_states(material(runs, checkpoints))
@@ -164,6 +166,7 @@ def test_small_and_large_studies_of_states_are_drawn(runs: int, checkpoints: int
             assert chart.render("svg").startswith(b"<svg")
 
 
+@pytest.mark.slow
 def test_holes_are_no_obstacle(study: Material) -> None:
     def holed(values: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(values)) == len(values) - 1, np.nan, values)

@@ -97,6 +97,7 @@ def test_the_tables_are_those_of_the_weights(walks: tuple[Study, dict[str, np.nd
         assert (ends[1] >= ends[0]).all()  # from left to right
 
 
+@pytest.mark.slow
 def test_the_charts(material: Material) -> None:
     for draw, name in (
         (component_chart, "weight-paths"),

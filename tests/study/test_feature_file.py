@@ -131,6 +131,7 @@ runs = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(runs)
 def test_features_come_back_as_they_were_published(
     tmp_path_factory: pytest.TempPathFactory, published: dict[str, dict[int, dict[str, float]]]

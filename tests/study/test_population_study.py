@@ -156,6 +156,7 @@ def test_a_trained_tokenizer_belongs_to_its_corpus(tmp_path: Path) -> None:
     assert StudyCorpora(tmp_path, used[0], used, dict.fromkeys(used, "x")).others(used[0]) == {}
 
 
+@pytest.mark.slow
 def test_python_source_is_the_same_each_time() -> None:
     text = corpora.read_text(Corpus(source="python-source"))
     assert text == corpora.read_text(Corpus(source="python-source"))
@@ -197,6 +198,7 @@ def in_pairs(_: StudyTraining, runs: Sequence[Run], __: str) -> list[list[Run]]:
     return [list(runs[i : i + 2]) for i in range(0, len(runs), 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other_packs", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 4, 7, 11])
 def test_killed_while_the_logs_of_a_pack_are_written_nothing_is_trained_again(

@@ -87,6 +87,7 @@ def refuse_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, no_task)
 
 
+@pytest.mark.slow
 def test_one_process_and_two_give_the_same(tmp_path: Path) -> None:
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["first", "second"], ALL_PROBES, [found])

@@ -128,6 +128,7 @@ def test_a_checkpoint_replaced_before_it_is_hashed_is_measured_as_it_is_then(
     assert "layers.1.mlp.fc1.weight" in set(frame(tmp_path / "study").filter(step=5)["layer"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start_seconds", "starts"), [(1e9, False), (0.0, True)])
 def test_processes_start_where_that_saves_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_seconds: float, starts: bool

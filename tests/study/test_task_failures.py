@@ -41,6 +41,7 @@ def test_a_panic_of_the_library_is_an_error_of_one_line(capfd: pytest.CaptureFix
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_after_a_panic(tmp_path: Path) -> None:
     for step in (0, 10):
         (tmp_path / "run").mkdir(exist_ok=True)
