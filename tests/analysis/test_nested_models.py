@@ -119,6 +119,7 @@ def test_without_these_controls_the_verdict_says_what_it_cannot_exclude() -> Non
     assert "cannot be excluded that random projections of the weights or the placebo twin" in str(row["sentence"])
 
 
+@pytest.mark.slow
 def test_what_is_known_otherwise_adds_nothing() -> None:
     row = verdict(nested_models(nested("the known", projections="nothing")))
     assert row["verdict"] == NOTHING
@@ -157,6 +158,7 @@ def test_few_runs_cannot_be_told() -> None:
         assert not len(fitted.models)
 
 
+@pytest.mark.slow
 def test_one_size_leaves_no_size_out() -> None:
     fitted = nested_models(nested("nothing", 24, sizes=(3000,)))
     assert set(fitted.models["left_out"]) == {CONFIGURATIONS, "learning rates"}

@@ -41,6 +41,7 @@ def planted(n_runs: int = 9, n_steps: int = 12, seed: int = 0) -> tuple[np.ndarr
     return steps, values
 
 
+@pytest.mark.slow
 def test_the_planted_runs_are_named_and_no_others() -> None:
     table = table_of(*planted())
     assert named(table) == ["seed3", "seed4"]

@@ -55,6 +55,7 @@ def test_monotone_maps_change_nothing(seed: int, n: int) -> None:
     assert mapped.rho[0] == pytest.approx(plain.rho[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", [0.0, 0.7, 0.9])
 def test_p_values_without_association_keep_their_level(phi: float) -> None:
     """Also where what is left of both drifts: independent checkpoints would reject up to five times too often."""

@@ -39,10 +39,12 @@ def test_what_follows_a_schedule_of_the_runs_own_is_not_beyond_the_trend(truth: 
     assert found.get(BEYOND, 0) <= LEVEL
 
 
+@pytest.mark.slow
 def test_information_is_found_beside_the_clock() -> None:
     assert shares("clock and information", 0.0, 0.1, 200)[BEYOND] > 0.9
 
 
+@pytest.mark.slow
 def test_information_without_a_trend_is_found() -> None:
     """Its plain correlation is small beside the fall of the loss, and does not have to hold."""
     assert shares("information", 0.0, 0.02, 200)[BEYOND] > 0.9
@@ -55,6 +57,7 @@ def test_few_runs_leave_it_open(n_runs: int) -> None:
     assert found[UNDETERMINED] > 0.9
 
 
+@pytest.mark.slow
 def test_nothing_correlates_with_nothing() -> None:
     assert shares("nothing", 0.0, 0.1, 200)[NONE] > 0.9
 

@@ -149,6 +149,7 @@ def test_pieces_of_funnels_lie_side_by_side() -> None:
     assert chart.render("svg").startswith(b"<svg")
 
 
+@pytest.mark.slow
 def test_titles_of_profiles() -> None:
     _, values = plane(101)
     assert profile_grid(values).plot().title == (
@@ -158,6 +159,7 @@ def test_titles_of_profiles() -> None:
     assert profile_graph([1.0, 1.0, 2.0], np.empty((0, 2), int)).plot().title == "3 basins; none joins the lowest"
 
 
+@pytest.mark.slow
 def test_basins_that_meet_at_one_level_are_drawn() -> None:
     grid = np.indices((6, 6)).sum(axis=0) % 2
     chart = profile_grid(grid, connectivity="4").plot()

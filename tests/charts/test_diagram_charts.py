@@ -47,6 +47,7 @@ def test_a_diagram_without_bars_gives_a_chart_that_says_so(method: str, diagram:
     assert b"no finite bars" in chart.render("svg")
 
 
+@pytest.mark.slow
 @examples(25)
 @given(pairs=PAIRS)
 def test_the_points_drawn_stand_for_every_bar_of_positive_length(pairs: np.ndarray) -> None:
@@ -93,6 +94,7 @@ def test_the_barcode_holds_the_longest_bars_and_says_how_many_are_left_out() -> 
     assert "40 shorter ones are left out" in chart.caption
 
 
+@pytest.mark.slow
 def test_the_axis_of_a_descending_filtration_runs_downwards() -> None:
     diagram = neural_persistence(np.random.default_rng(0).normal(size=(8, 6))).diagram
     for chart in (diagram.barcode(), diagram.betti_curve(), diagram.landscape()):
@@ -143,6 +145,7 @@ def test_equal_diagrams_give_equal_bytes() -> None:
         assert other.startswith(b"<svg")
 
 
+@pytest.mark.slow
 def test_altair_is_imported_only_to_draw() -> None:
     code = (
         "import sys; from toposcope import rips; d = rips([[0., 0.], [1., 0.], [0., 2.]])[0]; "

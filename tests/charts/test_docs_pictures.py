@@ -4,10 +4,13 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 MAX_BYTES = 500_000
 
 
+@pytest.mark.slow
 def test_the_script_makes_every_picture_of_the_page() -> None:
     named = set(re.findall(r"\(images/charts/([\w-]+)\.svg\)", (DOCS / "charts.md").read_text(encoding="utf-8")))
     charts = runpy.run_path(str(DOCS / "charts.py"))["charts"]()

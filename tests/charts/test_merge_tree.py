@@ -35,6 +35,7 @@ def crossings(branches: list[dict[str, Any]]) -> int:
     )
 
 
+@pytest.mark.slow
 @examples(60)
 @given(grid=GRIDS)
 def test_every_minimum_is_a_leaf_and_no_lines_cross(grid: np.ndarray) -> None:

@@ -79,6 +79,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @examples(100)
 @given(state=st.dictionaries(NAMES.filter(lambda n: n != "__metadata__"), tensors(), max_size=5), data=st.data())
 def test_any_safetensors_file(
@@ -96,6 +97,7 @@ def test_any_safetensors_file(
             assert bits(tensor_of(found[name], start, stop)) == bits(tensor[start:stop])
 
 
+@pytest.mark.slow
 @examples(400)
 @given(data=st.data())
 def test_any_damage_is_refused_or_read_as_the_library_reads_it(

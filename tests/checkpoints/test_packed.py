@@ -81,6 +81,7 @@ def test_its_hashes_are_those_of_files_of_its_own(study: Path, tmp_path: Path) -
             assert file.read(0, file.size).tobytes() == own.read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(ends=st.tuples(st.integers(0, 900), st.integers(0, 900)))
 def test_any_range_is_that_of_the_whole(tmp_path_factory: pytest.TempPathFactory, ends: tuple[int, int]) -> None:

@@ -62,6 +62,7 @@ def test_a_run_over_http(served: Path, access: Access) -> None:
             assert losses(f"{server.url}/run/", access, f"{server.url}/{place}") == expected
 
 
+@pytest.mark.slow
 def test_one_file_over_http_with_what_lies_beside_it(served: Path, access: Access) -> None:
     write_model(served / "m")
     (expected,) = losses(served / "m", access)

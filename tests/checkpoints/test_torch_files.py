@@ -71,6 +71,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(state=st.dictionaries(NAMES, tensors(), min_size=1, max_size=5), zipped=st.booleans(), data=st.data())
 def test_any_state_dict(

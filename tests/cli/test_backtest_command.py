@@ -37,6 +37,7 @@ def told(*arguments: str | Path) -> Result:
     return CliRunner().invoke(toposcope, words, env={"COLUMNS": "200"})
 
 
+@pytest.mark.slow
 def test_a_table_a_fraction_then_sentences(curves: Path) -> None:
     done = told(curves, "--fractions", "0.5,.3")
     assert done.exit_code == 0, done.output
@@ -52,6 +53,7 @@ def test_a_table_a_fraction_then_sentences(curves: Path) -> None:
     assert all("(6 groups, p " in line for line in against)
 
 
+@pytest.mark.slow
 def test_files_and_programs_are_told_the_same(curves: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     done = told(curves, "--fractions", "0.5", "--json", "--out", out)

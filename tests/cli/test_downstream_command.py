@@ -48,6 +48,7 @@ def test_a_table_to_a_prediction_in_one_command(scores: Path) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_folder_of_results_to_a_prediction_in_one_command(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results")
     done = called("downstream", folder, "--model", "N=7B,D=1T", *CHANCES[:4], "--json")

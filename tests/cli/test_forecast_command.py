@@ -120,6 +120,7 @@ def test_siblings_are_borrowed_from(runs: Path) -> None:
     assert "siblings: 12 complete runs, 12 of the log's family" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_run_itself_is_no_sibling_of_its_own(runs: Path, tmp_path: Path) -> None:
     """It is told by its losses; another run may have its name."""
     for name, seed in (("finished.csv", 0), ("now.csv", 7)):

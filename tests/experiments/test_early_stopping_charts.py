@@ -42,6 +42,7 @@ def charts() -> tuple[Chart, Chart]:
     return drawn(found())
 
 
+@pytest.mark.slow
 def test_the_charts_are_the_same_again(charts: tuple[Chart, Chart]) -> None:
     for chart, again in zip(charts, drawn(found()), strict=True):
         assert chart.render("svg") == again.render("svg")

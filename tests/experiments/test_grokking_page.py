@@ -70,6 +70,7 @@ def test_every_chart_can_be_drawn_and_says_what_it_shows() -> None:
         assert len({chart.name for chart in charts}) == 4
 
 
+@pytest.mark.slow
 def test_the_charts_hold_the_numbers_of_the_tables() -> None:
     page = page_of(REFUTED)
     measured, table = page.material.measured[0], page.tables()["differences"]

@@ -79,6 +79,7 @@ def test_the_stretches_are_the_best_of_all(seed: int, n: int, ties: bool) -> Non
     assert (np.diff(begins, axis=1) >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_turn_is_the_middle_of_the_extreme_level() -> None:
     series = np.array([[5.0, 3, 1, 1, 1, 4, 6, 9, 7, 2]])
     assert alternating_places(series, 0, 3)[1].tolist() == [[3, 7]]

@@ -190,6 +190,7 @@ def test_updates_are_those_of_torch(rates: list[float], decay: float, limit: flo
         torch.testing.assert_close(weights[i], parameter.detach(), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_permuting_runs_permutes_results(tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
         {"seed": 1},
@@ -241,6 +242,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [[0], [10], [30], [10, 20, 40]], ids=str)
 def test_a_stopped_pack_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: list[int]) -> None:
     monkeypatch.setattr(training, "STATE_SECONDS", -1.0)
@@ -338,6 +340,7 @@ def test_a_run_whose_pack_is_lost_is_trained_alone(tmp_path: Path) -> None:
     assert contents(tmp_path / "runs" / "run-0") == contents(tmp_path / "alone" / "run-0")
 
 
+@pytest.mark.slow
 def test_every_run_reads_as_an_ordinary_one(tmp_path: Path) -> None:
     runs, path = made(tmp_path, [{"seed": 1}, {"seed": 2}, {"seed": 3}])
     trained_together(runs, path, tmp_path)

@@ -160,6 +160,7 @@ def test_the_future_of_the_learning_rate_is_not_seen() -> None:
     assert_frame_equal(one.select(names), two.select(names), check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_backtest_forecasts_as_the_command_does() -> None:
     base = list(runs())
     for run in (base[4], base[9]):

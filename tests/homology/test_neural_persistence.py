@@ -119,6 +119,7 @@ def test_scipy_agrees_on_large_matrices(kind: str) -> None:
     assert_array_equal(neural_persistence(W).deaths, expected_deaths(scipy_tree(W), float(np.abs(W).max())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "int4", "row scales", "dead rows and columns", "zeros"])
 def test_the_number_of_threads_does_not_matter(kind: str) -> None:
     W = large_matrix(kind, 1500, 1500).astype(np.float32)

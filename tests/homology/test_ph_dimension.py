@@ -119,6 +119,7 @@ def test_the_line_is_that_of_least_squares(seed: int, d: int) -> None:
         assert estimate.dimension == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @quietly
 def test_the_interval_covers_the_choice_of_subsets() -> None:
     points = np.random.default_rng(3).random((150, 2))

@@ -179,6 +179,7 @@ def test_lengths_need_not_obey_the_triangle_inequality() -> None:
     assert_array_equal(h1.pairs, [[1, 9]])
 
 
+@pytest.mark.slow
 def test_every_kind_of_matrix_of_distances() -> None:
     distances = squareform(pdist(np.random.default_rng(3).integers(0, 9, (12, 2)), "sqeuclidean"))
     expected = rips(distances, metric="precomputed")

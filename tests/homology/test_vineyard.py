@@ -38,6 +38,7 @@ def least_cost(first: Diagram, second: Diagram, order: int) -> float:
     return float(costs[linear_sum_assignment(costs)].sum())
 
 
+@pytest.mark.slow
 @moderate
 @given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 12), st.sampled_from([1, 2]), st.booleans())
 def test_a_matching_is_the_cheapest(seed: int, k: int, n: int, order: int, on_a_line: bool) -> None:

@@ -292,6 +292,7 @@ def test_a_file_replaced_while_it_is_looked_at(folder: Path) -> None:
     assert told(found) == [("changed", "fault", (200,))]
 
 
+@pytest.mark.slow
 def test_our_own_small_run_is_clean(tmp_path: Path) -> None:
     from small_runs import prepared, small_run
 

@@ -77,6 +77,7 @@ def sabotaged(sabotage: Sabotage, seed: int) -> None:
     check(judged(series, seed), [harm])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda s: s.__name__)
 def test_one_harm(sabotage: Sabotage, seed: int) -> None:
@@ -125,6 +126,7 @@ def test_several_harms_to_many_series(seed: int) -> None:
     mixed(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_learning_rates_are_no_fault(name: str) -> None:
     k = list(SCHEDULES).index(name)

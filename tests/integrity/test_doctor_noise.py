@@ -43,12 +43,14 @@ def found(series: Series) -> set[tuple[str, tuple[int, ...]]]:
     return {(finding.check, finding.steps) for finding in faults(seen(series))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amplitude", [(0.02,), (0.2,), (0.3, 0.01), (0.3, 0.01, 0.01), (0.3, 0.2, 0.1, 0.02, 0.01)])
 def test_noise_is_no_fault(amplitude: tuple[float, ...]) -> None:
     """Nor is noise in step with a learning rate that goes up and down in time with the checkpoints."""
     assert found(trembling(amplitude)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [500, 4000, 9500])
 @pytest.mark.parametrize("names", [list(shapes()), ["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"]], ids=["all", "one"])
 def test_a_checkpoint_far_louder_than_the_noise_around_it(step: int, names: list[str]) -> None:
@@ -59,6 +61,7 @@ def test_the_last_checkpoint_further_than_the_run_ever_moved() -> None:
     assert found(noisier(trembling(), EVEN[-1], list(shapes()))) == {("off path", (EVEN[-1],))}
 
 
+@pytest.mark.slow
 def test_a_leap_that_lasts_is_a_note() -> None:
     """Weights alone do not tell it from a learning rate that was far too high for a few steps."""
     series = trembling()

@@ -74,6 +74,7 @@ def test_a_matrix_that_soon_loses_its_first_values() -> None:
     assert [finding for finding in told(series) if finding[2] == MATRIX] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_matrix_scaled_a_little_for_good(factor: float) -> None:
     begin = STEPS - 3 * EVERY
@@ -82,6 +83,7 @@ def test_a_matrix_scaled_a_little_for_good(factor: float) -> None:
     assert f"{factor:.2g}" in finding.message or f"{factor - 0.001:.3g}" in finding.message
 
 
+@pytest.mark.slow
 def test_another_branch_of_the_run() -> None:
     begin = STEPS - 5 * EVERY
     main, fork = decaying(), decaying(forked=200)
@@ -143,6 +145,7 @@ def _wrong_data(step: int, optimizer: torch.optim.Optimizer, model: nn.Module) -
             weight.grad.neg_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", [_kicked, _reset, _frozen, _thawed, _restarted, _wrong_data])
 @pytest.mark.parametrize("seed", range(2))
 def test_events_of_a_training_are_no_fault(event: Callable[..., None], seed: int) -> None:

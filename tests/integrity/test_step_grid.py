@@ -40,6 +40,7 @@ def test_nothing_is_said_of_a_healthy_grid(steps: list[int]) -> None:
     assert found(steps) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [1000, 5000, 143_000])
 @pytest.mark.parametrize("count", [10, 20, 40, 100, 154])
 def test_rounded_logarithmic_grids_are_no_grid(count: int, last: int) -> None:

@@ -28,6 +28,7 @@ values = st.one_of(st.floats(0.1, 10), st.sampled_from([None, float("nan"), floa
 written = st.lists(st.tuples(st.integers(0, 12), values), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(written)
 def test_any_rows(rows: list[tuple[int, float | None]]) -> None:
     """Against a dictionary: the last row of a step that holds a loss counts."""

@@ -66,6 +66,7 @@ def test_any_bytes(name: str, content: bytes) -> None:
         assert "\n" not in str(attempt(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__)
 def test_a_file_cut_anywhere(write: Callable[[Path, Written], Path], tmp_path: Path) -> None:
     """What is read of a growing log was written: rows are missing at the end, none is wrong."""

@@ -278,6 +278,7 @@ def test_a_quoted_header_with_commas_and_no_last_line_end(tmp_path: Path) -> Non
     assert (log.name, log.loss.tolist()) == ("a, b", [3.5, 3.25])
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 def test_published_curves() -> None:
     data = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"

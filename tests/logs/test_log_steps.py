@@ -136,6 +136,7 @@ def test_a_run_begun_again_is_no_epoch(tmp_path: Path) -> None:
     assert any("goes back to step 50 and ends at step 5000" in remark for remark in log.remarks)
 
 
+@pytest.mark.slow
 def test_rows_out_of_order_are_no_run_begun_again(tmp_path: Path) -> None:
     """Nor do 100,000 of them take long: every row is a part of its own."""
     path = tmp_path / "log.csv"

@@ -159,6 +159,7 @@ def test_noise_raises_no_alert() -> None:
     assert len(found) <= 4, found
 
 
+@pytest.mark.slow
 def test_memory_is_constant() -> None:
     import pickle  # only to measure
 

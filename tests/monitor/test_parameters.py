@@ -46,6 +46,7 @@ def test_layers_are_those_of_the_checkpoint_that_transformers_saves(kind: str, t
         assert torch.equal(parameters[layer.name].detach(), torch.from_numpy(layer.read()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", ["plain", "compiled", "data parallel", "blocks compiled and checkpointed"])
 def test_layers_are_those_of_the_checkpoint_of_the_family(wrapped: str, tmp_path: Path) -> None:
     plain = small_gpt()

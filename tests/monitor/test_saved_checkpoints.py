@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from small_checkpoints import model_folder
@@ -77,6 +78,7 @@ def test_an_unreadable_checkpoint_is_a_finding(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_the_number_of_summaries_is_bounded(tmp_path: Path) -> None:
     saved = SavedCheckpoints()
     for step in range(1, MAX_KEPT + 10):

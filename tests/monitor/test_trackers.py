@@ -157,6 +157,7 @@ class TestWandb:
 
 
 class TestMlflow:
+    @pytest.mark.slow
     def test_metrics_have_the_steps_of_the_monitor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # a database needs further packages
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -36,6 +36,7 @@ def measured(probe: Probe, loss: SummedLoss) -> Measurement:
     return found
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_quadratic_loss_in_units_of_the_weights() -> None:
     found = measured(DegeneracyProbe(localisation=500.0), SummedLoss.of_function(bowl, POINT, sequences=N_TOKENS))
     pull = N_TOKENS / math.log(N_TOKENS) * 4 * CURVATURE
@@ -51,6 +52,7 @@ def test_the_estimate_of_a_quadratic_loss_in_units_of_the_weights() -> None:
     assert found.flag == ""
 
 
+@pytest.mark.slow
 def test_a_slope_has_no_estimate_and_says_so() -> None:
     loss = SummedLoss.of_function(lambda w: 0.1 * w.sum(), POINT, sequences=N_TOKENS)
     found = measured(DegeneracyProbe(), loss)

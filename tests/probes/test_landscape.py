@@ -37,6 +37,7 @@ def check(found: dict[str, float]) -> None:
     assert found["minima"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"directions": "hessian"}, {"samples": "latin"}, {"graph": "nearest"}])
 def test_a_checkpoint_of_the_family(changed: dict[str, str], tmp_path: Path) -> None:
     save(family_model(dtype=torch.float32), tmp_path / "checkpoints")

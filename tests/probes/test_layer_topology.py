@@ -31,6 +31,7 @@ def write(folder: Path, steps: range, dtype: torch.dtype, suffix: str) -> Series
     return ts.series(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_every_layer_is_as_it_is_alone(

@@ -193,6 +193,7 @@ def population(runs: Sequence[Path], probes: list[dict[str, Any]]) -> Declaratio
     return Declaration(name="small", series=[DeclaredSeries(path=str(run)) for run in runs], probes=probes)
 
 
+@pytest.mark.slow
 def test_a_study_in_groups_is_the_study_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a diverged run among them, whose failure is its own."""
     probes = [PROBES[0], PROBES[3], {"name": "controls"}, {"name": "placebo_twin"}]

@@ -119,6 +119,7 @@ def test_every_chart_on_the_page_has_its_data(folder: Path, both: Path) -> None:
             assert set(chart["datasets"]) <= set(data["datasets"])
 
 
+@pytest.mark.slow
 def test_the_large_table_is_whole_without_the_script(folder: Path) -> None:
     root = read((folder / "report" / "index.html").read_text())
     (table,) = [t for t in root.all("table") if "sortable" in t.attributes.get("class", "").split()]

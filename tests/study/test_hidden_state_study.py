@@ -246,6 +246,7 @@ def test_kept_states_that_are_gone_are_measured_again(folder: Path, own: Path) -
     assert frame(own).equals(values)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_fails_is_compared_when_it_is_mended(folder: Path, tmp_path: Path) -> None:
     """A row lacks what could not be measured; when that is there, the row is made anew."""
     directory = tmp_path / "study"
@@ -292,6 +293,7 @@ def series(tmp_path: Path) -> Path:
     return tmp_path / "neox"
 
 
+@pytest.mark.slow
 def test_a_series_beside_runs(folder: Path, series: Path, tmp_path: Path) -> None:
     declaration = declared(folder, series=[DeclaredSeries(path=str(series))])
     assert run_study(declaration, tmp_path / "study", workers=1) == {}

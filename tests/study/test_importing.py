@@ -557,6 +557,7 @@ def test_the_published_study_of_hidden_states(published_study: Path, tmp_path: P
     assert "results of pythia-160m, pythia-410m: nothing else of these runs is here" in found.notes
 
 
+@pytest.mark.slow
 @pytest.mark.reference
 def test_the_published_study(published_study: Path, tmp_path: Path) -> None:
     """Published correlations of both sizes come out of the published features and logs."""

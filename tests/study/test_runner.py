@@ -605,6 +605,7 @@ def test_only_declared_runs_are_shown(tmp_path: Path) -> None:
     assert measurement_ids(tmp_path / "study") == ids
 
 
+@pytest.mark.slow
 def test_a_run_added_later_leaves_the_others_alone(tmp_path: Path) -> None:
     run_well(family_study(tmp_path, ["first"], ALL_PROBES), tmp_path / "study")
     ids = measurement_ids(tmp_path / "study")
@@ -628,6 +629,7 @@ def test_a_run_whose_declaration_changed_is_refused_and_the_others_go_on(tmp_pat
     assert Study.load(tmp_path / "study").runs()["status"].to_list() == ["failed", "complete"]
 
 
+@pytest.mark.slow
 def test_a_damaged_state_file_fails_its_own_run_alone(tmp_path: Path) -> None:
     declaration = family_study(tmp_path, ["first", "second"], [CONTROLS])
     run_well(declaration, tmp_path / "study")
@@ -687,6 +689,7 @@ def test_an_empty_text_is_an_error_of_the_runs(tmp_path: Path) -> None:
     run_well(declaration, tmp_path / "study")
 
 
+@pytest.mark.slow
 def test_a_deleted_database_is_made_anew(tmp_path: Path) -> None:
     """The mend that a damaged database is told with: all that was trained is kept."""
     found = write_series(tmp_path / "found", [0, 5])
