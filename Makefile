@@ -48,7 +48,7 @@ demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report 
 test: $(READY)  ## set up and run the tests (minutes)
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
-test-slow: $(READY)  ## the slow tests: kills at random moments, whole studies; and properties on all their examples
+test-slow: $(READY)  ## the slow tests: browsers, trainings, kills, whole studies; and properties on all their examples
 	PROPERTY_EXAMPLES=all $(BIN)/pytest $(PARALLEL) -m 'slow or hypothesis' $(SLOW)
 
 coverage: $(READY)  ## the tests of `make test`, with branch coverage; fails below the floor in pyproject.toml
