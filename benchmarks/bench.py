@@ -220,11 +220,15 @@ def machine(packages: Sequence[str]) -> dict[str, str | int]:
     }
 
 
+def _cell(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
 def show(rows: Sequence[Mapping[str, object]], columns: Sequence[Column], title: str) -> None:
     """Print a table."""
     table = Table(*(column.title for column in columns), title=title)
     for row in rows:
-        table.add_row(*(str(row[column.key]) for column in columns))
+        table.add_row(*(_cell(row[column.key]) for column in columns))
     Console().print(table)
 
 
@@ -262,7 +266,7 @@ def write(
     lines += [f"- {key}: {value}" for key, value in facts.items()]
     for title, (rows, columns) in tables.items():
         lines += ["", f"## {title}", "", f"| {' | '.join(c.title for c in columns)} |", "|" + "---|" * len(columns)]
-        lines += [f"| {' | '.join(str(row[c.key]) for c in columns)} |" for row in rows]
+        lines += [f"| {' | '.join(_cell(row[c.key]) for c in columns)} |" for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
     for ending, text in (("json", json.dumps(content, indent=2)), ("md", "\n".join(lines))):
         path = folder / f"{stem}.{ending}"
