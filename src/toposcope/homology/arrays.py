@@ -57,12 +57,15 @@ def as_scaled_matrix(values: ArrayLike | Any, name: str) -> tuple[Matrix, int]:
     return scaled(matrix, -exponent), exponent
 
 
-def scaled(values: NDArray[Any], exponent: int) -> NDArray[np.float64]:
-    """Return values times two to a power, in float64; infinite where they are beyond its range."""
+def scaled(values: NDArray[Any], exponent: int, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return values times two to a power, in float64; infinite where they are beyond its range.
+
+    They are written to `out`, which may be `values` itself; a new array, unless one is given.
+    """
     if abs(exponent) < MAX_NORMAL_EXPONENT:
-        product: NDArray[np.float64] = np.multiply(values, 2.0**exponent, dtype=np.float64, order="C")
+        product: NDArray[np.float64] = np.multiply(values, 2.0**exponent, out=out, dtype=np.float64, order="C")
         return product
-    product = np.ldexp(values.astype(np.float64, order="C", copy=False), exponent)
+    product = np.ldexp(values.astype(np.float64, order="C", copy=False), exponent, out=out)
     return product
 
 

@@ -153,7 +153,8 @@ class Euclidean:
         """Compute them from coordinate differences."""
         from toposcope.kernels.pairwise import distance_matrix
 
-        return self.unscaled(distance_matrix(self.points[chosen]))
+        matrix = distance_matrix(self.points[chosen])
+        return self.unscaled(matrix, out=matrix)
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Begin with the point farthest from the centroid."""
@@ -172,12 +173,12 @@ class Euclidean:
             np.minimum(nearest, cdist(self.points, self.points[landmark : landmark + 1])[:, 0], out=nearest)
         return float(self.unscaled(nearest).max())
 
-    def unscaled(self, lengths: Vector) -> Vector:
-        """Return lengths in the unit of the user's points."""
+    def unscaled(self, lengths: Vector, out: Vector | None = None) -> Vector:
+        """Return lengths in the unit of the user's points, in `out` if it is given."""
         if self.exponent < MAX_SAFE_EXPONENT:
-            return scaled(lengths, self.exponent)
+            return scaled(lengths, self.exponent, out)
         with np.errstate(over="ignore"):
-            unscaled = scaled(lengths, self.exponent)
+            unscaled = scaled(lengths, self.exponent, out)
         if not np.isfinite(unscaled).all():
             raise ToposcopeError(
                 f"{self.name}: distances are beyond the range of float64, shape {self.points.shape}; divide the points "
