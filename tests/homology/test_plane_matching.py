@@ -67,6 +67,17 @@ def test_ties(k: int, n: int, levels: int, seed: int) -> None:
     assert_exact(first, second)
 
 
+@pytest.mark.parametrize(("k", "n"), [(150, 150), (200, 60)])
+@pytest.mark.parametrize("width", [1e-9, 1e-2, 1.0])
+def test_crowds(width: float, k: int, n: int) -> None:
+    # More bars in one place than the other diagram has there: prices that few pairs decide would be far too high.
+    rng = np.random.default_rng(0)
+    places = np.array([[0.0, 1.0], [0.3, 1.5], [0.9, 1.4]])
+    first = Diagram(places[rng.choice(3, k, p=[0.8, 0.1, 0.1])] + width * rng.uniform(0, 0.1, (k, 2)), 1)
+    second = Diagram(places[rng.choice(3, n, p=[0.1, 0.2, 0.7])] + width * rng.uniform(0, 0.1, (n, 2)), 1)
+    assert_exact(first, second)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_many_bars(order: Literal[1, 2]) -> None:
     first, second = band(2000, 0, spread=0.3), band(1900, 1, shift=0.1, spread=0.3)
