@@ -5,8 +5,8 @@ cost less than the two prices found so far, until there is none: no pair that wa
 cheaper. Most pairs are only looked at once a round. Prices come from a few rounds of bids, each with smaller steps than
 the one before, which are near the right ones and cheap; from these, successive shortest paths make the matching exact.
 
-SciPy's ``linear_sum_assignment`` gives the same sums from the k x k matrix of costs, in 170 to 420 times the time for the
-H1 diagrams of 1,000 hidden states (``benchmarks/hidden_states.py``).
+SciPy's ``linear_sum_assignment`` gives the same sums from the k x k matrix of costs, in hundreds of times the time for
+the H1 diagrams of 1,000 hidden states (``benchmarks/hidden_states.py``).
 
 Cost: O(E) bids for E pairs listed, then O(E log E) a path, most paths far shorter; O(k + l) of the memory for near
 neighbours, at worst O(kl). Every price is a sum of differences of costs, and of steps in proportion to the mean price:
@@ -28,7 +28,7 @@ PAIRS_ADDED = 4
 """Pairs added for a point in a round, at most."""
 
 FIRST_STEP = 4.0
-"""Step of the first round of bids, in units of the mean price of a point; later ones are a quarter of the one before."""
+"""Step of the first round of bids, in units of the mean price of a point; each later one is a quarter of it."""
 
 N_BID_ROUNDS = 4
 """Rounds of bids."""
