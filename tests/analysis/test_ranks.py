@@ -9,7 +9,7 @@ from property_examples import examples
 from scipy.signal import lfilter
 from scipy.stats import rankdata, spearmanr
 
-from toposcope.analysis.ranks import Correlations, partial, ranks
+from toposcope.analysis.ranks import Correlations, dense_ranks, mid_ranks, partial, ranks
 
 RNG = np.random.default_rng(7)
 Vector = NDArray[np.float64]
@@ -17,6 +17,18 @@ Vector = NDArray[np.float64]
 
 def given_controls(x: Vector, y: Vector, *controls: Vector) -> Correlations:
     return partial(np.atleast_2d(ranks(x)), ranks(y), ranks(np.array(controls)))
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
+@examples(40)
+def test_ranks_are_scipys(n: int, distinct: int, seed: int) -> None:
+    """With ties, and with unknown values, which are not ranked."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, distinct, (2, 3, n)).astype(float)
+    gaps = np.where(rng.random(values.shape) < 0.2, np.nan, values)
+    np.testing.assert_array_equal(mid_ranks(gaps), rankdata(gaps, axis=-1, nan_policy="omit"))
+    np.testing.assert_array_equal(dense_ranks(values), rankdata(values, method="dense", axis=-1) - 1)
+    np.testing.assert_array_equal(ranks(gaps), rankdata(gaps, axis=-1) - (n + 1) / 2)
 
 
 def test_one_control_is_the_textbook_formula() -> None:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from toposcope.analysis.dependence import block_draws, block_length, effective_size, single_draws
-from toposcope.analysis.ranks import correlate, dependent_p, is_free, partial, ranks, two_sided
+from toposcope.analysis.ranks import correlate, dense_ranks, dependent_p, is_free, partial, ranks, two_sided
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -165,7 +164,6 @@ class _SharedCheckpoints:
         self.step = self.clocks[STEP][None]
         self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
-        self.pairings, self.change_pairings = np.full((2, len(rows), len(task.others)), np.nan)
 
     def items(self) -> dict[str, Vector]:
         """Return every column of `COLUMNS`, shape (f,)."""
@@ -200,8 +198,8 @@ class _SharedCheckpoints:
     def _intervals(self) -> dict[str, Vector]:
         """Percentile intervals of 95%: of single checkpoints (item 1), and of blocks of neighbours (item 2)."""
         # Features with the same ranks, as many have that follow the step, have the same intervals.
-        distinct, which = np.unique(dense(self.x), axis=0, return_inverse=True)
-        y, n = dense(self.y), len(self.y)
+        distinct, which = np.unique(dense_ranks(self.x), axis=0, return_inverse=True)
+        y, n = dense_ranks(self.y), len(self.y)
         low, high = _percentiles(resampled_spearman(distinct, y, single_draws(n, RESAMPLES, self.seed)))
         lengths = np.maximum(block_length(distinct.astype(np.float64)), block_length(self.y[None]))
         block_low, block_high = np.empty(len(distinct)), np.empty(len(distinct))
@@ -276,19 +274,25 @@ class _SharedCheckpoints:
 
     def _others(self, change: Vector) -> dict[str, Vector]:
         """Return the share of other runs whose feature correlates as strongly with this run's target (item 6)."""
-        plain = np.full(self.pairings.shape, np.nan)
-        for i, other in enumerate(self.task.others):
-            values = other.at(self.steps)[self.rows]
-            for mask, rows in _by_mask(np.isfinite(values)):
-                if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
-                    continue  # too few common checkpoints for a comparison
-                of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
-                controls = self._change_controls(mask, (RATE, NORM))
-                self.change_pairings[rows, i] = _strength(np.diff(of_runs), np.diff(target), controls)
-                step = ranks(self.steps[mask].astype(np.float64))[None]
-                self.pairings[rows, i] = strength = _strength(of_runs, target, step)
-                # Where the step determines the target, the runs are not compared given the step, nor without it.
-                plain[rows, i] = np.where(np.isnan(strength), np.nan, _strength(of_runs, target))
+        # Of all other runs at once, row by row: those measured at the same steps share what is computed.
+        n_others = len(self.task.others)
+        values = np.concatenate(
+            [np.empty((0, len(self.steps))), *(other.at(self.steps)[self.rows] for other in self.task.others)]
+        )
+        plain, given_step, given_clocks = np.full((3, len(values)), np.nan)
+        for mask, rows in _by_mask(np.isfinite(values)):
+            if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
+                continue  # too few common checkpoints for a comparison
+            of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
+            controls = self._change_controls(mask, (RATE, NORM))
+            given_clocks[rows] = _strength(np.diff(of_runs), np.diff(target), controls)
+            step = ranks(self.steps[mask].astype(np.float64))[None]
+            given_step[rows] = strength = _strength(of_runs, target, step)
+            # Where the step determines the target, the runs are not compared given the step, nor without it.
+            plain[rows] = np.where(np.isnan(strength), np.nan, _strength(of_runs, target))
+        plain, self.pairings, self.change_pairings = (
+            strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_clocks)
+        )
         counted, counted_differences = (
             np.isfinite(pairings).sum(axis=1).astype(np.float64) for pairings in (self.pairings, self.change_pairings)
         )
@@ -325,11 +329,6 @@ class _SharedCheckpoints:
         known = np.asarray(np.isfinite(noise).all(axis=1))
         change = np.median(np.abs(np.diff(self.values)), axis=1)
         return np.where(known, _ratio(np.median(np.where(known[:, None], noise, 0.0), axis=1), change), np.nan)
-
-
-def dense(values: Matrix) -> NDArray[np.int64]:
-    """Return dense ranks from 0 along the last axis: equal values share one."""
-    return np.ascontiguousarray(rankdata(values, method="dense", axis=-1).astype(np.int64) - 1)
 
 
 def _strength(features: Matrix, target: Vector, controls: Matrix | None = None) -> Vector:

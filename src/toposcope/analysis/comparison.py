@@ -3,12 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtr, ndtri, stdtr
 
-from toposcope.analysis.association import RESAMPLES, dense
+from toposcope.analysis.association import RESAMPLES
 from toposcope.analysis.dependence import block_draws, block_length
-from toposcope.analysis.ranks import correlate, ranks
+from toposcope.analysis.ranks import correlate, dense_ranks, ranks
 from toposcope.kernels.resampled_ranks import resampled_spearman
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
@@ -66,7 +65,7 @@ def _williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) 
     spread = 2 * (n - 1) / (n - 3) * determinant + mean**2 * (1 - between) ** 3
     defined = spread > 1e-12
     statistic = (first - second) * np.sqrt((n - 1) * (1 + between) / np.where(defined, spread, 1.0))
-    return np.where(defined, 2 * student.sf(np.abs(statistic), n - 3), np.nan)
+    return np.where(defined, 2 * stdtr(n - 3, -np.abs(statistic)), np.nan)
 
 
 def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, Comparisons]:
@@ -103,8 +102,8 @@ def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict
 
 
 def _by_blocks(features: Matrix, others: Matrix, target: Vector, difference: Matrix, seed: int) -> Comparisons:
-    everything, y = np.vstack([features, others]), dense(target)
-    groups = dense(everything)
+    everything, y = np.vstack([features, others]), dense_ranks(target)
+    groups = dense_ranks(everything)
     own = block_length(ranks(everything))
     lengths = np.maximum(own[: len(features), None], own[None, len(features) :])
     lengths = np.maximum(lengths, block_length(ranks(target)[None])[0])
@@ -146,7 +145,7 @@ def _fisher(first: Vector, second: Vector, n: int) -> Matrix:
         z, z_others = np.arctanh(np.abs(first))[:, None], np.arctanh(np.abs(second))[None]
     defined = np.isfinite(z) & np.isfinite(z_others)
     statistic = np.subtract(z, z_others, out=np.zeros(defined.shape), where=defined) / np.sqrt(2 * RANKED / (n - 3))
-    return np.where(defined, 2 * norm.sf(np.abs(statistic)), np.nan)
+    return np.where(defined, 2 * ndtr(-np.abs(statistic)), np.nan)
 
 
 def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Comparison:
@@ -170,5 +169,5 @@ def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Co
         return Comparison(difference, np.nan, np.nan, np.nan)
     z = np.arctanh(second) - np.arctanh(first)
     error = np.sqrt(RANKED / (n_first - 3) + RANKED / (n_second - 3))
-    half_width = norm.ppf(0.975) * error
-    return Comparison(difference, float(z - half_width), float(z + half_width), float(2 * norm.sf(abs(z) / error)))
+    half_width = ndtri(0.975) * error
+    return Comparison(difference, float(z - half_width), float(z + half_width), float(2 * ndtr(-abs(z) / error)))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
+from toposcope.analysis.ranks import mid_ranks
 from toposcope.analysis.run_rotations import MIN_RUNS, USUAL, Departures, departures, distance_range, run_distances
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.analysis.verdict import LEVEL, UNDETERMINED
@@ -136,7 +136,7 @@ def outlier_standing_table(replicates: Sequence[Replicates]) -> pl.DataFrame:
     """
     parts = [pl.DataFrame(schema=STANDING_SCHEMA)]
     for family in replicates:
-        distance, rank = run_distances(family.scaled), rankdata(family.values, axis=2, nan_policy="omit")
+        distance, rank = run_distances(family.scaled), mid_ranks(family.values)
         runs, known = np.array([t.run for t in family.runs]), np.isfinite(family.values)
         for i, (name, kind) in enumerate(family.kinds.items()):
             places, steps = np.nonzero(known[i].T)

@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
-from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
+from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -71,7 +70,7 @@ def scores(values: NDArray[np.float64], strata: Indices, scale: Scale) -> NDArra
         members = np.flatnonzero(strata == stratum)
         of_stratum = values[..., members]
         if scale == "ranks":
-            of_stratum = rankdata(of_stratum, axis=-1) / (len(members) + 1)
+            of_stratum = mid_ranks(of_stratum) / (len(members) + 1)
         result[..., members] = of_stratum - of_stratum.mean(axis=-1, keepdims=True)
     return result
 

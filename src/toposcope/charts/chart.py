@@ -64,8 +64,9 @@ class Chart:
     @cached_property
     def _plain(self) -> dict[str, Any]:
         """The specification without title and theme."""
+        self.figure.description = self.alt  # in place: Altair would copy all of the figure
         with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
-            spec: dict[str, Any] = self.figure.properties(description=self.alt).to_dict(validate=False)
+            spec: dict[str, Any] = self.figure.to_dict(validate=False)
         return spec
 
     def render(self, kind: Kind) -> bytes:

@@ -84,7 +84,7 @@ def training_lines(
         faint = alt.Chart(background.filter(pl.col("value").is_finite())).encode(**encoded)
         layers.append(faint.mark_line(opacity=0.25, strokeWidth=0.8, clip=True))
     if bands is not None and len(bands):
-        band = alt.Chart(bands).encode(x=encoded["x"], y=alt.Y("low:Q", scale=scale), y2="high:Q")
+        band = alt.Chart(bands).encode(x=encoded["x"], y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"))
         layers.append(band.encode(color=encoded["color"]).mark_area(opacity=0.2, clip=True))
     layers += [
         base.mark_line(clip=True, point={"size": 14} if most_points <= MAX_DOTS else False).encode(**extra),
@@ -102,8 +102,9 @@ def training_lines(
         zoom="wheel![event.shiftKey]",
         translate="[pointerdown, window:pointerup] > window:pointermove!",
     )
-    layers[0] = layers[0].add_params(zoom)
-    return alt.LayerChart(layer=layers).add_params(alt.param(name="at", value=-1)).properties(height=height)
+    # Altair copies all layers once for each change of their chart.
+    layers[0], layers[-1] = layers[0].add_params(zoom), layers[-1].add_params(alt.param(name="at", value=-1))
+    return alt.LayerChart(layer=layers, height=height)
 
 
 def _stops(rows: pl.DataFrame) -> pl.DataFrame:
@@ -163,9 +164,13 @@ def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str], min_g
     places = apart((warp(ends.get_column("value").to_numpy()) - low) / (high - low), min_gap)
     ends = ends.with_columns(value=pl.Series(unwarp(low + places * (high - low))))
     mark: alt.Chart = alt.Chart(ends).mark_text(align="left", dx=6, limit=140, clip=False)
-    return mark.encode(x=alt.value("width"), y="value:Q", text="run:N", color=run_colour(runs))
+    return mark.encode(x=alt.value("width"), y=alt.Y("value:Q"), text=alt.Text("run:N"), color=run_colour(runs))
 
 
 def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
     mark: alt.Chart = alt.Chart(faults).mark_point(shape="triangle-up", size=90, filled=True, color=FAULT, opacity=1)
-    return mark.encode(x="step:Q", y=alt.value(height), tooltip=["run:N", "step:Q", "finding:N"])
+    return mark.encode(
+        x=alt.X("step:Q"),
+        y=alt.value(height),
+        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("finding:N")],
+    )

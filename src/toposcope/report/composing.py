@@ -114,7 +114,9 @@ class Page(Generic[MaterialType]):
             for anchor, chart in self.charts():
                 pictures[anchor].append(Picture(chart))
                 yield chart
-            if (top := first(self.material)) is not None:
+            with debug_mode(False):
+                top = first(self.material)
+            if top is not None:
                 pictures[""].append(Picture(top))
                 yield top
 

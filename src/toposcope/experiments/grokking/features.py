@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist
 
 from toposcope.analysis.groups import scale_free
 from toposcope.probes.feature import TOPOLOGY, Kind
@@ -40,6 +39,8 @@ def embedding_features(points: NDArray[np.floating]) -> dict[str, float]:
         with the scale also divided by the mean distance of two points; `fourier_share`; the Frobenius norm; and that
         mean distance. NaN of an embedding that is not finite, and of twins of equal points.
     """
+    from scipy.spatial.distance import pdist  # slow to import
+
     points = np.asarray(points, dtype=np.float64)
     if not np.isfinite(points).all():
         return dict.fromkeys(FEATURES, np.nan)

@@ -65,7 +65,7 @@ def _figure(errors: pl.DataFrame, marks: pl.DataFrame) -> alt.LayerChart:
             color=alt.Color(
                 "forecaster:N", title=None, scale=alt.Scale(domain=list(LINES.values())), legend=alt.Legend(columns=3)
             ),
-            tooltip=["forecaster:N", "fraction:Q", alt.Tooltip("error:Q", format=".3f")],
+            tooltip=[alt.Tooltip("forecaster:N"), alt.Tooltip("fraction:Q"), alt.Tooltip("error:Q", format=".3f")],
         )
         return chart
 

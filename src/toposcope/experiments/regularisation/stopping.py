@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from scipy.stats import t as student
 
 from toposcope.experiments.early_stopping.chart import Cost
 from toposcope.experiments.early_stopping.stopping_rules import (
@@ -131,6 +130,8 @@ def barycentre_table(stops: pl.DataFrame) -> pl.DataFrame:
 
 def _with_interval(name: str, groups: Sequence[Vector]) -> dict[str, float]:
     """Return the mean of the means of groups, with a 95% interval over the members of each."""
+    from scipy.stats import t as student  # slow to import
+
     mean = float(np.mean([group.mean() for group in groups]))
     squares = sum(group.var(ddof=1) / len(group) for group in groups if len(group) > 1)
     freedom = sum(len(group) - 1 for group in groups)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import t as student
 
 from toposcope.analysis.permutations import least_p, two_groups
 from toposcope.typing import Matrix, Vector
@@ -36,6 +35,8 @@ class GroupDifference:
         self.first_mean, self.second_mean = first.mean(axis=1), second.mean(axis=1)
         self.difference = self.first_mean - self.second_mean
         self.p, self.p_least = two_groups(first.T, second.T), least_p(*self.sizes)
+        from scipy.stats import t as student  # slow to import
+
         variances = [np.var(group, axis=1, ddof=1) for group in (first, second)]
         error, freedom = _welch(variances, self.sizes)
         half = error * student.ppf(0.975, freedom)

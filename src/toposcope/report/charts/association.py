@@ -76,7 +76,12 @@ def _figure(cells: pl.DataFrame, runs: list[str], features: list[str], columns: 
     base = alt.Chart(cells).encode(
         x=alt.X("given:N", sort=columns, title=None, axis=above),
         y=alt.Y("feature:N", sort=features, title=None, axis=alt.Axis(labelLimit=190)),
-        tooltip=["run:N", "feature:N", "given:N", alt.Tooltip("rho:Q", format="+.3f")],
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("feature:N"),
+            alt.Tooltip("given:N"),
+            alt.Tooltip("rho:Q", format="+.3f"),
+        ],
     )
     scale, legend = alt.Scale(domain=[-1, 1], domainMid=0), alt.Legend(title="rho", gradientLength=160)
     number = base.mark_text(fontSize=11).encode(text=alt.Text("rho:Q", format="+.2f"))
@@ -86,8 +91,8 @@ def _figure(cells: pl.DataFrame, runs: list[str], features: list[str], columns: 
         .encode(color=alt.Color("rho:Q", scale=scale, legend=legend)),
         number.transform_filter(f"isValid(datum.rho) && !({INK['paper']}) && !({INK['black']})"),
         number.transform_filter(INK["paper"]).encode(color=alt.ColorDatum(0, scale=scale)),
-        number.transform_filter(INK["black"]).encode(color=alt.value("black")),
-        base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.value("–")),
+        number.transform_filter(INK["black"]).encode(color=alt.ColorValue("black")),
+        base.transform_filter("!isValid(datum.rho)").mark_text().encode(text=alt.TextValue("–")),
     ]
     panel = alt.LayerChart(layer=layers).properties(width=64 * len(columns), height=CELL * len(features))
     panels = panel.facet(alt.Facet("run:N", sort=runs, title=None), columns=2)

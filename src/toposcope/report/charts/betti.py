@@ -114,7 +114,7 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
     middles = pl.DataFrame({"step": steps, "middle": curves.middle}).filter(pl.col("middle").is_finite())
     edges = alt.Scale(domain=[0, float(curves.at[-1]) + height], nice=False)
     x = alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8))
-    line = alt.Chart(middles).encode(x=x, y="middle:Q", tooltip=["step:O", "middle:Q"])
+    line = alt.Chart(middles).encode(x=x, y=alt.Y("middle:Q"), tooltip=[alt.Tooltip("step:O"), alt.Tooltip("middle:Q")])
     return alt.LayerChart(
         layer=[
             alt.Chart(cells)
@@ -122,9 +122,13 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
             .encode(
                 x=x,
                 y=alt.Y("low:Q", title=axis, scale=edges, axis=alt.Axis(grid=False)),
-                y2="high:Q",
+                y2=alt.Y2("high:Q"),
                 color=alt.Color("count:Q", title=counted),
-                tooltip=["step:O", alt.Tooltip("low:Q", title="distance", format=".3~g"), "count:Q"],
+                tooltip=[
+                    alt.Tooltip("step:O"),
+                    alt.Tooltip("low:Q", title="distance", format=".3~g"),
+                    alt.Tooltip("count:Q"),
+                ],
             ),
             line.mark_line(color="white", strokeWidth=3),
             line.mark_line(color="black", strokeWidth=1.2, strokeDash=[4, 3]),

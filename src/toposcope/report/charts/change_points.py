@@ -22,12 +22,14 @@ def change_point_chart(material: Material) -> Chart | None:
     points = points.select("run", "step", "low", "high", "explained").with_columns(value=pl.Series(values))
     rows = rows_of(material.trajectories, lambda t: t.features.get(NP.feature))
     base = alt.Chart(points).encode(
-        y="value:Q", color=run_colour(run_names(material)), tooltip=["run:N", "step:Q", "low:Q", "high:Q"]
+        y=alt.Y("value:Q"),
+        color=run_colour(run_names(material)),
+        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q")],
     )
-    marks = base.encode(x="step:Q")
+    marks = base.encode(x=alt.X("step:Q"))
     figure: alt.LayerChart = training_lines(rows, NP.axis, run_names(material), faults=faults_of(material))
     for layer in (
-        base.mark_rule(strokeWidth=3, opacity=0.45).encode(x="low:Q", x2="high:Q"),
+        base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         marks.transform_filter("datum.explained").mark_point(filled=False, size=90, strokeWidth=2),
         marks.transform_filter("!datum.explained").mark_point(filled=True, size=110, opacity=1),
     ):

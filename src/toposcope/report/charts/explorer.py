@@ -3,6 +3,7 @@
 from typing import Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from toposcope.charts.training import AT_CURSOR, run_colour, step_axis_of
 
@@ -36,6 +37,11 @@ def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> d
         live page ``low``, ``high`` and ``forecast``; of scatters ``run``, ``step``, ``a``, ``b``; of the map ``layer``,
         ``step``, ``value``; of diagrams ``birth``, ``death``, ``name``, ``when``.
     """
+    with debug_mode(False):  # Altair would validate every part of every chart as it is made
+        return _specifications(runs, log_steps, n_layers)
+
+
+def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str, dict[str, Any]]:
     figures = {
         "explore-loss": _lines(runs, log_steps),
         "explore-feature": _lines(runs, log_steps),
@@ -70,18 +76,24 @@ def _lines(runs: list[str], log_steps: bool) -> Any:
     return alt.layer(
         base.transform_filter("isValid(datum.low) && !isValid(datum.forecast)")
         .mark_area(opacity=0.25, clip=True)
-        .encode(y=alt.Y("low:Q", title=None), y2="high:Q"),
+        .encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")),
         base.mark_line(clip=True).add_params(zoom),
         alone.mark_point(size=30, filled=True, opacity=1, clip=True),
         base.mark_point(opacity=0, size=60).add_params(hover),
-        here.mark_rule(strokeDash=[4, 3]).encode(y=alt.value(0), y2=alt.value("height"), color=alt.value("gray")),
+        here.mark_rule(strokeDash=[4, 3]).encode(
+            y=alt.value(0), y2=alt.value("height"), color=alt.ColorValue("gray")
+        ),
         here.mark_point(size=60, filled=True, opacity=1),
-        forecast.mark_rule(strokeWidth=3, clip=True).encode(y=alt.Y("low:Q", title=None), y2="high:Q"),
+        forecast.mark_rule(strokeWidth=3, clip=True).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")),
         forecast.mark_point(size=70, filled=True, opacity=1, clip=True).encode(
             y=alt.Y("forecast:Q", title=None),
-            tooltip=["run:N", alt.Tooltip("step:Q", title="last step"), "forecast:Q", "low:Q", "high:Q"],
-        ),
-    ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
+            tooltip=[
+                alt.Tooltip("run:N"), alt.Tooltip("step:Q", title="last step"),
+                alt.Tooltip("forecast:Q"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q"),
+            ],
+        ).add_params(alt.param(name="at", value=-1)),
+        height=HEIGHT,
+    )  # fmt: skip
 
 
 def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
@@ -90,13 +102,20 @@ def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
         x=alt.X("a:Q", title=x_title, scale=alt.Scale(zero=False)),
         y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),
         color=run_colour(runs),
-        tooltip=["run:N", "step:Q", alt.Tooltip("a:Q", format=".4~g"), alt.Tooltip("b:Q", format=".4~g")],
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("step:Q"),
+            alt.Tooltip("a:Q", format=".4~g"),
+            alt.Tooltip("b:Q", format=".4~g"),
+        ],
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
     return alt.layer(
         base.mark_point(filled=True, size=32, opacity=0.75).add_params(zoom),
-        base.transform_filter("datum.step === at").mark_point(size=130, strokeWidth=2.5),
-    ).add_params(alt.param(name="at", value=-1)).properties(height=HEIGHT)  # fmt: skip
+        base.transform_filter("datum.step === at").mark_point(size=130, strokeWidth=2.5)
+        .add_params(alt.param(name="at", value=-1)),
+        height=HEIGHT,
+    )  # fmt: skip
 
 
 def _layer_map(n_layers: int) -> Any:
@@ -107,7 +126,7 @@ def _layer_map(n_layers: int) -> Any:
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),
-        tooltip=["layer:N", "step:O", alt.Tooltip("value:Q", format=".4~g")],
+        tooltip=[alt.Tooltip("layer:N"), alt.Tooltip("step:O"), alt.Tooltip("value:Q", format=".4~g")],
     )
     undefined = base.transform_filter("!isValid(datum.value)").mark_text(text="–")
     chosen = base.transform_filter("datum.step === at && datum.layer === layer").mark_rect(
@@ -127,13 +146,13 @@ def _diagram() -> Any:
         x=alt.X("birth:Q", title="birth"),
         y=alt.Y("death:Q", title="death"),
         color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
-        tooltip=["name:N", "when:N", "birth:Q", "death:Q"],
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("when:N"), alt.Tooltip("birth:Q"), alt.Tooltip("death:Q")],
     )
     diagonal = (
         alt.Chart(ROWS)
         .transform_aggregate(low="min(birth)", high="max(death)")
         .mark_rule(strokeDash=[3, 3], color="gray")
-        .encode(x="low:Q", y="low:Q", x2="high:Q", y2="high:Q")
+        .encode(x=alt.X("low:Q"), y=alt.Y("low:Q"), x2=alt.X2("high:Q"), y2=alt.Y2("high:Q"))
     )
     return alt.layer(
         diagonal,
@@ -150,10 +169,10 @@ def _bars() -> Any:
         .mark_bar(size=2)
         .encode(
             x=alt.X("birth:Q", title="birth to death"),
-            x2="death:Q",
+            x2=alt.X2("death:Q"),
             y=alt.Y("place:O", axis=None),
             color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
-            tooltip=["name:N", "birth:Q", "death:Q"],
+            tooltip=[alt.Tooltip("name:N"), alt.Tooltip("birth:Q"), alt.Tooltip("death:Q")],
         )
         .properties(height=HEIGHT)
     )

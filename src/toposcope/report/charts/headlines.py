@@ -65,17 +65,17 @@ def _figure(data: pl.DataFrame, **encoded: Any) -> alt.LayerChart:
     ends = alt.Scale(domain=[-1, 1], nice=False)
     x = alt.X("rho:Q", title="rank correlation with the loss", scale=ends, axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
     numbers = [alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("rho", "low", "high", "left")]
-    texts = [name for name in ("quantity", "run", "verdict") if name in data.columns]
+    texts = [alt.Tooltip(name) for name in ("quantity", "run", "verdict") if name in data.columns]
     base = alt.Chart(data).encode(
         y=alt.Y("quantity:N", sort=order, title=None, axis=between), tooltip=[*texts, *numbers], **encoded
     )
     defined = base.transform_filter("isValid(datum.left)")
     layers = [
         zero_line("x"),
-        base.mark_rule(strokeWidth=1, strokeOpacity=0.6).encode(x=alt.X("low:Q", scale=ends), x2="high:Q"),
-        defined.mark_rule(strokeWidth=3, strokeOpacity=0.45).encode(x="rho:Q", x2="left:Q"),
+        base.mark_rule(strokeWidth=1, strokeOpacity=0.6).encode(x=alt.X("low:Q", scale=ends), x2=alt.X2("high:Q")),
+        defined.mark_rule(strokeWidth=3, strokeOpacity=0.45).encode(x=alt.X("rho:Q"), x2=alt.X2("left:Q")),
         base.mark_point(filled=True, size=42, opacity=1).encode(x=x),
-        defined.mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6).encode(x="left:Q"),
+        defined.mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6).encode(x=alt.X("left:Q")),
     ]
     return alt.LayerChart(layer=layers).properties(height=HEIGHT)
 

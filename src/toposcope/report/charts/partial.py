@@ -63,9 +63,7 @@ def _figure(rows: pl.DataFrame) -> alt.LayerChart:
                 ),
                 shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),
                 tooltip=[
-                    "feature:N",
-                    "run:N",
-                    "verdict:N",
+                    *(alt.Tooltip(f"{n}:N") for n in ("feature", "run", "verdict")),
                     *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("rho", "given")),
                 ],
             ),

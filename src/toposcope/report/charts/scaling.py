@@ -62,7 +62,11 @@ def _scaling_chart(material: Material, law: Mapping[str, Any], stem: str, what: 
             base.properties(data=fitted).mark_line(strokeDash=[5, 4], color="#888"),
             points.encode(
                 color=run_colour(run_names(material), legend=len(rows) <= MAX_LEGEND_RUNS),
-                tooltip=["run:N", alt.Tooltip("parameters:Q", format=","), alt.Tooltip("value:Q", format=".4~g")],
+                tooltip=[
+                    alt.Tooltip("run:N"),
+                    alt.Tooltip("parameters:Q", format=","),
+                    alt.Tooltip("value:Q", format=".4~g"),
+                ],
             ),
         ]
     )

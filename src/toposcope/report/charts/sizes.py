@@ -43,7 +43,7 @@ def _chart(material: Material, known: pl.DataFrame, headline: Headline) -> Chart
             x=_axis(by, rows.filter(by=by)),
             y=alt.Y("value:Q", title=headline.axis if by == clocks[0] else None, scale=alt.Scale(zero=False)),
             color=run_colour(run_names(material), legend=legend),
-            tooltip=["run:N", alt.Tooltip("level:Q", title=CLOCKS[by]), "value:Q"],
+            tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=CLOCKS[by]), alt.Tooltip("value:Q")],
         )
         .properties(width=PANEL)
         for by in clocks
