@@ -22,7 +22,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_bytes
 from toposcope.report import write_comparison, write_report, writing
 from toposcope.report.document import Document, Picture, Section
-from toposcope.report.rendering import Rendered, render_all
+from toposcope.report.rendering import Rendered, render_all, rendering_engine
 from toposcope.study import Study
 
 DECLARATION = """
@@ -191,7 +191,7 @@ def small_document(*figures: str) -> tuple[Document, Rendered]:
     point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
     pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
     document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
-    return document, render_all(document.charts(), ("svg",))
+    return document, render_all(document.charts(), ("svg",), rendering_engine())
 
 
 def small_report(folder: Path, *figures: str) -> None:

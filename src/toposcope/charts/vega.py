@@ -63,6 +63,12 @@ def bundle() -> bytes:
     return script
 
 
+def load() -> None:
+    """Have everything loaded that `render` needs, which takes as long as several charts."""
+    mark = {"data": {"values": [{}]}, "mark": "point"}
+    render(mark, "svg")
+
+
 def make(task: Task) -> bytes:
     """Return what a task asks for; processes that run it import this module alone."""
     _, kind, spec = task

@@ -117,6 +117,8 @@ class Workers(AbstractContextManager["Workers"]):
         Bytes that running tasks may hold together; a single task may hold more. Default: a quarter of the free memory.
     shared : object, optional
         Sent once to each worker; tasks get it from `shared`.
+    queue : int
+        Tasks handed out for each worker, of which it runs one.
 
     Examples
     --------
@@ -126,8 +128,8 @@ class Workers(AbstractContextManager["Workers"]):
     {3: 6, 4: 24, 5: 120}
     """
 
-    def __init__(self, count: int, budget: int | None = None, shared: Any = None) -> None:
-        self.n_workers = count
+    def __init__(self, count: int, budget: int | None = None, shared: Any = None, queue: int = 2) -> None:
+        self.n_workers, self.queue = count, queue
         self.budget = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
         self._shared = shared
         self._executor: ProcessPoolExecutor | None = None
@@ -223,7 +225,7 @@ class Workers(AbstractContextManager["Workers"]):
         upcoming: list[Task] = []
         while True:
             # A short queue keeps memory small, and little is lost when the run is stopped.
-            while len(running) < 2 * self.n_workers:
+            while len(running) < self.queue * self.n_workers:
                 upcoming = upcoming or [task for task in [next(waiting, None)] if task is not None]
                 if not upcoming or (running and sum(costs.values()) + cost(upcoming[0]) > self.budget):
                     break

@@ -22,7 +22,7 @@ from toposcope.report.document import Block, Document, Picture, SideBySide, csv,
 from toposcope.report.first_differences import TABLE, Pair, difference_blocks, first_differences_frame
 from toposcope.report.first_screen import first_screen
 from toposcope.report.material import Material
-from toposcope.report.rendering import render_all
+from toposcope.report.rendering import render_all, rendering_engine
 from toposcope.report.tables import (
     Column,
     Spec,
@@ -93,7 +93,9 @@ def write_comparison(
     overlaid = overlaid_charts(names, runs, frames[TABLE])
     document = _document(names, leads, frames, drawn, overlaid)
     progress("report", 2, 3)
-    write_document(folder, document, frames, render_all(document.charts(), kinds, workers))
+    with rendering_engine(workers) as engine:
+        rendered = render_all(document.charts(), kinds, engine)
+    write_document(folder, document, frames, rendered)
     progress("report", 3, 3)
     return folder / PAGE, leads
 

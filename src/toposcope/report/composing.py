@@ -9,9 +9,10 @@ from altair.utils.schemapi import debug_mode
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.vega import Kind
+from toposcope.engine.pool import Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.rendering import Rendered, render_all
+from toposcope.report.rendering import Rendered, render_all, rendering_engine
 from toposcope.report.section import MaterialType, ReportSection
 
 
@@ -40,7 +41,7 @@ class Composed:
     first: Picture | None
 
 
-def _no_chart(_: Any) -> None:
+def _nothing(_: Any) -> None:
     return None
 
 
@@ -90,9 +91,10 @@ class Page(Generic[MaterialType]):
     def compose(
         self,
         kinds: Sequence[Kind] = (),
-        workers: int = 1,
-        first: Callable[[MaterialType], Chart | None] = _no_chart,
+        engine: Workers | None = None,
+        first: Callable[[MaterialType], Chart | None] = _nothing,
         *,
+        meanwhile: Callable[[MaterialType], object] = _nothing,
         vega: bool = True,
     ) -> Composed:
         """Compute, draw and render everything.
@@ -101,14 +103,17 @@ class Page(Generic[MaterialType]):
         ----------
         kinds : sequence of "svg", "png", "pdf"
             As what the charts are rendered.
-        workers : int
-            Processes that render; with 1, this one does.
+        engine : Workers, optional
+            What renders, from `toposcope.report.rendering.rendering_engine`; default: this process.
         first : callable
             Draws the chart at the top of the page, which belongs to no section.
+        meanwhile : callable
+            Called once all charts are drawn, while other processes render the last of them.
         vega : bool
             Whether the page needs Vega itself.
         """
         pictures: dict[str, list[Picture]] = {"": [], **{part.anchor: [] for part in self._sections}}
+        sections: list[Section | None] = []
 
         def charts() -> Iterator[Chart]:
             for anchor, chart in self.charts():
@@ -119,18 +124,14 @@ class Page(Generic[MaterialType]):
             if top is not None:
                 pictures[""].append(Picture(top))
                 yield top
+            for part in self._sections:
+                blocks = part.blocks(self.material, pictures[part.anchor])
+                title, finding = part.title_of(self.material), part.finding(self.material)
+                sections.append(section(part.anchor, title, *blocks, finding=finding))
+            meanwhile(self.material)
 
-        rendered = render_all(charts(), kinds, workers, vega=vega)
-        composed = [
-            section(
-                part.anchor,
-                part.title_of(self.material),
-                *part.blocks(self.material, pictures[part.anchor]),
-                finding=part.finding(self.material),
-            )
-            for part in self._sections
-        ]
-        shown = [part for part in composed if part is not None]
+        rendered = render_all(charts(), kinds, engine or rendering_engine(), vega=vega)
+        shown = [part for part in sections if part is not None]
         return Composed(self.summary(), shown, self.tables(), rendered, next(iter(pictures[""]), None))
 
 

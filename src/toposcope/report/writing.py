@@ -12,7 +12,7 @@ from toposcope.analysis.adjustment import Method
 from toposcope.charts.training import is_log_spaced
 from toposcope.charts.vega import Kind
 from toposcope.csv_file import to_csv
-from toposcope.files import write_bytes
+from toposcope.files import write_all_bytes, write_bytes
 from toposcope.progress import Progress, silent
 from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.charts.headlines import headline_chart
@@ -24,7 +24,7 @@ from toposcope.report.headline_table import headline_table
 from toposcope.report.markdown import to_markdown
 from toposcope.report.material import Material
 from toposcope.report.page import to_page
-from toposcope.report.rendering import Rendered
+from toposcope.report.rendering import Rendered, rendering_engine
 from toposcope.report.section import MaterialType
 from toposcope.report.sections import report_sections
 from toposcope.study import Study
@@ -64,9 +64,10 @@ def write_report(
         The sentences at the top of the page.
     """
     progress("report", 0, 2)
-    page = study_page(study, adjust, workers)
     folder = study.directory / "report"
-    composed = page.compose(kinds, workers, headline_chart)
+    with rendering_engine(workers) as engine:
+        page = study_page(study, adjust, workers)
+        composed = page.compose(kinds, engine, headline_chart, meanwhile=_explorer)
     progress("report", 1, 2)
     document = Document(
         study.declaration.name,
@@ -82,6 +83,10 @@ def write_report(
 
 def _explorer(material: Material) -> Explorer | None:
     """Return the interactive part of the page; None for a study without a run that has a loss."""
+    return material.once("explorer", lambda: _made_explorer(material))
+
+
+def _made_explorer(material: Material) -> Explorer | None:
     data = explorer_data(material)
     if not data["features"]:
         return None
@@ -120,8 +125,9 @@ def write_document(folder: Path, document: Document, tables: Mapping[str, pl.Dat
     # Before anything changes, the record lists the old and the new files: after a kill, all of them are known as ours.
     both = {name: sorted({*before.get(name, []), *now.get(name, [])}) for name in (*before, *now)}
     _record(folder, both)
-    for name, data in files.items():
-        write_bytes(folder / name, data)
+    page = files.pop(PAGE)
+    write_all_bytes({folder / name: data for name, data in files.items()})
+    write_bytes(folder / PAGE, page)
     for name in sorted(before.keys() - now.keys()):
         _remove(folder / name, before[name])
     _record(folder, now)

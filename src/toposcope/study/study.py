@@ -369,7 +369,8 @@ class Study:
 
     def _current(self, run: str, step: int, found: Found) -> Found:
         """Return what was found of a checkpoint, unless the checkpoint is gone."""
-        if self.checkpoints().filter(run=run, step=step).is_empty():
+        query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
+        if run not in self._run_names() or not self._read(query, (run, int(step))):
             raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
         return found
 
@@ -383,7 +384,7 @@ class Study:
         except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
             raise self._damaged("a value of another type than it was written with") from error
 
-    def _read(self, query: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, values: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             with closing(sqlite3.connect(self.directory / "study.db", timeout=30, isolation_level=None)) as connection:
                 connection.execute("BEGIN")  # what is verified is what is read
