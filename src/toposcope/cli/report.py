@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ def write_and_print(
     from toposcope.study import Study
 
     study = Study.load(directory)
+    gc.freeze()  # modules remain to the end: the collector need not look through them again and again
     with progress_bars() as progress:
         page, verdict = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS)
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
