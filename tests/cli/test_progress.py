@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def stage(clock: SimpleNamespace, what: str, total: int) -> _Stage:
-    return _Stage(what, total, task=0, started=clock.now, last_line=clock.now)
+    return _Stage(what, total, started=clock.now, last_line=clock.now)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_work_is_told_in_seconds_left(clock: SimpleNamespace) -> None:
 
 
 def test_what_was_done_before_is_no_pace(clock: SimpleNamespace) -> None:
-    planes = _Stage("landscape", 1000, task=0, started=clock.now, last_line=clock.now, first=900)
+    planes = _Stage("landscape", 1000, started=clock.now, last_line=clock.now, first=900)
     assert planes.to_do() == "100 to do"
     assert planes.left(900) == ""
     clock.now += 10

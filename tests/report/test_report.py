@@ -19,7 +19,6 @@ from read_page import Element, read
 
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_bytes
 from toposcope.report import write_comparison, write_report, writing
 from toposcope.report.document import Document, Picture, Section
 from toposcope.report.rendering import Rendered, render_all, rendering_engine
@@ -213,14 +212,15 @@ def test_a_killed_report_is_taken_up_and_old_figures_go(
     (report / "figures" / ".old.svg.partial").write_text("half of what was dr")
     page = (report / "index.html").read_bytes()
     written: list[Path] = []
+    replace = Path.replace
 
-    def dying(path: Path, data: bytes) -> None:
+    def dying(partial: Path, path: Path) -> Path:
         if len(written) == survived:
             raise KeyboardInterrupt
         written.append(path)
-        write_bytes(path, data)
+        return replace(partial, path)
 
-    monkeypatch.setattr("toposcope.report.writing.write_bytes", dying)
+    monkeypatch.setattr(Path, "replace", dying)
     with suppress(KeyboardInterrupt):
         small_report(report, "new")
     if len(written) < 5:  # the record, a figure, a table, Markdown, and the page

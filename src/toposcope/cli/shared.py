@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ import click
 from toposcope.errors import ToposcopeError
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from toposcope.checkpoints import Access, Series
     from toposcope.progress import Progress
     from toposcope.study.declaration import DeclaredSeries
@@ -56,6 +59,8 @@ MAX_ERRORS_SHOWN = 10
 MAX_SUMMARY = 200
 """Characters of the sentence that describes a command in a list."""
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
+TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""With one of them, Rich may find a terminal where the system finds none."""
 TABLE_WIDTH = 200
 """Characters in a line of a table that goes to a file or another program."""
 
@@ -264,10 +269,16 @@ def progress_bars() -> Iterator[Progress]:
 
     Without a terminal, print a line when a stage starts and ends, and every half minute in between.
     """
+    if not (sys.stderr.isatty() or any(os.environ.get(name) for name in TERMINAL_VARIABLES)):
+        yield _progress_lines()  # Rich takes long to import
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _progress_lines()
+        return
     columns = (
         TextColumn("{task.description:>12}"),
         BarColumn(),
@@ -275,24 +286,40 @@ def progress_bars() -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+    with Progress(*columns, console=console) as display:
         stages: dict[str, _Stage] = {}
+        tasks: dict[str, TaskID] = {}
 
         def progress(what: str, done: int, total: int) -> None:
-            if what not in stages or stages[what].total != total:
-                # A later stage of the same name (a second wave of measuring) starts again.
-                if what in stages:
-                    display.remove_task(stages[what].task)
-                task = display.add_task(what, total=total, progress="", left="")
-                stages[what] = _Stage(what, total, task, first=done if what in PACED_STAGES else 0)
-                if not console.is_terminal:
-                    click.echo(f"{what}: started, {stages[what].to_do()}", err=True)
+            if _begins(stages, what, done, total):
+                if what in tasks:
+                    display.remove_task(tasks[what])
+                tasks[what] = display.add_task(what, total=total, progress="", left="")
             stage = stages[what]
-            display.update(stage.task, completed=done, progress=stage.progress(done), left=stage.left(done))
-            if not console.is_terminal and stage.is_due(done):
-                click.echo(f"{what}: {stage.line(done)}", err=True)
+            display.update(tasks[what], completed=done, progress=stage.progress(done), left=stage.left(done))
 
         yield progress
+
+
+def _progress_lines() -> Progress:
+    """Return what prints a line when a stage starts, when it ends, and every half minute in between."""
+    stages: dict[str, _Stage] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        if _begins(stages, what, done, total):
+            click.echo(f"{what}: started, {stages[what].to_do()}", err=True)
+        if stages[what].is_due(done):
+            click.echo(f"{what}: {stages[what].line(done)}", err=True)
+
+    return progress
+
+
+def _begins(stages: dict[str, _Stage], what: str, done: int, total: int) -> bool:
+    """Return whether a stage starts, or one of the same name starts again, as a second wave of measuring does."""
+    if what in stages and stages[what].total == total:
+        return False
+    stages[what] = _Stage(what, total, first=done if what in PACED_STAGES else 0)
+    return True
 
 
 @dataclass
@@ -301,7 +328,6 @@ class _Stage:
 
     what: str
     total: int
-    task: Any
     started: float = field(default_factory=monotonic)
     last_line: float = field(default_factory=monotonic)
     is_done: bool = False

@@ -14,6 +14,7 @@ from toposcope.integrity.finding import Finding, short_steps
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
+from toposcope.logs.plain_file import has_plain_log
 from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
@@ -100,17 +101,30 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     >>> diagnosis.faults, diagnosis.findings[0].check, diagnosis.findings[0].steps
     (1, 'duplicate', (200, 300))
     """
-    from toposcope.logs import log_beside
-
     opened = series if isinstance(series, Series) else checkpoints.series(series)
     summaries = summarise_series(opened, deep=deep, progress=progress)
     try:
-        findings = diagnose(summaries, log_beside(opened.source) if opened.source is not None else None)
+        findings = diagnose(summaries, _log_of(opened, summaries))
     except ToposcopeError as error:
         findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
     return Diagnosis(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings)
+
+
+def _log_of(series: Series, summaries: Sequence[CheckpointSummary]) -> "LogTable | None":
+    """Return the log beside a series; None without one, and where it can be read but no finding depends on it.
+
+    Raises
+    ------
+    ToposcopeError
+        If a log is there and cannot be read.
+    """
+    if series.source is None or (not duplicates.identical_groups(summaries) and has_plain_log(series.source)):
+        return None
+    from toposcope.logs import log_beside
+
+    return log_beside(series.source)
 
 
 def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = None) -> list[Finding]:

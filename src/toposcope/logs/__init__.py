@@ -1,9 +1,8 @@
 """Training logs: what any tool wrote about a run, read into one form."""
 
-from toposcope.logs.beside import log_beside
-from toposcope.logs.log import UNITS, Log, final_losses, final_training_loss
-from toposcope.logs.reading import Logs, read_log, read_logs
-from toposcope.logs.table import COLUMNS, LogTable
+from typing import TYPE_CHECKING
+
+from toposcope.lazy import lazy_names
 
 __all__ = [
     "COLUMNS",
@@ -18,6 +17,19 @@ __all__ = [
     "read_logs",
 ]
 
+if TYPE_CHECKING:
+    from toposcope.logs.beside import log_beside
+    from toposcope.logs.log import UNITS, Log, final_losses, final_training_loss
+    from toposcope.logs.reading import Logs, read_log, read_logs
+    from toposcope.logs.table import COLUMNS, LogTable
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# Polars is imported when a log is read: the doctor can mostly do without.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("UNITS", "Log", "final_losses", "final_training_loss"), "toposcope.logs.log"),
+        **dict.fromkeys(("Logs", "read_log", "read_logs"), "toposcope.logs.reading"),
+        **dict.fromkeys(("COLUMNS", "LogTable"), "toposcope.logs.table"),
+        "log_beside": "toposcope.logs.beside",
+    },
+)

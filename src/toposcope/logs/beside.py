@@ -9,6 +9,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.formats import delimited, json_rows, refusing, trainer_state
 from toposcope.logs.formats.run_folder import NAMES
+from toposcope.logs.plain_file import folder_of
 from toposcope.logs.raw import RawLog, join_names, numbers, one_line
 from toposcope.logs.table import LogTable, is_step, log_table, sources
 
@@ -28,7 +29,7 @@ def log_beside(place: "Source | Path") -> LogTable | None:
     ToposcopeError
         If a log is there and a row of it has no step, or something other than a number.
     """
-    files = _folder(place).files()
+    files = folder_of(place).files()
     name = next((name for name in NAMES if name in files), None) or trainer_state.newest_state(files)
     if name is None:
         return None
@@ -43,14 +44,6 @@ def log_beside(place: "Source | Path") -> LogTable | None:
 
 
 _parsers = {".csv": delimited.parse, ".json": json_rows.parse}
-
-
-def _folder(place: "Source | Path") -> "Source":
-    """Return where a log may lie: beside a checkpoint that is a file of this machine."""
-    from toposcope.checkpoints.sources import LocalSource  # what it imports takes long
-
-    path = place.path if isinstance(place, LocalSource) else place
-    return LocalSource(path if path.is_dir() else path.parent) if isinstance(path, Path) else path
 
 
 def _whole_table(raw: RawLog) -> LogTable:

@@ -1,0 +1,42 @@
+"""Recognising a log that can be read whole, without Polars, which takes as long to import as a small series to examine.
+
+The log of a run trained here is a table of plain numbers. Where nobody asks what they are, nothing else is needed.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.sources import Source
+
+NAME = "log.csv"
+MAX_BYTES = 1 << 22
+"""A larger file is read as a table sooner than it is matched."""
+_HEADER = re.compile(rb"[a-z_]+(?:,[a-z_]+)+")
+_STEP = rb"\d{1,15}"
+_CELL = rb"(?:-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|-?inf|)"
+
+
+def folder_of(place: "Source | Path") -> "Source":
+    """Return where a log may lie: beside a checkpoint that is a file of this machine."""
+    from toposcope.checkpoints.sources import LocalSource  # what it imports takes long
+
+    path = place.path if isinstance(place, LocalSource) else place
+    return LocalSource(path if path.is_dir() else path.parent) if isinstance(path, Path) else path
+
+
+def has_plain_log(place: "Source | Path") -> bool:
+    """Return whether the log beside a series is surely one that `toposcope.logs.log_beside` reads."""
+    file = folder_of(place).files().get(NAME)
+    return file is not None and file.size <= MAX_BYTES and is_plain(file.read(0, file.size).tobytes())
+
+
+def is_plain(content: bytes) -> bool:
+    """Return whether a file is a table of steps, losses and further plain numbers, some of them not logged."""
+    header, _, rows = content.partition(b"\n")
+    names = header.split(b",")
+    if not _HEADER.fullmatch(header) or len(set(names)) < len(names) or not {b"step", b"loss"} <= set(names):
+        return False
+    row = b",".join(_STEP if name == b"step" else _CELL for name in names)
+    return re.fullmatch(b"(?:" + row + b"\n)*", rows) is not None
