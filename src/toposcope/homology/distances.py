@@ -83,7 +83,8 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
 
     - On a line (all bars share their lower end, or all their upper) the matchings are greedy: O((k + l) log(k + l))
       time to sort, then O(k + l) a step.
-    - In general one bipartite matching a step, by augmenting paths among points within t: at worst O(k l) a path.
+    - In general one bipartite matching a step, by augmenting paths among points within t: at worst O(k l) a path. It
+      begins with that of the least sufficient t so far, where most pairs are near enough for a smaller one too.
 
     Memory is O(k + l).
     """
@@ -91,7 +92,11 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
     if (line := _on_a_line(a, b)) is not None:
         from toposcope.kernels.bottleneck_matching import covers_on_line
 
-        least = _least_limit(covers_on_line, *line)
+        x, y, x_alone, y_alone = line
+        least = _least_limit(
+            lambda limit: covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit),
+            np.concatenate([x_alone, y_alone]),
+        )
     else:
         least = _bottleneck_in_plane(a, b)
     return float(np.ldexp(least, exponent))
@@ -139,23 +144,32 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
 
 def _bottleneck_in_plane(a: Matrix, b: Matrix) -> float:
     """Return the bottleneck distance, wherever the points lie."""
-    from toposcope.kernels.bottleneck_matching import covers_in_plane
+    from toposcope.kernels.bottleneck_matching import FREE, covers_in_plane
 
     a, b = _ascending(a), _ascending(b)
-    return _least_limit(covers_in_plane, a, b, _to_diagonal(a), _to_diagonal(b))
+    sides = (a, b, _to_diagonal(a)), (b, a, _to_diagonal(b))
+    partners = [np.full(len(side[0]), FREE) for side in sides]  # of the least sufficient limit so far
+
+    def covers(limit: float) -> bool:
+        trial = [of.copy() for of in partners]
+        if not all(covers_in_plane(*side, limit, of) for side, of in zip(sides, trial, strict=True)):
+            return False
+        partners[:] = trial
+        return True
+
+    return _least_limit(covers, np.concatenate([side[2] for side in sides]))
 
 
-def _least_limit(covers: Callable[..., bool], a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector) -> float:
+def _least_limit(covers: Callable[[float], bool], alone: Vector) -> float:
     """Return the least cost that some matching nowhere exceeds.
 
     It is found by bisection over the bits of a float64, which are ordered as numbers of at least 0 are: at most 63
     steps whatever the scales, and the result is one of the costs, to the bit.
     """
-    low, high = 0, int(np.concatenate([a_alone, b_alone]).max(initial=0.0).view(np.int64))  # all alone is a matching
+    low, high = 0, int(alone.max(initial=0.0).view(np.int64))  # all alone is a matching
     while low < high:
         middle = (low + high) // 2
-        limit = float(np.int64(middle).view(np.float64))
-        if covers(a, b, a_alone, limit) and covers(b, a, b_alone, limit):
+        if covers(float(np.int64(middle).view(np.float64))):
             high = middle
         else:
             low = middle + 1

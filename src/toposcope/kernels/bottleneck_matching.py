@@ -47,7 +47,7 @@ def covers_on_line(x: Vector, y: Vector, x_alone: Vector, limit: float) -> bool:
 
 
 @compiled
-def covers_in_plane(x: Matrix, y: Matrix, x_alone: Vector, limit: float) -> bool:
+def covers_in_plane(x: Matrix, y: Matrix, x_alone: Vector, limit: float, partner_of_x: Indices) -> bool:
     """Return the same of points of the plane, in the largest coordinate difference.
 
     Parameters
@@ -56,32 +56,40 @@ def covers_in_plane(x: Matrix, y: Matrix, x_alone: Vector, limit: float) -> bool
         Ascending in the first coordinate.
     x_alone : ndarray, shape (k,), float64
     limit : float
+    partner_of_x : ndarray, shape (k,), int64
+        A matching that covers them within a higher limit, `FREE` for the rest; it is made one within this.
     """
-    first = np.empty(len(x), np.int64)
+    first, partner_of_y = np.empty(len(x), np.int64), np.full(len(y), FREE)
     begin = 0
     for i in range(len(x)):
         while begin < len(y) and x[i, 0] - y[begin, 0] > limit:
             begin += 1
         first[i] = begin
-        if x_alone[i] > limit and not _has_any(x[i], y, begin, limit):
-            return False
-    partner_of_x, partner_of_y = np.full(len(x), FREE), np.full(len(y), FREE)
+        j = partner_of_x[i]
+        if j != FREE and max(abs(x[i, 0] - y[j, 0]), abs(x[i, 1] - y[j, 1])) <= limit:
+            partner_of_y[j] = i
+        else:
+            partner_of_x[i] = FREE
+            if x_alone[i] > limit and not _has_any(x, i, y, begin, limit):
+                return False
     reached_from, previous, queue = np.full(len(y), FREE), np.empty(len(y), np.int64), np.empty(len(x), np.int64)
     for source in range(len(x)):
-        if x_alone[source] > limit and not _augment(
-            x, y, limit, source, first, partner_of_x, partner_of_y, reached_from, previous, queue
+        if (
+            x_alone[source] > limit
+            and partner_of_x[source] == FREE
+            and not _augment(x, y, limit, source, first, partner_of_x, partner_of_y, reached_from, previous, queue)
         ):
             return False
     return True
 
 
 @inlined
-def _has_any(point: Vector, y: Matrix, begin: int, limit: float) -> bool:
+def _has_any(x: Matrix, i: int, y: Matrix, begin: int, limit: float) -> bool:
     """Return whether a point has any y within the limit."""
     for j in range(begin, len(y)):
-        if y[j, 0] - point[0] > limit:
+        if y[j, 0] - x[i, 0] > limit:
             return False
-        if abs(y[j, 1] - point[1]) <= limit:
+        if abs(y[j, 1] - x[i, 1]) <= limit:
             return True
     return False
 
