@@ -66,8 +66,8 @@ def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, or
         listed, back = by_point(first, second, rows, columns, order), by_point(second, first, columns, rows, order)
         is_exact = n_bid_rounds == N_BID_ROUNDS
         if not is_exact:
-            mean = _reopen(first, second, listed)
-            step = step / 4 if n_bid_rounds else FIRST_STEP * mean
+            total = _reopen(first, second, listed)
+            step = step / 4 if n_bid_rounds else FIRST_STEP * total / max(len(a), 1)
             n_outbid = _bid(first, second, listed, step)
             is_hopeless = n_outbid == MAX_OUTBID * len(a) or _bid(second, first, back, step) == MAX_OUTBID * len(b)
             is_exact = is_hopeless or n_outbid < MIN_OUTBID * len(a)
@@ -106,7 +106,7 @@ def _joined(some: Indices, more: Indices) -> Indices:
 
 @compiled
 def _reopen(side: Side, other: Side, pairs: Pairs) -> float:
-    """Set all points free, and the prices of a set to the most that listed pairs bear; return their mean."""
+    """Set all points free, and the prices of a set to the most that listed pairs bear; return their sum."""
     total = 0.0
     for i in range(len(side.low)):
         price = side.alone[i]
@@ -116,7 +116,7 @@ def _reopen(side: Side, other: Side, pairs: Pairs) -> float:
         total += price
     for j in range(len(other.low)):
         other.partner[j] = FREE
-    return total / len(side.low)
+    return total
 
 
 @compiled
