@@ -8,7 +8,8 @@ their order.
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from operator import methodcaller
+from itertools import groupby
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 
@@ -68,9 +69,10 @@ def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group,
                 group_of[content[0]] = group
     if kind == "measurements":
         inside = f" WHERE measurement IN (SELECT id FROM measurements{where})" if only else ""
-        for row in c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values):
-            group = group_of.get(row[0], ORPHANS)
-            sums[group] = sums.get(group, 0) + _checksum([row])
+        features = c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values)
+        for measurement, rows in groupby(features, itemgetter(0)):  # they lie together, and need not
+            group = group_of.get(measurement, ORPHANS)
+            sums[group] = sums.get(group, 0) + _checksum(rows)
     return sums
 
 
