@@ -109,7 +109,8 @@ class Moments:
         self._first: Matrix | None = None
         self._varied = False
         # Rows not yet in the sums. Everything below is in units of two to the exponent.
-        self._buffer = np.empty((max(d, MAX_DIRECT_ENTRIES // d), d))
+        self._height = max(d, MAX_DIRECT_ENTRIES // d)
+        self._buffer = np.empty((self._height, d))
         self._n_buffered = 0
         # Sums over rows that are no longer stored. Means are about an origin near them, where they lose no digits.
         self._n_summed = 0
@@ -144,12 +145,12 @@ class Moments:
             If they are no floating-point rows of d entries, or hold NaN or infinities; then none of them was taken.
         """
         rows = _as_rows(points, self.dimension, name)
-        self._fit_unit(_largest(rows, len(self._buffer), name))
+        self._fit_unit(_largest(rows, self._height, name))
         while len(rows):
-            if self._n_buffered == len(self._buffer):
+            if self._n_buffered == self._height:
                 self._sum_up(self._buffer)
                 self._n_buffered = 0
-            taken = rows[: len(self._buffer) - self._n_buffered]
+            taken = rows[: self._height - self._n_buffered]
             self._keep(taken)
             rows = rows[len(taken) :]
 
@@ -162,15 +163,20 @@ class Moments:
             If false, the points are taken as they are: sigma are their own singular values, lambda = sigma^2 / n, and
             ``rms_radius`` is the root mean square distance from the origin.
         """
-        n, rows = self.n_points, self._buffer[: self._n_buffered].copy()
         final = copy(self)
+        final._buffer = self._buffer[: self._n_buffered].copy()
+        final._scatter = None if self._scatter is None else self._scatter.copy(order="F")
+        return final._final_measures(centred)
+
+    def _final_measures(self, centred: bool) -> SpectralMeasures:
+        """Return the measures; rows and sums are used up."""
+        n, rows = self.n_points, self._buffer[: self._n_buffered]
         if self._scatter is None:
-            final._add_norms(rows)
+            self._add_norms(rows)
             sigma, total = _singular_values(rows, centred)
         else:
-            final._scatter = self._scatter.copy(order="F")
-            final._sum_up(rows)
-            sigma, total = final._roots_of_eigenvalues(centred)
+            self._sum_up(rows)
+            sigma, total = self._roots_of_eigenvalues(centred)
         if centred and not self._varied:  # rounding would leave a spectrum
             sigma, total = np.zeros(1), 0.0
         weight = n - 1 if centred else n
@@ -178,11 +184,11 @@ class Moments:
             return SpectralMeasures(
                 **measures_of_singular_values(sigma),
                 top_eigenvalue=float(np.ldexp(sigma[0] ** 2 / weight, 2 * self._exponent)) if weight > 0 else math.nan,
-                anisotropy=_mean_cosine(final._sum_of_units, n - final._n_zero),
-                mean_norm=float(np.ldexp(final._sum_of_norms / n, self._exponent)) if n else math.nan,
+                anisotropy=_mean_cosine(self._sum_of_units, n - self._n_zero),
+                mean_norm=float(np.ldexp(self._sum_of_norms / n, self._exponent)) if n else math.nan,
                 rms_radius=float(np.ldexp(math.sqrt(total / n), self._exponent)) if n else math.nan,
                 n_points=n,
-                n_zero=final._n_zero,
+                n_zero=self._n_zero,
             )
 
     def _fit_unit(self, largest: float) -> None:
@@ -257,8 +263,7 @@ class Moments:
             scatter = dsyr(n, self._origin + self._mean, a=scatter, lower=True, overwrite_a=True)
         total = float(np.trace(scatter))
         eigenvalues = eigvalsh(scatter, lower=True, overwrite_a=True, check_finite=False)[::-1]
-        height = len(self._buffer)
-        noise = (self.dimension + height + n / height) * EPS * eigenvalues[0]
+        noise = (self.dimension + self._height + n / self._height) * EPS * eigenvalues[0]
         return np.sqrt(np.where(eigenvalues > noise, eigenvalues, 0.0)), total
 
 
@@ -287,7 +292,7 @@ def spectral_measures(points: ArrayLike | Any, *, centred: bool = True) -> Spect
         raise ToposcopeError(f"points: expected a matrix with a point a row, got shape {array.shape}")
     moments = Moments(array.shape[1])
     moments.add(array)
-    return moments.measures(centred=centred)
+    return moments._final_measures(centred)
 
 
 def measures_of_singular_values(sigma: ArrayLike | Any) -> dict[str, float]:
