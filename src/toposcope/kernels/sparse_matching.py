@@ -28,10 +28,13 @@ PAIRS_ADDED = 4
 """Pairs added for a point in a round, at most."""
 
 FIRST_STEP = 4.0
-"""Step of the first round of bids, in units of the mean price of a point; each later one is a quarter of it."""
+"""Step of the first round of bids, to the power of the order, in units of the mean price of a point.
 
-N_BID_ROUNDS = 4
-"""Rounds of bids."""
+Each later one is a quarter of the one before.
+"""
+
+N_BID_ROUNDS = 3
+"""Rounds of bids, beside as many as the order: the last step is a sixteenth of the mean price."""
 
 MAX_RAISE = 4.0
 """A bid raises a price by at most so many steps beyond the one that is due."""
@@ -60,18 +63,18 @@ def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, or
     rows, columns = np.empty(0, np.int64), np.empty(0, np.int64)
     listed = by_point(first, second, rows, columns, order)
     new_rows, new_columns, _ = cheapest_pairs(first, second, first.alone, listed, wide(PAIRS_AT_FIRST), order)
-    step, n_bid_rounds = 0.0, 0
+    step, n_left = 0.0, N_BID_ROUNDS + order
     while True:
         rows, columns = _joined(rows, new_rows), _joined(columns, new_columns)
         listed, back = by_point(first, second, rows, columns, order), by_point(second, first, columns, rows, order)
-        is_exact = n_bid_rounds == N_BID_ROUNDS
+        is_exact = n_left == 0
         if not is_exact:
             total = _reopen(first, second, listed)
-            step = step / 4 if n_bid_rounds else FIRST_STEP * total / max(len(a), 1)
+            step = step / 4 if step else FIRST_STEP**order * total / max(len(a), 1)
             n_outbid = _bid(first, second, listed, step)
             is_hopeless = n_outbid == MAX_OUTBID * len(a) or _bid(second, first, back, step) == MAX_OUTBID * len(b)
             is_exact = is_hopeless or n_outbid < MIN_OUTBID * len(a)
-            n_bid_rounds = N_BID_ROUNDS if is_exact else n_bid_rounds + 1
+            n_left = 0 if is_exact else n_left - 1
             if is_hopeless:
                 for j in range(len(b)):
                     second.price[j] = 0.0
