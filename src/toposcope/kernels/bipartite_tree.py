@@ -28,7 +28,7 @@ from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, Heavy, heav
 from toposcope.kernels.bipartite_kruskal import join_heavy
 from toposcope.kernels.bipartite_prim import prim_keys
 from toposcope.kernels.bipartite_rounds import Choices, choose, components, join_choices
-from toposcope.kernels.compiled import compiled
+from toposcope.kernels.compiled import compiled, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.union_find import Parents
 
@@ -76,9 +76,9 @@ def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
     """Fill the tree, in one call: several matrices can be measured in as many threads."""
     m, n_edges = len(matrix.starts), 0
     if filtered:
-        n_edges = join_heavy(matrix, heavy_entries(matrix, parent, 0, m), parent, tree)
+        n_edges = join_heavy(matrix, heavy_entries(matrix, parent, wide(0), m), parent, tree)
     while n_edges < len(tree):
-        n_edges = join_choices(choose(matrix, components(parent, m), 0, m), m, parent, tree, n_edges)
+        n_edges = join_choices(choose(matrix, components(parent, m), wide(0), m), m, parent, tree, n_edges)
 
 
 def _grow_in_threads(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:

@@ -32,7 +32,10 @@ MAX_WAIT_SECONDS = 300
 
 
 wide: Any = np.int64
-"""Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more."""
+"""Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more.
+
+A constant can also keep a loop from comparing several entries at once.
+"""
 
 
 def compiled(function: Function) -> Function:
