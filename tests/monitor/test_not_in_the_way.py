@@ -31,6 +31,9 @@ def _compiled_for_bfloat16() -> None:
         warm_up(DEFAULT_PROBES, "bfloat16")
 
 
+pytestmark = pytest.mark.usefixtures("compiled_probes")
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()

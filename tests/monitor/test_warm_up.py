@@ -4,10 +4,13 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
+import torch
 from compiled_kernels import newly_compiled
 from filelock import FileLock
 
+import toposcope as ts
 from toposcope.monitor import warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
 
@@ -49,6 +52,22 @@ def test_a_process_of_its_own_compiles_for_every_dtype(dtype: str) -> None:
         assert compiling._process.wait() == 0
     assert compiling.is_ready
     assert warm_up.marker(dtype).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_probes")
+def test_a_run_that_ends_before_waits_and_measures_its_last_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
+    model = torch.nn.Linear(8, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ts.Monitor(model, tmp_path / "run", quiet=True) as monitor:
+        monitor.attach(optimizer)
+        optimizer.step()
+    rows = ts.Study.load(tmp_path / "run").frame()
+    assert rows.filter(pl.col("probe") == "neural_persistence")["step"].unique().to_list() == [1]
+    assert "waiting for kernels to be compiled, once on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -42,6 +42,8 @@ TRAINING_COSTS = ("", STORING)
 """Charged to the probe ``training``: its own measurement, and storing all measurements of a step."""
 ACTIVATIONS = ActivationsProbe.name()
 ACTIVATION_COSTS = ("run", "measured")
+COMPILE_SECONDS = 60.0
+"""Time for which the end of a run waits for kernels to be compiled."""
 CLOSE_SECONDS = 120.0
 """Time within which the monitor's thread must empty its queue at the end."""
 
@@ -199,10 +201,12 @@ class MonitoredRun:
         """Measure the last step, and write everything."""
         ends = self.ranks.ends(status)
         if ends and (self.ranks.is_sharded or self._complete_at != step):
+            if not self._compilation.is_ready:
+                say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
+                self._compilation.wait(COMPILE_SECONDS)
             self.measure_at_end(step)
         self._worker.put(Finish(status, step))
         self._worker.stop(CLOSE_SECONDS)
-        # A compilation that is still running finishes by itself, for the next run.
 
     def _measure(
         self,

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -79,6 +80,12 @@ class Compilation:
         if not self._is_ready and has_ended and (marker(self._dtype).exists() or not self._is_under_way()):
             self._finish()
         return self._is_ready
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all kernels are compiled and loaded, at most so long."""
+        deadline = time.monotonic() + seconds
+        while not self.is_ready and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _finish(self) -> None:
         """Load the compiled kernels, or compile them here."""
