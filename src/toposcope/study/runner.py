@@ -1,5 +1,6 @@
 """Runs a study: trains, reads and measures what is missing; a failure of one part does not stop the rest."""
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -97,7 +98,7 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with Workers(workers or processors()) as pool, engine_named(engine, pool) as task_engine:
+            with _frozen(), Workers(workers or processors()) as pool, engine_named(engine, pool) as task_engine:
                 return _Runner(
                     declaration,
                     directory,
@@ -111,6 +112,19 @@ def run_study(
                 ).go()
         finally:
             store.close()
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Keep the garbage collector from looking through what exists already, modules above all, again and again."""
+    if gc.get_freeze_count():  # the caller has decided on it
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
