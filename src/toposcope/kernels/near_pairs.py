@@ -53,18 +53,28 @@ class Pairs(NamedTuple):
 
 @compiled
 def cheapest_pairs(
-    side: Side, other: Side, bounds: Vector, listed: Pairs, count: int, order: int
+    side: Side, other: Side, bounds: Vector, before: tuple[Vector, Vector], listed: Pairs, count: int, order: int
 ) -> tuple[Indices, Indices, Vector]:
     """Return the unlisted pairs of least cost less the other's price, so many a point, that are below its bound.
 
-    Beside the indices of the two points of each pair stands its cost less the price.
+    Beside the indices of the two points of each pair stands its cost less the price. Bounds and prices `before` are
+    such that no unlisted pair was below: only what has risen since can make one so.
     """
     groups, runs = _boxes(side, bounds), _boxes(other, other.price)
     n_pairs, n_runs = 0, runs.shape[1]
+    risen = np.empty(len(other.low))
+    for j in range(len(risen)):
+        risen[j] = other.price[j] if other.price[j] > before[1][j] else -np.inf
+    risen_runs = _boxes(other, risen)
     rows, columns = np.empty(count * len(side.low), np.int64), np.empty(count * len(side.low), np.int64)
     found, offers, places = np.empty(len(rows)), np.empty(count), np.empty(count, np.int64)
     near, least, run_offers = np.empty(n_runs, np.int64), np.empty(n_runs), np.empty(RUN)
     for group in range(groups.shape[1]):
+        begin, end = group * RUN, min((group + 1) * RUN, len(side.low))
+        any_rose = False
+        for i in range(begin, end):
+            any_rose |= bounds[i] > before[0][i]
+        highest = runs[4] if any_rose else risen_runs[4]
         # The runs that may hold a pair of the group, in ascending order of what it would at least cost.
         n_near = 0
         for run in range(n_runs):
@@ -75,13 +85,15 @@ def cheapest_pairs(
                 groups[2, group] - runs[3, run],
                 0.0,
             )
-            offer = (gap if order == 1 else gap * gap) - runs[4, run]
+            offer = (gap if order == 1 else gap * gap) - highest[run]
             if offer < groups[4, group]:
                 least[n_near] = np.inf
                 n_near += 1
                 insert_ascending(least[:n_near], near[:n_near], offer, run)
-        for i in range(group * RUN, min((group + 1) * RUN, len(side.low))):
+        for i in range(begin, end):
             low, high = side.low[i], side.high[i]
+            rose = bounds[i] > before[0][i]
+            price, highest = (other.price, runs[4]) if rose else (risen, risen_runs[4])
             for t in range(count):
                 offers[t], places[t] = bounds[i], FREE
             for k in range(n_near):
@@ -89,11 +101,11 @@ def cheapest_pairs(
                 if least[k] >= last:
                     break
                 gap = max(runs[0, run] - low, low - runs[1, run], runs[2, run] - high, high - runs[3, run], 0.0)
-                if (gap if order == 1 else gap * gap) - runs[4, run] >= last:
+                if (gap if order == 1 else gap * gap) - highest[run] >= last:
                     continue
-                begin, hit = run * RUN, False
-                lows, highs = other.low[begin : begin + RUN], other.high[begin : begin + RUN]
-                prices = other.price[begin : begin + RUN]
+                first, hit = run * RUN, False
+                lows, highs = other.low[first : first + RUN], other.high[first : first + RUN]
+                prices = price[first : first + RUN]
                 for t in range(len(lows)):
                     distance = max(abs(low - lows[t]), abs(high - highs[t]))
                     offer = (distance if order == 1 else distance * distance) - prices[t]
@@ -101,8 +113,8 @@ def cheapest_pairs(
                     hit |= offer < last
                 if hit:
                     for t in range(len(lows)):
-                        if run_offers[t] < offers[count - 1] and not _is_listed(listed, i, begin + t):
-                            insert_ascending(offers, places, run_offers[t], begin + t)
+                        if run_offers[t] < offers[count - 1] and not _is_listed(listed, i, first + t):
+                            insert_ascending(offers, places, run_offers[t], first + t)
             for t in range(count):
                 if places[t] != FREE:
                     rows[n_pairs], columns[n_pairs], found[n_pairs] = i, places[t], offers[t]

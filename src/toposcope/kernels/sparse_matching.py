@@ -62,7 +62,8 @@ def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, or
     first, second = _free(a, a_alone), _free(b, b_alone)
     rows, columns = np.empty(0, np.int64), np.empty(0, np.int64)
     listed = by_point(first, second, rows, columns, order)
-    new_rows, new_columns, _ = cheapest_pairs(first, second, first.alone, listed, wide(PAIRS_AT_FIRST), order)
+    before = np.full(len(a), -np.inf), np.full(len(b), -np.inf)
+    new_rows, new_columns, _ = cheapest_pairs(first, second, first.alone, before, listed, wide(PAIRS_AT_FIRST), order)
     step, n_left = 0.0, N_BID_ROUNDS + order
     while True:
         rows, columns = _joined(rows, new_rows), _joined(columns, new_columns)
@@ -82,10 +83,13 @@ def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, or
         if is_exact:
             _match_free(first, second, listed)
             _match_free(second, first, back)
-        new_rows, new_columns, offers = cheapest_pairs(first, second, first.price, listed, wide(PAIRS_ADDED), order)
+        new_rows, new_columns, offers = cheapest_pairs(
+            first, second, first.price, before, listed, wide(PAIRS_ADDED), order
+        )
         if is_exact and len(new_rows) == 0:
             return first.partner, second.partner
         _lower_prices(first, second, new_rows, offers)
+        before = first.price.copy(), second.price.copy()
 
 
 @compiled
