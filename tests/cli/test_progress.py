@@ -1,5 +1,6 @@
 """What the user is told of how long things take."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -81,3 +82,9 @@ def test_a_line_now_and_then_without_a_terminal(
         "measure: 50%, about 1 s left",
         "measure: done",
     ]
+
+
+def test_without_a_standard_error_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress_bars() as progress:
+        progress("measure", 0, 100_000)

@@ -269,8 +269,10 @@ def progress_bars() -> Iterator[Progress]:
 
     Without a terminal, print a line when a stage starts and ends, and every half minute in between.
     """
-    if not (sys.stderr.isatty() or any(os.environ.get(name) for name in TERMINAL_VARIABLES)):
-        yield _progress_lines()  # Rich takes long to import
+    # Rich takes long to import. A process that was started without a standard error has none.
+    has_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not (has_terminal or any(os.environ.get(name) for name in TERMINAL_VARIABLES)):
+        yield _progress_lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
