@@ -2,6 +2,7 @@
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -68,6 +69,18 @@ def test_a_run_that_ends_before_waits_and_measures_its_last_weights(
     rows = ts.Study.load(tmp_path / "run").frame()
     assert rows.filter(pl.col("probe") == "neural_persistence")["step"].unique().to_list() == [1]
     assert "waiting for kernels to be compiled, once on this machine" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error would be shown a minute late."""
+    monkeypatch.setattr(warm_up, "marker", lambda dtype: tmp_path / dtype)
+    monkeypatch.setattr(warm_up.Compilation, "wait", lambda *_: pytest.fail("it waits"))
+    model = torch.nn.Linear(8, 16)
+    with FileLock(tmp_path / "float32.lock"), suppress(ZeroDivisionError), ts.Monitor(model, tmp_path / "run"):
+        raise ZeroDivisionError
+    assert "waiting" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

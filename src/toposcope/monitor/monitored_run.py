@@ -43,7 +43,7 @@ TRAINING_COSTS = ("", STORING)
 ACTIVATIONS = ActivationsProbe.name()
 ACTIVATION_COSTS = ("run", "measured")
 COMPILE_SECONDS = 60.0
-"""Time for which the end of a run waits for kernels to be compiled."""
+"""Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
 CLOSE_SECONDS = 120.0
 """Time within which the monitor's thread must empty its queue at the end."""
 
@@ -201,7 +201,7 @@ class MonitoredRun:
         """Measure the last step, and write everything."""
         ends = self.ranks.ends(status)
         if ends and (self.ranks.is_sharded or self._complete_at != step):
-            if not self._compilation.is_ready:
+            if status == "complete" and not self._compilation.is_ready:
                 say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
                 self._compilation.wait(COMPILE_SECONDS)
             self.measure_at_end(step)
