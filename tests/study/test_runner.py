@@ -1,5 +1,6 @@
 """Running a study: only what is missing is done, nothing stale stays, and nothing that fails stops the rest."""
 
+import gc
 import math
 import pickle
 import shutil
@@ -41,6 +42,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.study import Declaration, Study, checksums, run_study, survey, training
 from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.rows import Unit
+from toposcope.study.runner import _frozen
 from toposcope.study.tasks import measure_task
 
 
@@ -878,3 +880,15 @@ def test_the_directory_of_another_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToposcopeError, match="use another directory"):
         run(msgspec.structs.replace(declaration, name="other"), tmp_path / "study")
     assert Study.load(tmp_path / "study").declaration.name == declaration.name
+
+
+def test_the_garbage_collector_is_left_as_it_was() -> None:
+    gc.unfreeze()
+    with _frozen():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    with _frozen():
+        pass
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
