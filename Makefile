@@ -75,9 +75,9 @@ format: $(READY)  ## format the code in place
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
-# Those that cannot run here, for want of published data or a library, stop no other.
+# Those that cannot run here, for want of published data or a library, stop no other; Ctrl-C stops all.
 define measure
-missed=; for name in $(1); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
+trap 'exit 130' INT; missed=; for name in $(1); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
 	test -z "$$missed" || { echo "not measured:$$missed"; exit 1; }
 endef
 

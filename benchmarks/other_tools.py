@@ -77,7 +77,7 @@ def install(name: str) -> str:
         )
         if done.returncode:
             shutil.rmtree(folder, ignore_errors=True)
-            return done.stderr.strip().splitlines()[-1]
+            return (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
     (folder / NOTE).write_text(_wanted(name), encoding="utf-8")
     return ""
 
