@@ -157,6 +157,12 @@ def test_the_default_probes_are_those_of_a_study(found: Path) -> None:
     }
 
 
+def test_a_probe_is_declared_or_named(found: Path) -> None:
+    assert ts.measure(found, probes=["controls"]).equals(ts.measure(found, probes=[{"name": "controls"}]))
+    with pytest.raises(ts.ToposcopeError, match=r"^probes: 3 is not a probe; give "):
+        ts.measure(found, probes=[3])  # type: ignore[list-item]
+
+
 READING: list[dict[str, Any]] = [
     {"name": "hidden_states", "texts": 3, "length": 10, "layers": "all"},
     {"name": "language_modelling"},

@@ -26,7 +26,7 @@ from toposcope.monitor.sinks.terminal import say
 from toposcope.monitor.warm_up import Compilation
 from toposcope.monitor.watching import FORECAST, Watch
 from toposcope.monitor.worker import Worker
-from toposcope.probes import make_probes
+from toposcope.probes import declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
 from toposcope.study.tasks import one_line
@@ -200,13 +200,15 @@ class MonitoredRun:
     def finish(self, step: int, status: str) -> None:
         """Measure the last step, and write everything."""
         ends = self.ranks.ends(status)
-        if ends and (self.ranks.is_sharded or self._complete_at != step):
-            if status == "complete" and not self._compilation.is_ready:
-                say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
-                self._compilation.wait(COMPILE_SECONDS)
-            self.measure_at_end(step)
-        self._worker.put(Finish(status, step))
-        self._worker.stop(CLOSE_SECONDS)
+        try:
+            if ends and (self.ranks.is_sharded or self._complete_at != step):
+                if status == "complete" and not self._compilation.is_ready:
+                    say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
+                    self._compilation.wait(COMPILE_SECONDS)
+                self.measure_at_end(step)
+        finally:  # whoever waits may be interrupted
+            self._worker.put(Finish(status, step))
+            self._worker.stop(CLOSE_SECONDS)
 
     def _measure(
         self,
@@ -274,7 +276,7 @@ def measuring_probes(probes: Sequence[dict[str, Any] | str]) -> list[dict[str, A
     ToposcopeError
         If a probe cannot measure single layers of a model in memory.
     """
-    wanted = [{"name": probe} if isinstance(probe, str) else probe for probe in probes]
+    wanted = declarations(probes)
     for probe in make_probes(wanted):
         if not (probe.by_layer() or "diagrams" in probe.NEEDS) or probe.NEEDS - {"first", "previous", "diagrams"}:
             raise ToposcopeError(

@@ -4,6 +4,7 @@ Another package adds one by naming its module as an entry point of the group ``t
 """
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -59,8 +60,15 @@ def make_probes(declared: list[dict[str, Any]]) -> list[Probe]:
     return probes
 
 
+def declarations(probes: Iterable[dict[str, Any] | str]) -> list[dict[str, Any]]:
+    """Return the declarations of probes; a name stands for the probe with its default options."""
+    return [{"name": probe} if isinstance(probe, str) else probe for probe in probes]
+
+
 def _make_probe(declaration: dict[str, Any]) -> Probe:
     types = probe_types()
+    if not isinstance(declaration, dict):
+        raise ToposcopeError(f'probes: {declaration!r} is not a probe; give {{"name": ...}}, with options if wanted')
     name = declaration.get("name")
     if not isinstance(name, str) or name not in types:
         raise ToposcopeError(f"probes: {name!r} is not a probe; {choices(str(name), types)}")

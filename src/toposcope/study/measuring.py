@@ -12,7 +12,7 @@ from toposcope.checkpoints.sources import is_remote, refuse_credentials
 from toposcope.errors import ToposcopeError
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
-from toposcope.probes import Probe, make_probes
+from toposcope.probes import Probe, declarations, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study.declaration import DEFAULT_PROBES, Declaration, DeclaredSeries
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def measure(
     subject: "str | Path | Series | nn.Module",
     *,
-    probes: Sequence[dict[str, Any]] = tuple(DEFAULT_PROBES),
+    probes: Sequence[dict[str, Any] | str] = tuple(DEFAULT_PROBES),
     text: str | Path = "",
     tokenizer: str | Path = "",
     workers: int = 1,
@@ -41,8 +41,8 @@ def measure(
     ----------
     subject : str, Path, Series or torch.nn.Module
         A module is read where it lies; nothing of it is saved.
-    probes : sequence of dict
-        ``{"name": "rips", "pooled": True}`` and so on.
+    probes : sequence of dict or str
+        ``{"name": "rips", "pooled": True}`` and so on; a name stands for the probe with its default options.
     text : str or Path
         Text that models read for their hidden states and losses: a file, or another source of `Text`.
     tokenizer : str or Path
@@ -63,7 +63,8 @@ def measure(
         If the series cannot be opened, a text is missing, or anything could not be measured; the message names the
         first failure.
     """
-    made = make_probes(list(probes))
+    declared_probes = declarations(probes)
+    made = make_probes(declared_probes)
     check_probes(made, str(text), str(tokenizer))
     read = Text(source=_absolute(text))
     if not isinstance(subject, str | Path | Series):
@@ -81,7 +82,7 @@ def measure(
         study, errors = measure_series(
             [declared],
             Path(folder) / "study",
-            probes,
+            declared_probes,
             text=read,
             workers=workers,
             opened={subject.name: subject},
