@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import wraps
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,11 +20,14 @@ from typing import TypeVar
 import click
 import numpy as np
 from rich.console import Console
+from rich.table import Column as Heading
 from rich.table import Table
 
 R = TypeVar("R")
 
 RESULTS = Path(__file__).parent / "results"
+QUICK_RESULTS = Path(__file__).parents[1] / ".bench" / "quick"
+"""The tables of the documentation are not for quick runs to overwrite."""
 BEGIN = perf_counter()
 SHORTEST_SAMPLE = 0.05
 SUSTAINED = 0.3
@@ -39,19 +43,31 @@ def command(name: str, quick: str, repeats: int = 7) -> Callable[[Callable[..., 
     options = [
         click.option("--quick", is_flag=True, help=least),
         click.option("--repeats", type=kind, default=repeats, show_default=True, help="Samples of each contestant."),
-        click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files."),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            help=f"Folder of the result files; {_from_root(RESULTS)}, with --quick {_from_root(QUICK_RESULTS)}.",
+        ),
     ]
     make = click.command(
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=f"Example: python benchmarks/{name}.py --quick",
     )
 
-    def made(main: Callable[..., None]) -> click.Command:
+    def made(run: Callable[..., None]) -> click.Command:
+        @wraps(run)
+        def main(quick: bool, out: Path | None, **others: object) -> None:
+            run(quick=quick, out=out or (QUICK_RESULTS if quick else RESULTS), **others)
+
         for option in reversed(options):
             main = option(main)
         return make(main)
 
     return made
+
+
+def _from_root(folder: Path) -> str:
+    return folder.relative_to(RESULTS.parents[1]).as_posix()
 
 
 @dataclass(frozen=True)
@@ -226,7 +242,7 @@ def _cell(value: object) -> str:
 
 def show(rows: Sequence[Mapping[str, object]], columns: Sequence[Column], title: str) -> None:
     """Print a table."""
-    table = Table(*(column.title for column in columns), title=title)
+    table = Table(*(Heading(column.title, overflow="fold") for column in columns), title=title)
     for row in rows:
         table.add_row(*(_cell(row[column.key]) for column in columns))
     Console().print(table)

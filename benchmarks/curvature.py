@@ -88,7 +88,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     }
     tables = {"Hessian-vector products": (rows, PRODUCTS), "Spectra": (spectra, SPECTRA)}
     write(
-        "curvature-quick" if quick else "curvature",
+        "curvature",
         out,
         facts | absent,
         tables,

@@ -1,6 +1,6 @@
 """The tools that toposcope is measured beside and does not depend on, each in a folder of its own.
 
-    python benchmarks/other_tools.py
+    pip install -e '.[dev]' && python benchmarks/other_tools.py
 
 installs what is missing, as `make bench` does. Tools come without their dependencies: NumPy, SciPy and PyTorch are
 those of the environment that runs the benchmarks, so that all contestants compute with the same and nothing large is
@@ -50,10 +50,13 @@ TOOLS = {
 def use(*names: str) -> tuple[list[str], dict[str, str]]:
     """Make tools importable in this process; return those that are installed, and what to say of the others."""
     installed = [name for name in names if is_installed(name)]
-    sys.path += [str(FOLDER / name) for name in installed if str(FOLDER / name) not in sys.path]
-    return installed, {
+    absent = {
         name: "not installed; python benchmarks/other_tools.py says why" for name in names if name not in installed
     }
+    for name, fault in absent.items():
+        print(f"{name}: {fault}")
+    sys.path += [str(FOLDER / name) for name in installed if str(FOLDER / name) not in sys.path]
+    return installed, absent
 
 
 def is_installed(name: str) -> bool:
@@ -77,7 +80,8 @@ def install(name: str) -> str:
         )
         if done.returncode:
             shutil.rmtree(folder, ignore_errors=True)
-            return (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+            fault = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+            return f"{fault} (has pip install -e '.[dev]' been run?)" if "Error" in fault else fault
     (folder / NOTE).write_text(_wanted(name), encoding="utf-8")
     return ""
 

@@ -194,7 +194,7 @@ def test_more_is_asked_for_than_the_file_holds(server: RangeServer) -> None:
 def test_a_header_that_claims_to_be_endless(server: RangeServer) -> None:
     content = (1 << 60).to_bytes(8, "little") + b"{}"
     (server.folder / "step1.safetensors").write_bytes(content)
-    with pytest.raises(ToposcopeError, match="a header of 1152921504606846976 bytes in a file of 10"):
+    with pytest.raises(ToposcopeError, match="does not begin as a safetensors file does"):
         series(f"{server.url}/step1.safetensors", access=Access(keep=0))[0].layers()
 
 

@@ -1,8 +1,13 @@
 """The pool: every task once, by bytes in flight, and none lost with its worker."""
 
+import os
+import signal
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 from pool_tasks import deadly, die, held, leave_mark, shared_plus, slow_square, square
 
 from toposcope.engine.pool import TaskFailure, Workers, shared
@@ -65,3 +70,21 @@ def test_a_process_that_dies_while_it_starts_is_replaced() -> None:
     with Workers(2) as pool:
         pool.start(die)
         assert sorted(pool.run(square, [3, 4])) == [(3, 9), (4, 16)]
+
+
+def test_an_interrupt_is_raised_at_once_and_not_within_a_task() -> None:
+    goes_on, seen = threading.Event(), []
+
+    def wait(_: int) -> None:
+        try:
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            goes_on.wait(60)
+        except KeyboardInterrupt as error:  # as compiled code would see it
+            seen.append(error)
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
+        list(workers.run(wait, [1]))
+    assert time.monotonic() - before < 30
+    goes_on.set()
+    assert seen == []

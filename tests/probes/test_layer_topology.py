@@ -83,3 +83,20 @@ def test_a_file_is_read_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(LocalFile, "_read", counted)
     ts.layer_topology(series)
     assert sorted(ranges) == [(f"step_{step}.safetensors", 0, True) for step in (1, 2, 3)]
+
+
+def test_a_path_is_opened_as_a_series(tmp_path: Path) -> None:
+    series = write(tmp_path / "run", range(1, 3), torch.float32, "safetensors")
+    opened, found = ts.layer_topology(series), ts.layer_topology(str(tmp_path / "run"))
+    for one, other in zip(opened, found, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_array_equal(one[name].components.pairs, other[name].components.pairs)
+
+
+@pytest.mark.parametrize("given", [3, None, [3], ["a.safetensors"], {"fc.weight": torch.eye(3)}])
+def test_what_is_no_checkpoint_is_refused(given: object) -> None:
+    with pytest.raises(
+        ts.ToposcopeError, match=r"expected a path, a Checkpoint or several, such as series\(path\), got"
+    ):
+        ts.layer_topology(given)  # type: ignore[call-overload]

@@ -1,6 +1,8 @@
 """The command line: one file per command, without logic. Heavy packages are imported inside the commands."""
 
+import os
 import sys
+import threading
 from types import ModuleType
 
 import click
@@ -52,6 +54,8 @@ def main() -> None:
         sys.exit(toposcope(standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to continue", err=True)
+        if threading.active_count() > 1:
+            os._exit(1)  # what another thread computes is not waited for
         sys.exit(1)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

@@ -50,7 +50,7 @@ engine_option = click.option(
 )
 BYTE_STAGES = ("read", "examine")
 """Stages whose progress is in bytes."""
-TIMED_STAGES = ("measure",)
+TIMED_STAGES = ("compile", "measure")
 """Stages whose progress is in milliseconds of expected work."""
 PACED_STAGES = ("landscape", "eigenvectors")
 """Stages of few long parts: their pace is known after the first."""

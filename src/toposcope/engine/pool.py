@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -285,15 +285,24 @@ class Workers(AbstractContextManager["Workers"]):
 def _run_in_this_process(
     function: Callable[[Task], Result], tasks: Iterable[Task], progress: Progress, shared: Any
 ) -> Iterator[tuple[Task, Result]]:
+    """Run tasks in a second thread: Ctrl-C, which the first gets, breaks compiled code, or is taken for its error."""
     global _report, _shared
     before, (_report, _shared) = (_report, _shared), (progress, shared)
+    thread = ThreadPoolExecutor(1)
     try:
         for task in tasks:
-            with one_thread():
-                result = function(task)
-            yield task, result
+            future = thread.submit(_run_on_one_core, function, task)
+            while not wait([future], POLL_SECONDS).done:  # a signal may wake the other thread only
+                pass
+            yield task, future.result()
     finally:
+        thread.shutdown(wait=False, cancel_futures=True)  # a task that was interrupted is not waited for
         _report, _shared = before
+
+
+def _run_on_one_core(function: Callable[[Task], Result], task: Task) -> Result:
+    with one_thread():
+        return function(task)
 
 
 @contextmanager

@@ -205,6 +205,8 @@ class MonitoredRun:
                 if status == "complete" and not self._compilation.is_ready:
                     say("waiting for kernels to be compiled, once on this machine, to measure the last weights")
                     self._compilation.wait(COMPILE_SECONDS)
+                    if not self._compilation.is_ready:
+                        say(f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured")
                 self.measure_at_end(step)
         finally:  # whoever waits may be interrupted
             self._worker.put(Finish(status, step))

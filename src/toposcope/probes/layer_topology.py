@@ -3,12 +3,14 @@
 Neither a study nor a data frame is made; the numbers are those of the probes ``neural_persistence`` and ``rips``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import overload
 
-from toposcope.checkpoints import Checkpoint, Layer
+from toposcope.checkpoints import Checkpoint, Layer, series
 from toposcope.checkpoints.sources import small_files_held
+from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
 from toposcope.homology.neural_persistence import neural_persistence_of_each
 from toposcope.homology.rips import components_of_each
@@ -41,21 +43,22 @@ class LayerTopology:
 @overload
 def layer_topology(checkpoints: Checkpoint) -> dict[str, LayerTopology]: ...
 @overload
-def layer_topology(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]: ...
+def layer_topology(checkpoints: str | Path | Iterable[Checkpoint]) -> list[dict[str, LayerTopology]]: ...
 def layer_topology(
-    checkpoints: Checkpoint | Sequence[Checkpoint],
+    checkpoints: str | Path | Checkpoint | Iterable[Checkpoint],
 ) -> dict[str, LayerTopology] | list[dict[str, LayerTopology]]:
     """Return neural persistence and H0 of every analysed layer, to the last bit what each gives by itself.
 
     Parameters
     ----------
-    checkpoints : Checkpoint or sequence of Checkpoint
-        One, or several such as a series. Many small ones in one call are quickest.
+    checkpoints : str, Path, Checkpoint or iterable of Checkpoint
+        Where they are, as `series` takes it; or one, ``series(place)[0]``; or several. Many small ones in one call are
+        quickest.
 
     Returns
     -------
     dict or list of dict
-        `LayerTopology` by layer; a list of them for a sequence.
+        `LayerTopology` by layer; a list of them, in the order of steps, unless one Checkpoint is given.
 
     Raises
     ------
@@ -74,19 +77,30 @@ def layer_topology(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for step in (100, 200):
     ...         torch.save({"fc.weight": torch.eye(8, 16) * step}, f"{folder}/step_{step}.pt")
-    ...     first, second = ts.layer_topology(ts.series(folder))
+    ...     first, second = ts.layer_topology(folder)
     >>> second["fc.weight"].neural_persistence.mean, second["fc.weight"].components.lifetimes.max().round(1)
     (0.6521739130434783, np.float64(282.8))
     """
     if isinstance(checkpoints, Checkpoint):
         return _of_group([checkpoints])[0]
-    return [measured for group in _groups(checkpoints) for measured in _of_group(group)]
+    several = series(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
+    if not isinstance(several, Iterable):
+        raise _not_a_checkpoint(several)
+    return [measured for group in _groups(several) for measured in _of_group(group)]
 
 
-def _groups(checkpoints: Sequence[Checkpoint]) -> Iterator[list[Checkpoint]]:
+def _not_a_checkpoint(given: object) -> ToposcopeError:
+    return ToposcopeError(
+        f"layer_topology: expected a path, a Checkpoint or several, such as series(path), got {type(given).__name__}"
+    )
+
+
+def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
     group: list[Checkpoint] = []
     total = 0
     for checkpoint in checkpoints:
+        if not isinstance(checkpoint, Checkpoint):
+            raise _not_a_checkpoint(checkpoint)
         size = sum(file.size for file in checkpoint.files.values())
         if group and (len(group) == MAX_TOGETHER or total + size > MAX_BYTES_TOGETHER):
             yield group

@@ -68,6 +68,8 @@ def measure(
     check_probes(made, str(text), str(tokenizer))
     read = Text(source=_absolute(text))
     if not isinstance(subject, str | Path | Series):
+        if not hasattr(subject, "state_dict"):
+            raise ToposcopeError(f"measure: expected a path, a series or a module, got {type(subject).__name__}")
         frame, errors = measure_module(subject, made, read, _absolute(tokenizer), progress)
         _raise_first(errors)
         return frame

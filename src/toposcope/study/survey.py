@@ -45,6 +45,8 @@ OPENING_MS = 2
 """Expected milliseconds of reading a checkpoint, and of each probe on it, whatever its size."""
 START_SECONDS = 2.0
 """About what the start of processes takes, each with its imports."""
+COMPILE_MS = 8000
+"""Expected milliseconds of compiling, once on a machine."""
 
 Task = TypeVar("Task", ReadTask, MeasureTask)
 
@@ -86,6 +88,7 @@ class Survey:
     """Checkpoints that could be read, as the store has them, by run and step."""
     _n_vertices: int = field(init=False, default=0)
     _is_compiling: bool = field(init=False, default=False)
+    _has_to_compile: bool = field(init=False, default=False)
 
     def go(self) -> dict[Unit, str]:
         """Read and measure what is missing; return what failed."""
@@ -105,6 +108,9 @@ class Survey:
         for portion in portions(self._places(), fetched, self.keep):
             self._read([place for place in portion if place in stale], sizes, reading)
             self._measure(portion, alone, sizes, measuring)
+            if self._has_to_compile:
+                self.progress("compile", COMPILE_MS, COMPILE_MS)
+                self._has_to_compile = False
         self._compare()
         return self.errors
 
@@ -230,6 +236,9 @@ class Survey:
         """Have the processes of this machine compile what no process of it has compiled yet."""
         if isinstance(self.engine, Workers) and not self._is_compiling:
             names = frozenset(probe.name() for probe in self.sources)
+            if not is_compiled(names, self._n_vertices):
+                self.progress("compile", 0, COMPILE_MS)
+                self._has_to_compile = True
             self.engine.start(partial(compile_ahead, names, self._n_vertices))
             self._is_compiling = True
 

@@ -90,8 +90,10 @@ def _header(file: StoredFile) -> bytes:
     first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or length > file.size - 8:
-        tensor = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
-        raise CheckpointError(f"{file.location}: truncated or damaged: {tensor}; fetch or save it again", "truncated")
+        if length > MAX_HEADER_BYTES and len(first) >= 8:
+            raise _damaged(file, "it does not begin as a safetensors file does")
+        found = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
+        raise CheckpointError(f"{file.location}: truncated or damaged: {found}; fetch or save it again", "truncated")
     if length > MAX_HEADER_BYTES:
         raise _damaged(file, f"its header would be {length} bytes long")
     rest = file.read(len(first), 8 + length).tobytes() if 8 + length > len(first) else b""
