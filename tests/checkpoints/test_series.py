@@ -77,10 +77,10 @@ def test_formats_may_be_mixed(tmp_path: Path) -> None:
 
 def test_a_run_of_ours(tmp_path: Path) -> None:
     write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
-    touch(tmp_path / "small-1", "log.csv", "config.json", "state.pt")
+    touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors", "state.pt")
     found = series(tmp_path / "small-1")
     assert_is_the_run(found)
-    assert (found.name, found.spec) == ("small-1", str(tmp_path / "small-1"))
+    assert (found.name, found.spec, found.ignored) == ("small-1", str(tmp_path / "small-1"), ())
     assert_is_the_run(series(tmp_path / "small-1" / "checkpoints"))
 
 
@@ -96,6 +96,14 @@ def test_a_study_of_several_runs_is_refused(tmp_path: Path) -> None:
     for run in ("small-1", "small-2"):
         touch(tmp_path / "runs" / run / "checkpoints", "step_1.pt")
     with refused(tmp_path, "small-1, small-2", "2 runs", str(tmp_path / "runs")):
+        series(tmp_path)
+
+
+def test_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        touch(tmp_path / name, "run.json", "state.safetensors")
+        touch(tmp_path / name / "checkpoints", "step_1.pt")
+    with refused(tmp_path, "a folder of 2 runs, among them a, b; name one, such as", str(tmp_path / "a")):
         series(tmp_path)
 
 

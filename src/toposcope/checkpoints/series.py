@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
-_STATE = "state.pt"
-"""Beside the checkpoints of a run of ours; holds the state to resume from."""
+_STATES = ("state.safetensors", "state.pt")
+"""Beside the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,11 @@ def _single(
         ((part, stem),) = candidates.items()
         # The folder of a lone model.safetensors may hold the step, such as step1000.
         where, stem = folder.child(part), stem if step_of(stem, own) is not None else name
+    elif runs := [part for part in candidates if _is_run(_inside(names, f"{part}/"))]:
+        raise ToposcopeError(
+            f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
+            f"{root.spec.rstrip('/')}/{runs[0]}"
+        )
     elif candidates:
         raise ToposcopeError(
             f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
@@ -278,7 +283,11 @@ def _checkpoint_folder(
     if any(step_of(stem, own) is not None for stem in beside.values()):
         return root, names, tuple(holders)
     chosen, *others = holders
-    return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part != _STATE)
+    return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part not in _STATES)
+
+
+def _is_run(names: list[str]) -> bool:
+    return any(name.startswith(f"{folder}/") for name in names for folder in _SUBFOLDERS)
 
 
 def _holds_checkpoints(names: list[str]) -> bool:
