@@ -42,7 +42,7 @@ $(READY): $(INSTALLED)
 	$(PIP) -e '.[dev]'
 	touch $(READY)
 
-demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (a few minutes)
+demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (two minutes)
 	$(BIN)/toposcope demo --out toposcope-demo
 
 test: $(READY)  ## set up and run the tests (minutes)

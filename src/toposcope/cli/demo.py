@@ -18,7 +18,7 @@ from toposcope.cli.shared import BadUse, progress_bars, workers_option
 @click.option("--live", is_flag=True, help="Train with the monitor attached, and serve the live page meanwhile.")
 @workers_option
 def demo(out: Path, live: bool, workers: int | None) -> None:
-    """Train a small family, measure it, and write a report: a few minutes, no download.
+    """Train a small family, measure it, and write a report: about a minute, no download.
 
     If it was interrupted, the same command continues. With --live, the models train one after
     another with the monitor attached, and the live page shows them side by side; each is a study in the folder.
