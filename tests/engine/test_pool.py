@@ -73,6 +73,7 @@ def test_a_process_that_dies_while_it_starts_is_replaced() -> None:
 
 
 def test_an_interrupt_is_raised_at_once_and_not_within_a_task() -> None:
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     goes_on, seen = threading.Event(), []
 
     def wait(_: int) -> None:
@@ -87,4 +88,5 @@ def test_an_interrupt_is_raised_at_once_and_not_within_a_task() -> None:
         list(workers.run(wait, [1]))
     assert time.monotonic() - before < 30
     goes_on.set()
+    signal.signal(signal.SIGINT, handler)
     assert seen == []

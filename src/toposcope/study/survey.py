@@ -236,7 +236,7 @@ class Survey:
         """Have the processes of this machine compile what no process of it has compiled yet."""
         if isinstance(self.engine, Workers) and not self._is_compiling:
             names = frozenset(probe.name() for probe in self.sources)
-            if not is_compiled(names, self._n_vertices):
+            if self.engine.n_workers > 1 and not is_compiled(names, self._n_vertices):
                 self.progress("compile", 0, COMPILE_MS)
                 self._has_to_compile = True
             self.engine.start(partial(compile_ahead, names, self._n_vertices))

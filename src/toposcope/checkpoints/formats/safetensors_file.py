@@ -90,9 +90,9 @@ def _header(file: StoredFile) -> bytes:
     first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or length > file.size - 8:
-        if length > MAX_HEADER_BYTES and len(first) >= 8:
-            raise _damaged(file, "it does not begin as a safetensors file does")
         found = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
+        if length > MAX_HEADER_BYTES:
+            found = "it does not begin as a safetensors file does"
         raise CheckpointError(f"{file.location}: truncated or damaged: {found}; fetch or save it again", "truncated")
     if length > MAX_HEADER_BYTES:
         raise _damaged(file, f"its header would be {length} bytes long")
