@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,10 @@ def test_tree_does_not_depend_on_threads(kind: str, dtype: type[np.floating]) ->
 def test_tree_with_either_index_and_without_the_filter(kind: str, filtered: bool, index: type[np.integer]) -> None:
     W = hard_case(kind, 120, 150).astype(np.float32)
     matrix = magnitudes(W)
-    tree = np.empty(269, np.int32)
-    bipartite_tree._grow(matrix.entries, filtered, np.arange(270).astype(index), tree)
-    assert_array_equal(np.sort(matrix.values(tree)), scipy_weights(W))
+    for grow in (bipartite_tree._grow, partial(bipartite_tree._grow_by_step, n_threads=1)):
+        tree = np.empty(269, np.int32)
+        grow(matrix.entries, filtered, np.arange(270).astype(index), tree)
+        assert_array_equal(np.sort(matrix.values(tree)), scipy_weights(W))
 
 
 def hankel_weights(v: NDArray[Any], m: int, n: int) -> NDArray[np.float64]:

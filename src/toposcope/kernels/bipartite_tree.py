@@ -38,6 +38,9 @@ MAX_PRIM_VERTICES = 600
 MIN_ENTRIES_PER_THREAD = 1 << 18
 """Fewer entries than this are not worth another thread."""
 
+MIN_ENTRIES_BY_STEP = 1 << 22
+"""From so many on, each step is a call of its own: what is compiled into another function runs slower from the disk."""
+
 Block = tuple[int, int]
 Result = TypeVar("Result")
 
@@ -59,10 +62,10 @@ def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
     n_threads = max(1, min(n_threads, m, m * n // MIN_ENTRIES_PER_THREAD))
     # Few entries for each vertex: no threshold would leave many of them out.
     filtered = 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n
-    if n_threads == 1:
+    if m * n < MIN_ENTRIES_BY_STEP and n_threads == 1:
         _grow(matrix.entries, filtered, parent, tree)
     else:
-        _grow_in_threads(matrix.entries, filtered, parent, tree, n_threads)
+        _grow_by_step(matrix.entries, filtered, parent, tree, n_threads)
     return tree
 
 
@@ -81,11 +84,11 @@ def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
         n_edges = join_choices(choose(matrix, components(parent, m), wide(0), m), m, parent, tree, n_edges)
 
 
-def _grow_in_threads(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:
-    """Do the same with the rows shared out among threads, where they are read."""
+def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:
+    """Do the same step by step, with the rows shared out among threads where they are read."""
     m, n_edges = len(matrix.starts), 0
     blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
-    with ThreadPoolExecutor(n_threads - 1) as pool:
+    with ThreadPoolExecutor(max(n_threads - 1, 1)) as pool:
         if filtered:
             parts = _shared(pool, partial(heavy_entries, matrix, parent), blocks)
             n_edges = join_heavy(matrix, _united(parts), parent, tree)

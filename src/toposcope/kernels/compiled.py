@@ -32,10 +32,7 @@ MAX_WAIT_SECONDS = 300
 
 
 wide: Any = np.int64
-"""Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more.
-
-A constant can also keep a loop from comparing several entries at once.
-"""
+"""Widens an integer that a kernel hands to another: for 32 bits, or a constant, that would be compiled once more."""
 
 
 def compiled(function: Function) -> Function:
