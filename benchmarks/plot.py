@@ -16,7 +16,7 @@ from toposcope.charts.chart import Chart
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"
 ROW_HEIGHT = 17
-LABEL_WIDTH = 520
+LABEL_WIDTH = 680
 Bar = tuple[str, float, float, float]
 
 
