@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from contextlib import suppress
 from types import ModuleType
 
 import click
@@ -12,6 +13,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 from toposcope.version import __version__
 
+GRACE_SECONDS = 0.5
+"""Time that an interrupted task has to end by itself."""
 EPILOG = "Start with: toposcope demo. The --help of each command has an example."
 
 
@@ -54,8 +57,7 @@ def main() -> None:
         sys.exit(toposcope(standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to continue", err=True)
-        if threading.active_count() > 1:
-            os._exit(1)  # what another thread computes is not waited for
+        _leave_long_tasks()
         sys.exit(1)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -66,6 +68,18 @@ def main() -> None:
     except ToposcopeError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
+
+
+def _leave_long_tasks() -> None:
+    """Exit at once if another thread still computes, for which Python would wait, and it does not end soon."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    for thread in others:
+        thread.join(GRACE_SECONDS)
+    if any(thread.is_alive() for thread in others):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or none
+                stream.flush()
+        os._exit(1)
 
 
 def _one_line(error: click.ClickException) -> str:

@@ -58,12 +58,12 @@ def layer_topology(
     Returns
     -------
     dict or list of dict
-        `LayerTopology` by layer; a list of them, in the order of steps, unless one Checkpoint is given.
+        `LayerTopology` by layer; a list of them, in the order of the checkpoints, unless one Checkpoint is given.
 
     Raises
     ------
     ToposcopeError
-        If a checkpoint cannot be read, has no layer to measure, or a layer is not finite.
+        If what is given is no checkpoint, one cannot be read or has no layer to measure, or a layer is not finite.
 
     Notes
     -----
