@@ -34,21 +34,24 @@ SUSTAINED = 0.3
 """Seconds of a sample with several threads: a core that slept takes a while to wake."""
 
 
-def command(name: str, quick: str, repeats: int = 7) -> Callable[[Callable[..., None]], click.Command]:
+def command(name: str, quick: str, repeats: int | None = 7) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command of a benchmark, with the options that all have: ``quick``, ``repeats`` and ``out``.
 
-    `quick` says what little the option of that name measures, `repeats` how many samples are usual.
+    `quick` says what little the option of that name measures, `repeats` how many samples are usual; None leaves
+    that option out.
     """
-    kind, least = click.IntRange(min=1), f"Show that it works: {quick}."
+    least = f"Show that it works: {quick}."
     options = [
         click.option("--quick", is_flag=True, help=least),
-        click.option("--repeats", type=kind, default=repeats, show_default=True, help="Samples of each contestant."),
         click.option(
             "--out",
             type=click.Path(path_type=Path),
             help=f"Folder of the result files; {_from_root(RESULTS)}, with --quick {_from_root(QUICK_RESULTS)}.",
         ),
     ]
+    if repeats is not None:
+        kind, of_each = click.IntRange(min=1), "Samples of each contestant."
+        options.append(click.option("--repeats", type=kind, default=repeats, show_default=True, help=of_each))
     make = click.command(
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=f"Example: python benchmarks/{name}.py --quick",

@@ -18,12 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
-import click
 import torch
 from safetensors.torch import save_file
 
 import toposcope
-from bench import RESULTS, Column, show, write
+from bench import Column, command, show, write
 
 Row = dict[str, object]
 
@@ -50,11 +49,7 @@ COLUMNS = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/memory.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: small checkpoints.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("memory", "small checkpoints", None)
 def main(quick: bool, out: Path) -> None:
     """Measure and write the results."""
     rows: list[Row] = []

@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
-import click
 import polars as pl
 import torch
 from safetensors.torch import save_file
 
-from bench import RESULTS, Column, alone, show, write
+from bench import Column, alone, command, show, write
 
 Row = dict[str, object]
 Shapes = Mapping[str, tuple[int, int]]
@@ -49,11 +48,7 @@ COLUMNS = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/models.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: a few small layers.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("models", "a few small layers", None)
 def main(quick: bool, out: Path) -> None:
     """Measure models and write the results."""
     gpt2, neox = blocks("transformer.h", GPT2, 12), blocks("gpt_neox.layers", NEOX, 16)

@@ -20,12 +20,11 @@ from pathlib import Path
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
-import click
 import numpy as np
 import torch
 from rich.progress import track
 
-from bench import RESULTS, Column, Spread, alone, show, write
+from bench import Column, Spread, alone, command, show, write
 from toposcope.family import build
 from toposcope.family.sizes import ModelSize
 
@@ -85,11 +84,7 @@ BETWEEN = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/monitor.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: a tiny model, figures that mean little.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
+@command("monitor", "a tiny model, figures that mean little", None)
 def main(quick: bool, out: Path) -> None:
     """Compare the time of training steps, and write the results."""
     from toposcope.monitor.monitor import DEFAULT_PROBES

@@ -16,7 +16,7 @@ import click
 import torch
 from rich.progress import track
 
-from bench import RESULTS, Column, Spread, interleaved, show, write
+from bench import Column, Spread, command, interleaved, show, write
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences
@@ -37,13 +37,8 @@ COLUMNS = (
 )
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python benchmarks/training.py --quick"
-)
-@click.option("--quick", is_flag=True, help="Show that it works: 3 repeats of 0.2 seconds, figures that mean little.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each loop.")
+@command("training", "3 repeats of 0.2 seconds, figures that mean little")
 @click.option("--seconds", type=float, default=3.0, show_default=True, help="About how long one sample lasts.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
 def main(quick: bool, repeats: int, seconds: float, out: Path) -> None:
     """Compare training steps per second with a textbook loop: five sizes, on one and on two torch threads.
 
