@@ -1,6 +1,7 @@
 """Feature blocks of a study: what is in them, and that nothing after the fraction is looked at."""
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -8,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 import pytest
+from diagram_damage import change_diagrams
 from named_features import by_feature, by_group
 
 from toposcope.analysis.trajectories import Trajectory
@@ -109,17 +111,14 @@ def _told(block: FeatureBlocks, i: int) -> bool:
 
 def test_a_damaged_diagram_is_an_error_and_one_after_the_fraction_is_not_read(study: Study, tmp_path: Path) -> None:
     probe = study.declaration.resolved_probes()[1]
-    late, early = (study.directory / diagram_file("run-8", step, probe) for step in (24, 9))
-    whole = late.read_bytes(), early.read_bytes()
-    try:
-        late.write_bytes(b"damaged")
-        assert len(study_features(study)) == len(FRACTIONS)
-        early.write_bytes(b"damaged")
-        with pytest.raises(ToposcopeError, match="missing or damaged"):
-            study_features(study)
-    finally:
-        late.write_bytes(whole[0])
-        early.write_bytes(whole[1])
+    late, early = (diagram_file("run-8", step, probe) for step in (24, 9))
+    shutil.copytree(study.directory, tmp_path / "study")
+    study = Study.load(tmp_path / "study")
+    change_diagrams(study.directory, late, lambda _: b"damaged")
+    assert len(study_features(study)) == len(FRACTIONS)
+    change_diagrams(study.directory, early, lambda _: b"damaged")
+    with pytest.raises(ToposcopeError, match=r"diagrams damaged"):
+        study_features(study)
 
 
 # ---- made-up runs -------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_a_density_with_few_vectors_in_memory_has_its_shares(
     monkeypatch.setattr(import_module("toposcope.homology.spectral_density"), "MAX_BASIS_BYTES", 1)
     assert rows_kept(len(diagonal), 30, 4) == 2
     few = spectral_density(lambda v: diagonal * v, len(diagonal), 10, 30, rng(), dtype)
-    # No limit is near the 2000 equal eigenvalues: 30 nodes from -30 to 400 place these to some tenths, by their rounding.
+    # Not near the 2000 equal eigenvalues, which 30 nodes from -30 to 400 place to some tenths, by their rounding.
     for low, high in ((4.0, np.inf), (-np.inf, -4.0), (-np.inf, -1.0), (-1.0, 0.5), (150.0, 500.0)):
         share, error = few.share(low, high)
         assert abs(share - ((spectrum > low) & (spectrum <= high)).mean()) <= 4 * error + 0.03

@@ -198,7 +198,7 @@ def test_random_samples_are_the_same_tokens_at_every_checkpoint(checkpoint: Chec
     assert_told(found.statistics, spectrum_of(points))  # of all
     assert not [name for name in found.statistics if "cover_radius" in name]  # of what was left out nothing is known
     path = tmp_path / "random.safetensors"
-    path.write_bytes(diagram_bytes(path, {"network": found.diagrams}, [], {}))
+    path.write_bytes(diagram_bytes({"network": found.diagrams}))
     assert np.isnan([diagram.cover_radius for diagram in read_diagrams(path)["network"].values()]).all()
     # Another checkpoint, and more draws, change nothing of which are taken.
     other = measured(probe, save(family_model(seed=1), tmp_path), TEXT)["network"]
@@ -248,12 +248,12 @@ def test_births_of_all_points_are_kept_with_the_landmarks(checkpoint: Checkpoint
     assert few.statistics["H1.count"] == whole.statistics["H1.count"] > len(few.diagrams["H1"].pairs)
     assert_array_equal(few.diagrams["H1"].births, whole.diagrams["H1"].pairs[:, 0])
     path = tmp_path / "kept.safetensors"
-    path.write_bytes(diagram_bytes(path, {"few": few.diagrams, "whole": whole.diagrams}, [], {}))
+    path.write_bytes(diagram_bytes({"few": few.diagrams, "whole": whole.diagrams}))
     again = read_diagrams(path)
     assert_array_equal(again["few"]["H1"].births, few.diagrams["H1"].births)
     assert again["whole"]["H1"].births is None
     # What lies there is kept when other layers are written.
-    path.write_bytes(diagram_bytes(path, {"whole": whole.diagrams}, ["few"], {}))
+    path.write_bytes(diagram_bytes({"whole": whole.diagrams}, before=path, keep=["few"]))
     assert_array_equal(read_diagrams(path)["few"]["H1"].births, few.diagrams["H1"].births)
 
 
@@ -300,7 +300,7 @@ def test_kept_states_come_back_from_the_file(checkpoint: Checkpoint, tmp_path: P
     found = measured(HiddenStatesProbe(layers="all", keep=10, **SMALL), checkpoint, TEXT)
     path = tmp_path / "kept.safetensors"
     states = {layer: m.states for layer, m in found.items() if m.states is not None}
-    path.write_bytes(diagram_bytes(path, {layer: m.diagrams for layer, m in found.items()}, [], states))
+    path.write_bytes(diagram_bytes({layer: m.diagrams for layer, m in found.items()}, states))
     kept = read_states(path)
     assert sorted(kept) == NAMES
     for layer, points in zip(NAMES, tokens_by_hand(), strict=True):
@@ -311,7 +311,7 @@ def test_kept_states_come_back_from_the_file(checkpoint: Checkpoint, tmp_path: P
         assert_array_equal(read_diagrams(path)[layer]["H1"].pairs, found[layer].diagrams["H1"].pairs)
     assert list(read_states(path, "hidden.01")) == ["hidden.01"]
     # What stands stays in a file that is written anew.
-    path.write_bytes(diagram_bytes(path, {"network": found["network"].diagrams}, ["hidden.00"], {}))
+    path.write_bytes(diagram_bytes({"network": found["network"].diagrams}, before=path, keep=["hidden.00"]))
     assert list(read_states(path)) == ["hidden.00"]
     assert sorted(read_diagrams(path)) == ["hidden.00", "network"]
 

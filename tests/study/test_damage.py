@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from diagram_damage import change_diagrams, diagram_source
 from small_studies import (
     CONTROLS,
     NEURAL_PERSISTENCE,
     RIPS,
     assert_same_study,
+    diagram_contents,
     measurement_ids,
     series_study,
     write_series,
@@ -134,13 +136,14 @@ def test_a_damaged_diagram_file_is_noticed(
     seed: int, study: tuple[Declaration, Path], measured: tuple[Declaration, Path]
 ) -> None:
     declared, directory = study
-    path = sorted(directory.glob("diagrams/*/*/*.safetensors"))[seed % 3]
-    path.write_bytes(flipped(path.read_bytes(), seed))
-    if is_readable(path):  # a bit of the padding
-        assert read_diagrams(path)
+    file = list(diagram_contents(directory))[seed % 3]
+    change_diagrams(directory, file, lambda content: flipped(content, seed))
+    damaged = diagram_source(directory, file)
+    if is_readable(damaged):  # a bit of the padding
+        assert read_diagrams(damaged)
         return
-    with pytest.raises(ToposcopeError, match="missing or damaged"):
-        read_diagrams(path)
+    with pytest.raises(ToposcopeError, match=r"damaged .*; run the study again"):
+        read_diagrams(damaged)
     if seed < 4:
         assert run_study(declared, directory, workers=1) == {}
         assert_same_study(directory, measured[1])

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from small_studies import ALL_PROBES, assert_same_study, differing, family_study, file_bytes, some_text, write_series
+from small_studies import (
+    ALL_PROBES,
+    assert_same_study,
+    differing,
+    family_study,
+    file_bytes,
+    n_measured,
+    some_text,
+    write_series,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -121,11 +130,9 @@ class Undisturbed:
         return [sys.executable, RUN_DECLARED, self.declared, directory, "2"]
 
 
-def n_files(directory: Path) -> int:
-    """How far a study is: checkpoints and diagrams on disk."""
-    return len(list(directory.glob("runs/*/checkpoints/*.safetensors"))) + len(
-        list(directory.glob("diagrams/*/*/*.safetensors"))
-    )
+def n_done(directory: Path) -> int:
+    """How far a study is: checkpoints on disk, and rows of what was measured."""
+    return len(list(directory.glob("runs/*/checkpoints/*.safetensors"))) + n_measured(directory)
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +150,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 def test_a_killed_study_goes_on_and_ends_the_same(undisturbed: Undisturbed, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     draw = random.Random(0)
-    total = n_files(undisturbed.directory)
+    total = n_done(undisturbed.directory)
     # Moments are counted in files, not in seconds, so that they fall inside the work on any machine.
     moments = sorted(draw.sample(range(1, total), 6))
     orphans: list[Process] = []
     for moment in moments:
         process = start(undisturbed.command(directory))
-        wait_until(lambda moment=moment: n_files(directory) >= moment, process)  # type: ignore[misc]
+        wait_until(lambda moment=moment: n_done(directory) >= moment, process)  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.05))
         children = descendants(process.pid)
         # The parent alone: nobody tells the workers.
@@ -182,7 +189,7 @@ def test_a_study_killed_while_it_starts_leaves_no_worker(
 def test_a_killed_worker_is_replaced(undisturbed: Undisturbed, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     process = start(undisturbed.command(directory))
-    wait_until(lambda: n_files(directory) >= 5, process)
+    wait_until(lambda: n_done(directory) >= 5, process)
     children = descendants(process.pid)
     os.kill(workers_of(process.pid)[0].pid, signal.SIGKILL)
     _, told = process.communicate(timeout=PATIENCE)
@@ -234,9 +241,9 @@ def train(text: Path, directory: Path, *arguments: str) -> list[str | Path]:
 def test_a_killed_training_goes_on_and_ends_the_same(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     draw = random.Random(2)
-    for moment in sorted(draw.sample(range(1, n_files(trained)), 3)):
+    for moment in sorted(draw.sample(range(1, n_done(trained)), 3)):
         process = start(train(text, directory))
-        wait_until(lambda moment=moment: n_files(directory) >= moment, process)  # type: ignore[misc]
+        wait_until(lambda moment=moment: n_done(directory) >= moment, process)  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.02))
         # The whole tree at once, as when a machine stops.
         os.killpg(process.pid, signal.SIGKILL)
@@ -259,7 +266,7 @@ def assert_interrupted(process: subprocess.Popen[str]) -> None:
 def test_ctrl_c_is_one_line(text: Path, trained: Path, tmp_path: Path, start: Start) -> None:
     directory = tmp_path / "study"
     process = start(train(text, directory))
-    wait_until(lambda: n_files(directory) >= 5, process)
+    wait_until(lambda: n_done(directory) >= 5, process)
     children = descendants(process.pid)
     # A terminal tells the whole group.
     os.killpg(process.pid, signal.SIGINT)

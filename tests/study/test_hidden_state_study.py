@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from diagram_damage import change_diagrams, deleted, diagram_source
 from safetensors.torch import load_file, save_file
-from small_studies import TRAINING, assert_same_study, frame, measurement_ids, small_corpus, some_text
+from small_studies import TRAINING, assert_same_study, frame, measurement_ids, n_measured, small_corpus, some_text
 
 from toposcope.family import ModelSize, TrainingOptions
 from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
@@ -22,7 +23,7 @@ from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.declared_run import DeclaredRun
-from toposcope.study.diagrams import read_diagrams, read_states
+from toposcope.study.diagrams import Source, read_diagrams, read_states
 
 STATES: dict[str, Any] = {
     "name": "hidden_states",
@@ -77,9 +78,8 @@ def finished(folder: Path) -> Path:
     return folder / "study"
 
 
-def kept_file(directory: Path, run: str, step: int) -> Path:
-    (path,) = (directory / f"diagrams/{run}/step_{step:06d}").glob("hidden_states-*.safetensors")
-    return path
+def kept(directory: Path, run: str, step: int) -> Source:
+    return diagram_source(directory, f"{run}/step_{step:06d}/hidden_states-")
 
 
 def statistics_of(directory: Path, probe: str, run: str, step: int, layer: str) -> dict[str, float]:
@@ -118,17 +118,17 @@ def test_a_rerun_measures_nothing(finished: Path, folder: Path) -> None:
 
 
 def test_entries_are_those_of_the_kept_states(finished: Path) -> None:
-    kept = {step: read_states(kept_file(finished, "two", step)) for step in (0, 10, 20, 30)}
-    assert {states["network"].shape for states in kept.values()} == {(20, 12)}
-    found = {layer: statistics_of(finished, "similarity", "two", 30, layer) for layer in kept[30]}
+    states = {step: read_states(kept(finished, "two", step)) for step in (0, 10, 20, 30)}
+    assert {points["network"].shape for points in states.values()} == {(20, 12)}
+    found = {layer: statistics_of(finished, "similarity", "two", 30, layer) for layer in states[30]}
     for layer, statistics in found.items():
         pairs = {".previous": (20, layer), ".first": (0, layer)} | {f"@{o}": (30, o) for o in found if o != layer}
         if layer == "network":
             pairs |= {f"@step.{step}": (step, layer) for step in (0, 10, 20)}
-        mine = kept[30][layer].astype(float)
+        mine = states[30][layer].astype(float)
         names = set()
         for end, (step, other) in pairs.items():
-            theirs = kept[step][other].astype(float)
+            theirs = states[step][other].astype(float)
             expected = {"cka": linear_cka(mine, theirs), "procrustes": procrustes(mine, theirs)}
             expected["rtd"] = rtd(mine, theirs, batch_size=12, n_batches=2).value
             assert {name: statistics[name + end] for name in expected} == pytest.approx(expected, rel=1e-9, abs=1e-9)
@@ -137,7 +137,7 @@ def test_entries_are_those_of_the_kept_states(finished: Path) -> None:
 
 
 def test_distances_are_those_of_the_stored_diagrams(finished: Path) -> None:
-    before, now = (read_diagrams(kept_file(finished, "two", step)) for step in (10, 20))
+    before, now = (read_diagrams(kept(finished, "two", step)) for step in (10, 20))
     for layer in ("hidden.00", "hidden.01", "network"):
         statistics = statistics_of(finished, "distances", "two", 20, layer)
         expected: dict[str, float] = {}
@@ -238,7 +238,7 @@ def test_the_store_of_an_older_version_is_read_again_when_it_must_be(folder: Pat
 
 def test_kept_states_that_are_gone_are_measured_again(folder: Path, own: Path) -> None:
     values = frame(own)
-    kept_file(own, "two", 20).unlink()
+    change_diagrams(own, "two/step_000020/hidden_states-", deleted)
     before = measurement_ids(own)
     assert run_study(declared(folder), own, workers=1) == {}
     after = measurement_ids(own)
@@ -405,10 +405,10 @@ def test_killed_again_and_again_it_ends_the_same(finished: Path, folder: Path, t
         directory,
         "1",
     ]
-    n_files = len(list((finished / "diagrams").rglob("*.safetensors")))
-    for some in (1, n_files // 3, 2 * n_files // 3):
+    n_rows = n_measured(finished)
+    for some in (1, n_rows // 3, 2 * n_rows // 3):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while len(list(directory.glob("diagrams/*/*/*.safetensors"))) < some and process.poll() is None:
+        while n_measured(directory) < some and process.poll() is None:
             time.sleep(0.01)
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ import msgspec
 import polars as pl
 import pytest
 import torch
+from diagram_damage import change_diagrams, cut_off, deleted
 from small_studies import (
     ALL_PROBES,
     CONTROLS,
@@ -27,6 +28,7 @@ from small_studies import (
     WEIGHT_PROBES,
     assert_same_study,
     checkpoint_file,
+    diagram_contents,
     family_study,
     file_bytes,
     frame,
@@ -39,7 +41,7 @@ from small_studies import (
 )
 
 from toposcope.errors import ToposcopeError
-from toposcope.study import Declaration, Study, checksums, run_study, survey, training
+from toposcope.study import Declaration, Study, checksums, run_study, store, survey, training
 from toposcope.study.declared_run import DeclaredRun
 from toposcope.study.rows import Unit
 from toposcope.study.runner import _frozen
@@ -69,8 +71,8 @@ def assert_like_new(declaration: Declaration, directory: Path) -> None:
     assert frame(directory).rows() == frame(fresh).rows()
     assert Study.load(directory).errors().rows() == Study.load(fresh).errors().rows()
     # Diagrams of other options may lie beside; those of the declared ones are the same to the last bit.
-    new = file_bytes(fresh, "diagrams")
-    old = file_bytes(directory, "diagrams")
+    new = diagram_contents(fresh)
+    old = diagram_contents(directory)
     assert {path: old.get(path) for path in new} == new
 
 
@@ -381,33 +383,37 @@ def test_a_chosen_step_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "step 7" in errors[Unit("found", -1, "", "read", "")]
 
 
-def test_a_deleted_diagram_file_is_measured_again(tmp_path: Path) -> None:
+@pytest.fixture(params=[store.MAX_ROW_BYTES, 0], ids=["rows", "files"])
+def as_files_or_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How diagrams are stored."""
+    monkeypatch.setattr(store, "MAX_ROW_BYTES", request.param)
+
+
+def test_a_deleted_diagram_file_is_measured_again(tmp_path: Path, as_files_or_rows: None) -> None:
     found = write_series(tmp_path / "found", [0, 5])
     declaration = series_study(found, WEIGHT_PROBES)
     before = run_well(declaration, tmp_path / "study")
     ids = measurement_ids(tmp_path / "study")
-    diagrams = file_bytes(tmp_path / "study", "diagrams")
-    lost = next((tmp_path / "study" / "diagrams" / "found" / "step_000005").glob("neural_persistence-*"))
-    lost.unlink()
+    diagrams = diagram_contents(tmp_path / "study")
+    change_diagrams(tmp_path / "study", "found/step_000005/neural_persistence-", deleted)
     assert run_well(declaration, tmp_path / "study").rows() == before.rows()
-    assert file_bytes(tmp_path / "study", "diagrams") == diagrams
+    assert diagram_contents(tmp_path / "study") == diagrams
     now = measurement_ids(tmp_path / "study")
     # The network has no diagram of its own, but is said of the layers that were measured again.
     assert {unit[1:4] for unit in ids if now[unit] != ids[unit]} >= {(5, "token_emb.weight", "neural_persistence")}
     assert {(unit[1], unit[3]) for unit in ids if now[unit] != ids[unit]} == {(5, "neural_persistence")}
 
 
-def test_a_damaged_diagram_file_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_diagram_file_is_made_again(tmp_path: Path, as_files_or_rows: None) -> None:
     found = write_series(tmp_path / "found", [0, 5])
     run_well(series_study(found, [RIPS]), tmp_path / "study")
-    damaged = next((tmp_path / "study" / "diagrams" / "found" / "step_000000").glob("rips-*"))
-    damaged.write_bytes(damaged.read_bytes()[:-10])
+    change_diagrams(tmp_path / "study", "found/step_000000/rips-", cut_off)
     declaration = series_study(found, [RIPS, DISTANCES])
     run_well(declaration, tmp_path / "study")
     assert_like_new(declaration, tmp_path / "study")
 
 
-def test_a_damaged_diagram_file_stops_nothing_else(tmp_path: Path) -> None:
+def test_a_damaged_diagram_file_stops_nothing_else(tmp_path: Path, as_files_or_rows: None) -> None:
     found = write_series(tmp_path / "found", [0, 5])
     other = write_series(tmp_path / "other", [0, 5], seed=1)
     declaration = msgspec.structs.replace(
@@ -418,8 +424,7 @@ def test_a_damaged_diagram_file_stops_nothing_else(tmp_path: Path) -> None:
     write_weights(checkpoint_file(found, 0), weights)
     run(declaration, tmp_path / "study")
     # The layers that were well have their diagrams on disk; then the disk loses the end of the file.
-    damaged = next((tmp_path / "study" / "diagrams" / "found" / "step_000000").glob("rips-*"))
-    damaged.write_bytes(damaged.read_bytes()[:-10])
+    change_diagrams(tmp_path / "study", "found/step_000000/rips-", cut_off)
     write_series(found, [0])
     write_series(other, [10], seed=1)
     errors = run(declaration, tmp_path / "study")
@@ -843,6 +848,23 @@ def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
         Study.load(tmp_path)
 
 
+def test_diagrams_of_any_size_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that grow become files, and those that shrink rows; there is never an older one beside them."""
+    found = write_series(tmp_path / "found", [0])
+    run_well(series_study(found, [RIPS]), tmp_path / "study")
+    as_rows = diagram_contents(tmp_path / "study")
+    assert file_bytes(tmp_path / "study", "diagrams") == {}
+    for limit, files in ((0, list(as_rows)), (store.MAX_ROW_BYTES, [])):
+        monkeypatch.setattr(store, "MAX_ROW_BYTES", limit)
+        change_diagrams(tmp_path / "study", "rips-", cut_off)
+        run_well(series_study(found, [RIPS]), tmp_path / "study")
+        assert list(file_bytes(tmp_path / "study", "diagrams")) == files
+        assert diagram_contents(tmp_path / "study") == as_rows
+        with closing(sqlite3.connect(tmp_path / "study/study.db")) as connection:
+            assert connection.execute("SELECT COUNT(*) FROM diagrams").fetchone() == (len(as_rows) - len(files),)
+        assert Study.load(tmp_path / "study").diagrams("found", 0)["token_emb.weight"]
+
+
 def test_diagrams_can_be_read_by_label(tmp_path: Path) -> None:
     found = write_series(tmp_path / "found", [0])
     run_well(series_study(found, [RIPS, POOLED, NEURAL_PERSISTENCE]), tmp_path / "study")
@@ -856,7 +878,7 @@ def test_diagrams_can_be_read_by_label(tmp_path: Path) -> None:
     assert set(study.diagrams("found", 0, "neural_persistence")["token_emb.weight"]) == {"NP"}
     with pytest.raises(ToposcopeError, match=r"'wrong'.*rips, rips:pooled=true, neural_persistence"):
         study.diagrams("found", 0, "wrong")
-    with pytest.raises(ToposcopeError, match="missing"):
+    with pytest.raises(ToposcopeError, match="no checkpoint at step 99"):
         study.diagrams("found", 99)
 
 

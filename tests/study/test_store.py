@@ -28,6 +28,7 @@ SCHEMA = {
     "findings": ["run", "position", "check_name", "severity", "steps", "layer", "message"],
     "measurements": ["id", "run", "step", "layer", "role", "probe", "options", "key", "flag", "diagrams"],
     "features": ["measurement", "statistic", "value"],
+    "diagrams": ["file", "content"],
     "kinds": ["probe", "statistic", "kind"],
     "alerts": ["run", "position", "check_name", "step", "since", "place", "message", "evidence"],
     "forecasts": ["run", "step", "last_step", "loss", "low", "high", "advice"],
@@ -76,7 +77,7 @@ def test_the_schema_is_the_documented_one(store: Store) -> None:
     tables = [name for name in tables if not name.startswith("sqlite_")]  # its own
     found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
     assert found == SCHEMA
-    assert store.meta("schema_version") == "5"
+    assert store.meta("schema_version") == "6"
 
 
 def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:
@@ -113,7 +114,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> N
     connection.close()
     opened = Store(path)
     assert query(opened, "SELECT * FROM log") == [("run", 5, 2.5, 0.1, 0.5, 64, 100, 2.75, None)]
-    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("5", "0.0.1")
+    assert (opened.meta("schema_version"), opened.meta("toposcope")) == ("6", "0.0.1")
     opened.put_log("run", log([5], weight_norm=[3.5]))
     assert query(opened, "SELECT weight_norm FROM log") == [(3.5,)]
     test_the_schema_is_the_documented_one(opened)
@@ -138,7 +139,7 @@ def test_a_store_of_the_second_version_learns_the_kinds_of_what_it_holds(tmp_pat
     connection.execute("DROP TABLE kinds")
     connection.close()
     opened = Store(store.path)
-    assert opened.meta("schema_version") == "5"
+    assert opened.meta("schema_version") == "6"
     assert query(opened, "SELECT * FROM kinds ORDER BY probe, statistic") == expected
     opened.close()
 

@@ -9,8 +9,7 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.study import run_study, survey, write_groups
-from toposcope.study.store import Store
+from toposcope.study import run_study, store, survey, write_groups
 from toposcope.study.write_groups import MAX_ITEMS, MAX_WAIT_SECONDS, WriteGroup
 
 
@@ -62,23 +61,23 @@ def test_a_stop_by_the_user_loses_nothing(
 
 
 def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
-    store = Store(tmp_path / "study.db")
+    opened = store.Store(tmp_path / "study.db")
 
     def stopped() -> None:
-        with store.together():
-            store.set_meta("a", "1")
-            store.set_meta("b", "1")
+        with opened.together():
+            opened.set_meta("a", "1")
+            opened.set_meta("b", "1")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         stopped()
-    assert (store.meta("a"), store.meta("b")) == (None, None)
-    with store.together():
-        store.set_meta("a", "2")
-        store.set_meta("b", "2")
-    store.set_meta("c", "3")
-    assert [store.meta(key) for key in "abc"] == ["2", "2", "3"]
-    store.close()
+    assert (opened.meta("a"), opened.meta("b")) == (None, None)
+    with opened.together():
+        opened.set_meta("a", "2")
+        opened.set_meta("b", "2")
+    opened.set_meta("c", "3")
+    assert [opened.meta(key) for key in "abc"] == ["2", "2", "3"]
+    opened.close()
 
 
 def test_files_that_cannot_all_be_written_leave_none(tmp_path: Path) -> None:
@@ -96,12 +95,13 @@ def test_a_stop_between_diagrams_and_rows_is_made_good(tmp_path: Path, monkeypat
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
 
-    def write_and_stop(contents: Mapping[Path, bytes]) -> None:
-        write_all_bytes(contents)
-        assert Store(tmp_path / "study" / "study.db").measured("found", [0, 5, 20]) == {}
+    def write_and_stop(directory: Path, contents: Mapping[str, bytes]) -> None:
+        store.write_large_diagrams(directory, contents)
+        assert store.Store(directory / "study.db").measured("found", [0, 5, 20]) == {}
         raise ToposcopeError("stopped")
 
-    monkeypatch.setattr(survey, "write_all_bytes", write_and_stop)
+    monkeypatch.setattr(store, "MAX_ROW_BYTES", 0)
+    monkeypatch.setattr(survey, "write_large_diagrams", write_and_stop)
     with pytest.raises(ToposcopeError, match="stopped"):
         run_study(declaration, tmp_path / "study", workers=1)
     assert list((tmp_path / "study" / "diagrams").rglob("*.safetensors"))

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,26 @@ def measurement_ids(directory: Path) -> dict[tuple[Any, ...], int]:
     return {tuple(row[:-1]): row[-1] for row in rows}
 
 
+def n_measured(directory: Path) -> int:
+    """How many measurements are stored so far; none before there is a table."""
+    try:
+        return len(measurement_ids(directory))
+    except sqlite3.OperationalError:
+        return 0
+
+
 def file_bytes(directory: Path, *folders: str) -> dict[str, bytes]:
     """Files under some folders of a study; hidden ones are locks, and what a kill left of a file being written."""
     files = [p for f in folders for p in sorted((directory / f).rglob("*")) if p.is_file() and p.name[0] != "."]
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
+
+
+def diagram_contents(directory: Path, part: str = "") -> dict[str, bytes]:
+    """The diagrams that a study stores, as rows or as files, with a part in their name."""
+    with closing(sqlite3.connect(directory / "study.db")) as connection:
+        rows = dict(connection.execute("SELECT file, content FROM diagrams"))
+    found = {**file_bytes(directory, "diagrams"), **rows}
+    return {file: found[file] for file in sorted(found) if part in file}
 
 
 def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
@@ -132,5 +149,6 @@ def assert_same_study(first: Path, second: Path) -> None:
         assert rows == others, (
             f"{name}: first difference {next((p for p in zip_longest(rows, others) if p[0] != p[1]), None)}"
         )
-    names = differing(file_bytes(first, "runs", "diagrams"), file_bytes(second, "runs", "diagrams"))
+    stored = [file_bytes(directory, "runs") | diagram_contents(directory) for directory in (first, second)]
+    names = differing(*stored)
     assert not names, f"these files differ: {names}"

@@ -84,7 +84,7 @@ def _candidates(histories: Sequence[History], count: int) -> list[int]:
 
     Sums in another order differ in the last digits, for which the threshold is a little lower here.
     """
-    moves = [np.square(np.diff(history.values, axis=0)).sum(axis=1) for history in histories]
+    moves = [history.squared_moves for history in histories]
     places = []
     for k in range(MIN_BEHIND + 2, count - 1):
         of_matrices = [

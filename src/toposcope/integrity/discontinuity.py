@@ -16,6 +16,7 @@ from toposcope.integrity.finding import Finding, Suspect, steps_text
 from toposcope.integrity.histories import (
     MAX_STRETCH,
     MIN_AGREEING,
+    MIN_DETOUR,
     MIN_MATRICES,
     MIN_WALKING,
     NEARBY,
@@ -31,14 +32,6 @@ from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.swaps import find_swaps
 from toposcope.typing import Steps, Vector
 
-MIN_DETOUR = 2.0
-"""A checkpoint, or a stretch of them, is off the path if it is so many times further from its neighbours than these are
-from each other. Straight movement gives 1/2, a random walk 1/sqrt 2, noise about a fixed point 1; only a run that
-oscillates in phase with its checkpoints gives more."""
-WINDOW = 256
-"""Checkpoints whose inner products are taken at once."""
-ROUNDED = 1e-12
-"""More than the relative rounding of an inner product of sketches."""
 MIN_DETOUR_OF_QUARTER = 1.4
 """The same in each quarter of the values, so that a few do not decide."""
 CORRELATION_LOSS = 0.5
@@ -184,10 +177,9 @@ def _detours(history: History, longest: int) -> list[tuple[tuple[int, ...], floa
 
 def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], float] | None:
     """Return, of the shortest stretches off the path, the furthest; beside it a right one may look wrong."""
-    n = len(history.steps)
-    floor = history.rounding_floor()
-    if not _may_detour(history, floor, longest):
+    if history.shortest_possible_detour > longest:
         return None
+    n, floor = len(history.steps), history.rounding_floor()
     lagged, walking = history.lagged_distances(min(longest + 1, n - 1)), history.two_intervals()
     wholes = [summed(parts) for parts in lagged]
     for length in range(1, min(len(lagged), (n + 1) // 2)):
@@ -202,26 +194,6 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
             if alone or _is_a_detour(history, walking, k + 1, k + 1 + length):
                 return tuple(history.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k])
     return None
-
-
-def _may_detour(history: History, floor: Vector, longest: int) -> bool:
-    """Return whether any stretch can be off the path, by distances from inner products, which are quick but rounded."""
-    lag = longest + 1
-    (one,) = history.lagged_distances(1)
-    steps = summed(one)
-    for begin in range(0, len(floor) - 2, WINDOW):
-        values = history.values[begin : begin + WINDOW + lag, : QUARTERS * (history.values.shape[1] // QUARTERS)]
-        n = len(values)
-        squares = np.einsum("ij,ij->i", values, values)
-        sums = squares[:, None] + squares
-        across = np.maximum(sums - 2 * (values @ values.T) - ROUNDED * sums, 0)
-        # Between checkpoint a and checkpoint b lies the stretch.
-        nearer = np.minimum(steps[begin : begin + n - 1][:, None], steps[begin : begin + n - 1])
-        before = floor[begin : begin + n - 2, None]
-        far = nearer[:-1, 1:] + before > (1 - ROUNDED) * MIN_DETOUR**2 * (across[:-2, 2:] + before)
-        if np.tril(np.triu(far), longest - 1).any():
-            return True
-    return False
 
 
 def _is_a_detour(history: History, walking: tuple[Vector, Vector], begin: int, end: int) -> bool:
@@ -333,7 +305,7 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
         correlation = history.correlations()
         fall = -np.log(np.clip(correlation, 0.05, 1))
         elapsed = np.diff(history.steps)
-        growth = history.squared_norms()[1:] / history.squared_norms()[:-1]
+        growth = history.squared_norms[1:] / history.squared_norms[:-1]
         for k in np.flatnonzero((correlation < MAX_CORRELATION) & (growth < MAX_GROWTH**2)):
             near = [j for j in range(max(0, int(k) - NEARBY), min(len(fall), int(k) + NEARBY + 1)) if j != k]
             pace = float(np.median(fall[near] / elapsed[near]))
@@ -360,7 +332,7 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
     leaps: dict[int, list[tuple[str, float]]] = defaultdict(list)
     matrices = [history for history in histories if history.is_matrix]
     for history in matrices:
-        distances = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + history.rounding_floor()[1:])
+        distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
         elapsed = np.diff(history.steps)
         # The first interval is left out: at the beginning everything moves.
         for k in (k for k in _beyond_next(distances, elapsed) if k > 0):

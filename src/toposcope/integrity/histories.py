@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,17 @@ MIN_MATRICES = 6
 """Needed for a median over the matrices."""
 MAX_STRETCH = 64
 """Largest lag, in checkpoints, at which distances are compared."""
+MIN_DETOUR = 2.0
+"""A checkpoint, or a stretch of them, is off the path if it is so many times further from its neighbours than these are
+from each other. Straight movement gives 1/2, a random walk 1/sqrt 2, noise about a fixed point 1; only a run that
+oscillates in phase with its checkpoints gives more."""
+WINDOW = 256
+"""Checkpoints whose inner products are taken at once."""
+ROUNDED = 1e-12
+"""More than the relative rounding of an inner product of sketches."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """One tensor at those steps where it is known, finite and not all zero.
 
@@ -61,13 +70,19 @@ class History:
         order[[a, b]] = b, a
         return replace(self, values=self.values[order])
 
+    @cached_property
     def squared_norms(self) -> Vector:
-        """Return the squared norms."""
+        """The squared norms."""
         return np.asarray(np.einsum("ij,ij->i", self.values, self.values))
+
+    @cached_property
+    def squared_moves(self) -> Vector:
+        """The squared distances between each checkpoint and the next."""
+        return np.asarray(np.square(np.diff(self.values, axis=0)).sum(axis=1))
 
     def rounding_floor(self) -> Vector:
         """Return the squared distances that rounding alone can make: every value off by one unit in the last place."""
-        return self.rounding**2 * self.squared_norms()
+        return self.rounding**2 * self.squared_norms
 
     def lagged_distances(self, max_lag: int) -> list[Matrix]:
         """Return squared distances between checkpoints k and k + lag, for lags from 1 on, by quarter of the sketch."""
@@ -84,6 +99,26 @@ class History:
         found = squares[:, :, None] + squares[:, None, :] - 2 * (dealt @ dealt.transpose(0, 2, 1))
         return np.asarray(np.maximum(found, 0).transpose(1, 2, 0))
 
+    @cached_property
+    def shortest_possible_detour(self) -> int:
+        """A length below which no stretch is off the path, by distances from inner products: quick, but rounded."""
+        floor, width = self.rounding_floor(), self.values.shape[1] // QUARTERS * QUARTERS
+        steps = summed(self.lagged_distances(1)[0])
+        shortest = MAX_STRETCH + 1
+        for begin in range(0, len(floor) - 2, WINDOW):
+            values = self.values[begin : begin + WINDOW + MAX_STRETCH + 1, :width]
+            n = len(values)
+            squares = np.einsum("ij,ij->i", values, values)
+            sums = squares[:, None] + squares
+            across = np.maximum(sums - 2 * (values @ values.T) - ROUNDED * sums, 0)
+            # Between checkpoint a and checkpoint b lies the stretch.
+            nearer = np.minimum(steps[begin : begin + n - 1][:, None], steps[begin : begin + n - 1])
+            before = floor[begin : begin + n - 2, None]
+            far = nearer[:-1, 1:] + before > (1 - ROUNDED) * MIN_DETOUR**2 * (across[:-2, 2:] + before)
+            a, b = np.nonzero(np.triu(far))
+            shortest = min(shortest, int((b - a).min(initial=MAX_STRETCH)) + 1)
+        return shortest
+
     def walking(self) -> Vector:
         """Return the squared distance over two intervals over the sum of those over each, by its first checkpoint."""
         two, both = self.two_intervals()
@@ -91,7 +126,7 @@ class History:
 
     def two_intervals(self) -> tuple[Vector, Vector]:
         """Return the squared distance over two intervals, and the sum of those over each, by its first checkpoint."""
-        one, two = (np.square(self.values[lag:] - self.values[:-lag]).sum(axis=1) for lag in (1, 2))
+        one, two = self.squared_moves, np.square(self.values[2:] - self.values[:-2]).sum(axis=1)
         floor = self.rounding_floor()[2:]
         return two + floor, one[:-1] + one[1:] + floor
 
@@ -105,7 +140,7 @@ class History:
 
     def scale_factors(self) -> tuple[Vector, Vector]:
         """Return by what factor each checkpoint multiplies the one before, and the relative size of the residual."""
-        squares = self.squared_norms()
+        squares = self.squared_norms
         factor = np.einsum("ij,ij->i", self.values[:-1], self.values[1:]) / squares[:-1]
         rest = np.maximum(squares[1:] - factor**2 * squares[:-1], self.rounding_floor()[1:])
         return factor, np.sqrt(rest / squares[:-1])
@@ -129,22 +164,25 @@ def tensor_histories(
     whole = [item for item in summaries if not item.error]
     found = []
     for name, (shape, dtype) in usual_layout(whole).items():
-        steps, values = [], []
         left_out = {*excluded, *(excluded_of or {}).get(name, ())}
-        for item in whole:
-            tensor = item.tensors.get(name)
-            usable = tensor and tensor.sketch and tensor.shape == shape and not tensor.n_not_finite
-            if tensor and usable and not tensor.is_zero and item.step not in left_out:
-                sketch = tensor.values().astype(np.float64)
-                if sketch.any():
-                    steps.append(item.step)
-                    values.append(sketch)
-        if len(steps) >= MIN_CHECKPOINTS and len(values[0]) >= MIN_VALUES:
-            rounding = 2.0 ** -MANTISSA_BITS[dtype]
-            found.append(History(name, len(shape) >= 2, np.array(steps), np.stack(values), rounding))
+        known = [
+            (item.step, tensor.sketch)
+            for item in whole
+            if (tensor := item.tensors.get(name)) is not None
+            and (tensor.sketch and tensor.shape == shape and not tensor.n_not_finite and not tensor.is_zero)
+            and item.step not in left_out
+        ]
+        if len(known) < MIN_CHECKPOINTS:
+            continue
+        # Of a shape, all are as long.
+        sketches = np.frombuffer(b"".join(sketch for _, sketch in known), np.float32).reshape(len(known), -1)
+        moving = sketches.any(axis=1)
+        steps, values = np.array([step for step, _ in known])[moving], sketches[moving].astype(np.float64)
+        if len(steps) >= MIN_CHECKPOINTS and values.shape[1] >= MIN_VALUES:
+            found.append(History(name, len(shape) >= 2, steps, values, 2.0 ** -MANTISSA_BITS[dtype]))
     return found
 
 
-def summed(parts: Matrix) -> Vector:
-    """Add up squared distances over the quarters."""
-    return np.asarray(parts.sum(axis=1))
+def summed(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add up squared distances over the quarters, the last axis."""
+    return np.asarray(parts.sum(axis=-1))

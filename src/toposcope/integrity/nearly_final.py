@@ -35,13 +35,13 @@ def _belongs_to_last(history: History) -> list[bool]:
     """
     floor = float(history.rounding_floor()[-1])
     distances = np.sqrt(np.square(history.values - history.values[-1]).sum(axis=1) + floor / 4)
-    steps = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + floor)
+    steps = np.sqrt(history.squared_moves + floor)
     n = len(distances)
-    near_last = [False] * n
-    for k in range(n - 2):
-        later = distances[k + 1 : -1]
-        further = int((MAX_NEARNESS * later > distances[k]).sum())
-        near_last[k] = further >= max(min(3, len(later)), MIN_LATER_SHARE * len(later))
+    # Of each, how many of those after it are further away; the last itself is not.
+    further = np.triu(MAX_NEARNESS * distances > distances[:, None], 1).sum(axis=1)
+    n_later = n - 2 - np.arange(n)
+    enough = further >= np.maximum(np.minimum(3, n_later), MIN_LATER_SHARE * n_later)
+    near_last: list[bool] = (enough & (n_later > 0)).tolist()
     others = history.values[[k for k in range(n - 1) if not near_last[k]]]
     for k in np.flatnonzero(near_last).tolist():
         # If another late checkpoint is nearer still, the weights are that one's.

@@ -52,13 +52,20 @@ def outlying_values(summaries: Sequence[CheckpointSummary]) -> list[OutlyingValu
             for item in whole
             if (tensor := item.tensors.get(name)) and tensor.largest and tensor.shape == shape
         ]
+        if not history:
+            continue
         positions = sketch_positions(math.prod(shape))
-        runners_up = [abs(float(found[1])) for _, t in history if len(found := t.largest_values()) > 1]
-        reached = float(np.quantile(runners_up, REACHED_QUANTILE)) if runners_up else 0.0
         tensors = [tensor for _, tensor in history]
-        for k, (step, tensor) in enumerate(history):
+        # Of a shape, all have as many.
+        largest = np.abs(np.frombuffer(b"".join(t.largest for t in tensors)).reshape(len(tensors), -1))
+        runners_up = largest[:, 1] if largest.shape[1] > 1 else np.zeros(len(tensors))
+        reached = float(np.quantile(runners_up, REACHED_QUANTILE))
+        few = math.prod(shape) < MIN_VALUES
+        beyond = largest[:, 0] > MIN_RATIO * np.maximum(reached, 0.0 if few else runners_up)
+        for k in np.flatnonzero(beyond).tolist():
+            step, tensor = history[k]
             usual = _usual(k, tensors, positions)
-            if usual is not None and abs(float(tensor.largest_values()[0])) > MIN_RATIO * reached:
+            if usual is not None:
                 at = tuple(int(i) for i in np.unravel_index(int(tensor.largest_positions()[0]), shape)) if shape else ()
                 outlying.append(OutlyingValue(name, step, float(tensor.largest_values()[0]), at, usual))
     return outlying
@@ -85,8 +92,6 @@ def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> floa
     largest = np.abs(tensor.largest_values())
     few = math.prod(tensor.shape) < MIN_VALUES
     own = 0.0 if few or len(largest) < 2 else float(largest[1])
-    if largest[0] <= MIN_RATIO * own:
-        return None
     at = int(tensor.largest_positions()[0])
     before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
     stays = after is not None and at in after.largest_positions()[:1]

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.integrity.finding import Suspect
 from toposcope.integrity.histories import NEARBY, History
@@ -73,15 +74,18 @@ def replaced(histories: Sequence[History], summaries: Sequence[CheckpointSummary
 
 def _losses(history: History) -> Vector:
     """Return how much of the correlation with the checkpoint before is lost, on a logarithmic scale."""
-    norms = np.sqrt(history.squared_norms())
+    norms = np.sqrt(history.squared_norms)
     growth = np.abs(np.log(norms[1:] / norms[:-1]))
     return np.asarray(-np.log(np.clip(history.correlations(), MIN_CORRELATION, 1)) - growth)
 
 
 def _relative_moves(history: History) -> Vector:
     """Return the distance that each interval covers, in units of the largest nearby."""
-    distances = np.sqrt(np.square(np.diff(history.values, axis=0)).sum(axis=1) + history.rounding_floor()[1:])
-    return np.array([distances[k] / distances[_nearby(k, len(distances))].max() for k in range(len(distances))])
+    distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
+    # Before the first and behind the last one stands nothing, which is never the largest.
+    windows = sliding_window_view(np.pad(distances, NEARBY), 2 * NEARBY + 1)
+    beside = np.delete(windows, NEARBY, axis=1)
+    return np.asarray(distances / beside.max(axis=1))
 
 
 def _nearby(k: int, n: int) -> list[int]:

@@ -41,17 +41,17 @@ def rescaled(histories: Sequence[History], summaries: Sequence[CheckpointSummary
         usual, of_norm = _excess(growth, history.rounding)
         least = np.minimum(of_norm, _excess(by_sketch, history.rounding)[1])
         moved = (rest < MAX_REST * _excess(rest, history.rounding)[0]) & (np.abs(growth - usual) > MIN_GROWTH)
-        for k in range(1, len(growth) - 1):
-            step = int(history.steps[k + 1])
-            excess[step][history.name] = float(least[k])
-            if moved[k]:
-                factors[step, history.name] = float(np.exp(growth[k] - usual[k]))
+        for step, value in zip(history.steps[2:-1].tolist(), least[1:-1].tolist(), strict=True):
+            excess[step][history.name] = value
+        for k in (np.flatnonzero(moved[1:-1]) + 1).tolist():
+            factors[int(history.steps[k + 1]), history.name] = float(np.exp(growth[k] - usual[k]))
     suspects = []
     for step, of_step in sorted(excess.items()):
         for name, value in of_step.items():
+            if value <= MIN_EXCESS or (step, name) not in factors:
+                continue
             others = [v for other, v in of_step.items() if other != name]
-            alone = not others or np.median(others) < MAX_SHARED
-            if value > MIN_EXCESS and alone and (step, name) in factors:
+            if not others or np.median(others) < MAX_SHARED:
                 reason = (
                     f"from step {step} on it is {factors[step, name]:.3g} times what it was, while other matrices go "
                     "on; fetch or save it again"
@@ -62,19 +62,23 @@ def rescaled(histories: Sequence[History], summaries: Sequence[CheckpointSummary
 
 def _excess(values: Vector, rounding: float) -> tuple[Vector, Vector]:
     """Return the median of those near each value, and how far it is from it, in units of the furthest of them."""
-    near = _nearby(len(values))
-    count = (near >= 0).sum(axis=1)
+    near, low, high, last = _nearby(len(values))
     # Behind the values nearby stand infinities.
     ordered = np.sort(np.append(values, np.inf)[near], axis=1)
     rows = np.arange(len(values))
-    medians = (ordered[rows, (count - 1) // 2] + ordered[rows, count // 2]) / 2
-    furthest = np.abs(np.append(values, np.nan)[near] - medians[:, None])
-    return medians, np.abs(values - medians) / (np.nanmax(furthest, axis=1) + rounding)
+    medians = (ordered[rows, low] + ordered[rows, high]) / 2
+    furthest = np.maximum(medians - ordered[:, 0], ordered[rows, last] - medians)
+    return medians, np.abs(values - medians) / (furthest + rounding)
 
 
 @lru_cache(maxsize=8)
-def _nearby(count: int) -> Indices:
-    """Return the indices of the values on either side of each of several, -1 where there are none."""
+def _nearby(count: int) -> tuple[Indices, Indices, Indices, Indices]:
+    """Return the indices of the values on either side of each of several, -1 where there are none.
+
+    And where, in ascending order, the two in the middle and the last of them stand.
+    """
     beside = [offset for offset in range(-NEARBY, NEARBY + 1) if offset]
     near = np.arange(count)[:, None] + beside
-    return np.where((near >= 0) & (near < count), near, -1)
+    near = np.where((near >= 0) & (near < count), near, -1)
+    number = (near >= 0).sum(axis=1)
+    return near, (number - 1) // 2, number // 2, number - 1

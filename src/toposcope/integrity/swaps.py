@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -83,21 +84,53 @@ def _best_swap(histories: Sequence[History]) -> tuple[tuple[int, int], list[str]
 def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float, float]]:
     """Yield how many times shorter the path past a pair is once swapped: in all, and in the least quarter."""
     n = len(history.steps)
-    # Padding: nothing lies before the first checkpoint or after the last.
-    square = np.pad(history.distances(), ((1, 1), (1, 1), (0, 0)))
+    parts = history.distances()
+    a, b = _pairs(n)
+    floor = history.rounding_floor()[a]
+    now, then, middle = _paths(summed(parts), a, b)
+    whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
+    # Both checkpoints must gain: at a break of the run, only one does.
+    sides = [_ratio(x, y, floor) for x, y in zip(now, then, strict=True)]
+    # At either end one wrong checkpoint looks the same as two that are swapped.
+    gains = np.where((a > 0) & (b < n - 1), np.minimum(*sides), 0)
+    promising = np.flatnonzero((whole > MIN_GAIN_OF_EACH) & (gains > MIN_GAIN_OF_EACH))
+    if not len(promising):
+        return
+    a, b, whole, floor = a[promising], b[promising], whole[promising], floor[promising]
+    quarters = (_paths(part, a, b) for part in np.moveaxis(parts, 2, 0))
+    least = np.min(
+        [_ratio(x + y + middle, v + w + middle, floor / QUARTERS) for (x, y), (v, w), middle in quarters], axis=0
+    )
+    walking = history.walking()
+    for k in np.flatnonzero(least > 1):
+        pair = int(a[k]), int(b[k])
+        if _walks(walking, *pair) and _fits(history, *pair):
+            yield pair, float(whole[k]), float(least[k])
+
+
+@lru_cache(maxsize=8)
+def _pairs(n: int) -> tuple[Indices, Indices]:
+    """Return all pairs of checkpoints that are near enough."""
     a, b = np.triu_indices(n, 1)
     near = b - a <= MAX_LAG
-    a, b = a[near], b[near]
-    floor = history.rounding_floor()[a]
-    side_by_side = (b - a == 1)[:, None]
+    return a[near], b[near]
 
-    def between(x: Indices, y: Indices) -> Matrix:
-        return square[x + 1, y + 1]
 
-    def unless_neighbours(parts: Matrix) -> Matrix:
-        return np.where(side_by_side, 0.0, parts)
+def _paths(distances: Matrix, a: Indices, b: Indices) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]:
+    """Return the path past each of a pair as it is, and once they are swapped, without what lies between neighbours.
 
-    middle = np.where(side_by_side, between(a, b), 0.0)
+    The last is the distance of two neighbours, which both paths take.
+    """
+    # Padding: nothing lies before the first checkpoint or after the last.
+    square = np.pad(distances, 1)
+    side_by_side = b - a == 1
+
+    def between(x: Indices, y: Indices) -> Vector:
+        return np.asarray(square[x + 1, y + 1])
+
+    def unless_neighbours(lengths: Vector) -> Vector:
+        return np.where(side_by_side, 0.0, lengths)
+
     now = (
         between(a - 1, a) + unless_neighbours(between(a, a + 1)),
         between(b, b + 1) + unless_neighbours(between(b - 1, b)),
@@ -106,18 +139,7 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float, floa
         between(a - 1, b) + unless_neighbours(between(b, a + 1)),
         between(a, b + 1) + unless_neighbours(between(b - 1, a)),
     )
-    whole = _ratio(summed(now[0] + now[1] + middle), summed(then[0] + then[1] + middle), floor)
-    # Both checkpoints must gain: at a break of the run, only one does.
-    sides = [_ratio(summed(x), summed(y), floor) for x, y in zip(now, then, strict=True)]
-    # At either end one wrong checkpoint looks the same as two that are swapped.
-    gains = np.where((a > 0) & (b < n - 1), np.minimum(*sides), 0)
-    part = floor[:, None] / QUARTERS
-    least = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, part).min(axis=1)
-    walking = history.walking()
-    for k in np.flatnonzero((whole > MIN_GAIN_OF_EACH) & (least > 1) & (gains > MIN_GAIN_OF_EACH)):
-        pair = int(a[k]), int(b[k])
-        if _walks(walking, *pair) and _fits(history, *pair):
-            yield pair, float(whole[k]), float(least[k])
+    return now, then, np.where(side_by_side, between(a, b), 0.0)
 
 
 def _ratio(now: Vector, then: Vector, floor: Vector) -> Vector:

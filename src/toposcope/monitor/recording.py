@@ -12,7 +12,8 @@ import msgspec
 
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_all_bytes, write_text
+from toposcope.files import write_text
+from toposcope.homology import Diagram
 from toposcope.integrity import Finding
 from toposcope.monitor.events import Alert, Forecasted
 from toposcope.monitor.measuring import StepMeasurements
@@ -22,7 +23,7 @@ from toposcope.study.declaration import Declaration, DeclaredSeries, load_declar
 from toposcope.study.diagrams import diagram_bytes, diagram_file
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.runner import locked
-from toposcope.study.store import Store
+from toposcope.study.store import Store, write_large_diagrams
 
 KIND = "live"
 MAX_DIAGRAM_STEPS = 24
@@ -133,8 +134,12 @@ class Recording:
     def measured(self, done: StepMeasurements) -> None:
         """Store the measurements of a step, and their diagrams if it is their turn."""
         step, keep = done.step, self._keeps_diagrams()
-        files = self._write_diagrams(done) if keep else {}
+        found = _diagrams(done) if keep else {}
+        files = {probe: diagram_file(self.run, step, probe) for probe in found}
+        contents = {files[probe]: diagram_bytes(layers) for probe, layers in found.items()}
+        write_large_diagrams(self._directory, contents)
         with self._store.together():
+            self._store.put_diagrams(contents)
             self._store.put_checkpoint(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)))
             self._store.put_measurements(
                 (self._unit(step, probe, layer), done.key(probe, layer), m, files.get(probe, "") if m.diagrams else "")
@@ -153,17 +158,6 @@ class Recording:
         self._n_measured += 1
         every = 1 << (max(0, self._n_measured - 1) // MAX_DIAGRAM_STEPS)
         return (self._n_measured - 1) % every == 0
-
-    def _write_diagrams(self, done: StepMeasurements) -> dict[Probe, str]:
-        contents, files = {}, {}
-        for probe, rows in done.measurements.items():
-            diagrams = {layer: m.diagrams for layer, m in rows.items() if m.diagrams}
-            if diagrams:
-                files[probe] = diagram_file(self.run, done.step, probe)
-                path = self._directory / files[probe]
-                contents[path] = diagram_bytes(path, diagrams, [])
-        write_all_bytes(contents)
-        return files
 
     def _layer_rows(self, done: StepMeasurements) -> tuple[LayerRow, ...]:
         seen = {layer for rows in done.measurements.values() for layer in rows}
@@ -212,3 +206,9 @@ def study_name(directory: Path) -> str:
     """Return the name of a directory with the characters that a study's name cannot have replaced."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in directory.resolve().name)
     return name.lstrip("._-")[:100] or "training"
+
+
+def _diagrams(done: StepMeasurements) -> dict[Probe, dict[str, dict[str, Diagram]]]:
+    """Return the diagrams of a step by probe and layer; of probes that made any."""
+    found = {p: {n: dict(m.diagrams) for n, m in rows.items() if m.diagrams} for p, rows in done.measurements.items()}
+    return {probe: layers for probe, layers in found.items() if layers}

@@ -1,15 +1,16 @@
 """Checksums of groups of rows in a store, which reveal changes that the store did not write.
 
 A group has the rows that are measured, read or logged together: those of one probe on one checkpoint, one checkpoint
-with its layers and evidence, the log of one run, and so on. Its checksum is the sum of the CRC-32 of its rows, whatever
-their order.
+with its layers and evidence, the log of one run, and so on. Its checksum is the sum of the CRC-32 of its rows in
+MessagePack, whatever their order. Diagrams have checksums of their own.
 """
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import groupby
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 
@@ -51,7 +52,6 @@ _QUERIES = {
 }
 """By kind, queries of its rows: run, step, probe and options of the group, then the content."""
 KINDS = tuple(_QUERIES)
-_encoded = methodcaller("encode", errors="surrogatepass")
 ORPHANS = Group("features without a measurement")
 
 
@@ -197,4 +197,11 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
 
 def _checksum(rows: Iterable[tuple[Any, ...]]) -> int:
     """Return the sum of the CRC-32 of rows; chained, since there are many and each is short."""
-    return sum(map(zlib.crc32, map(_encoded, map(repr, rows))))
+    return sum(map(zlib.crc32, map(_encoder(), rows)))
+
+
+@cache
+def _encoder() -> Callable[[Any], bytes]:
+    import msgspec  # which a server of a page need not have in memory before there is a page
+
+    return msgspec.msgpack.Encoder().encode

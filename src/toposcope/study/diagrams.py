@@ -1,9 +1,13 @@
-"""Diagram files: one safetensors file for each checkpoint and probe, with the stored hidden states."""
+"""The diagrams of one checkpoint and probe, with the stored hidden states: what a safetensors file holds.
+
+Small ones are rows of the store, which costs far less than a file each; the others are files.
+"""
 
 import hashlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
@@ -29,8 +33,23 @@ BIRTHS = ".births"
 _dtype_name = cache(str)
 """NumPy makes up the name of a dtype anew each time, in longer than the checksum of a small diagram takes."""
 
-_Counts = tuple[int, int, int, float | None]
+
+@dataclass(frozen=True)
+class StoredContent:
+    """What a diagram file would hold, from a row of the store; `place` is how messages call it."""
+
+    place: str
+    content: bytes
+
+
+Source = Path | StoredContent
 StoredStates = Mapping[str, NDArray[np.float32]]
+_Counts = tuple[int, int, int, float | None]
+_DAMAGED = (SafetensorError, OSError, TypeError, KeyError, ValueError, msgspec.MsgspecError)
+
+
+class _Header(msgspec.Struct):
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
 def diagram_file(run: str, step: int, probe: Probe) -> str:
@@ -39,35 +58,39 @@ def diagram_file(run: str, step: int, probe: Probe) -> str:
     return f"diagrams/{run}/step_{step:06d}/{probe.name()}-{tag}.safetensors"
 
 
-def is_readable(path: Path) -> bool:
-    """Return whether a diagram file exists and is whole."""
+def is_readable(source: Source) -> bool:
+    """Return whether diagrams are there and whole."""
     try:
-        _check(path)
-    except (SafetensorError, OSError, ValueError):
+        _contents(source)
+    except _DAMAGED:
         return False
     return True
 
 
 def diagram_bytes(
-    path: Path, layers: Mapping[str, Mapping[str, Diagram]], keep: Sequence[str], states: StoredStates | None = None
+    layers: Mapping[str, Mapping[str, Diagram]],
+    states: StoredStates | None = None,
+    before: Source | None = None,
+    keep: Sequence[str] = (),
 ) -> bytes:
-    """Return the bytes of a diagram file: of some layers, and of the layers of the file at `path` named in `keep`.
+    """Return the bytes of a diagram file: of some layers, and of the layers named in `keep` of what was there before.
 
     Tensors are called ``layer|name``, shape (k, 2), float64; the metadata ``diagrams`` is JSON that holds, by the same
     names, dimension, n_essential, n_truncated and cover_radius (null if unknown). Births of all points, where a diagram
     is of landmarks, are called ``layer|name.births``, shape (b,), float64; hidden states ``layer|states``, shape
     (n, width), float32.
     """
-    before = read_diagrams(path) if keep and is_readable(path) else {}
-    everything = {**{layer: before[layer] for layer in keep if layer in before}, **layers}
+    everything, every_state = dict(layers), dict(states or {})
+    if keep and before is not None and is_readable(before):
+        everything = {n: of for n, of in read_diagrams(before).items() if n in keep} | everything
+        every_state = {n: of for n, of in read_states(before).items() if n in keep} | every_state
     flat = {f"{layer}{SEPARATOR}{name}": d for layer, diagrams in everything.items() for name, d in diagrams.items()}
     # nan, which JSON cannot express, becomes null
     counts = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
     tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
     tensors |= {key + BIRTHS: d.births for key, d in flat.items() if d.births is not None}
-    states_before = {name: s for name, s in read_states(path).items() if name in keep} if before else {}
-    tensors |= {f"{name}{SEPARATOR}{STATES}": s for name, s in {**states_before, **(states or {})}.items()}
+    tensors |= {f"{name}{SEPARATOR}{STATES}": points for name, points in every_state.items()}
     # One metadata key: safetensors writes several in no fixed order.
     metadata = {"diagrams": msgspec.json.encode(counts).decode()}
     return save({**tensors, CHECKSUM: _checksum(tensors, metadata)}, metadata=metadata)
@@ -81,69 +104,68 @@ def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) 
     return np.array([total], np.uint32)
 
 
-def _check(path: Path) -> None:
-    """Refuse a file that is not as it was written; an older one has no checksum.
+def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return tensors and metadata if they are as they were written; an older file has no checksum.
 
     Raises
     ------
-    ValueError
+    SafetensorError, OSError, ValueError, KeyError or MsgspecError
+        Otherwise.
     """
-    with safe_open(path, framework="np") as file:
-        names = set(file.keys())
-        if CHECKSUM not in names:
-            return
-        tensors = {name: file.get_tensor(name) for name in names - {CHECKSUM}}
-        if _checksum(tensors, file.metadata() or {}) != file.get_tensor(CHECKSUM):
-            raise ValueError("its checksum is wrong")
+    if isinstance(source, Path):
+        with safe_open(source, framework="np") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            metadata = file.metadata() or {}
+    else:
+        tensors = load(source.content)
+        end = 8 + int.from_bytes(source.content[:8], "little")
+        metadata = msgspec.json.decode(source.content[8:end], type=_Header).metadata
+    checksum = tensors.pop(CHECKSUM, None)
+    if checksum is not None and _checksum(tensors, metadata) != checksum:
+        raise ValueError("its checksum is wrong")
+    return tensors, metadata
 
 
-def read_diagrams(path: Path) -> dict[str, dict[str, Diagram]]:
-    """Read a diagram file: layer -> name -> diagram.
+def read_diagrams(source: Source) -> dict[str, dict[str, Diagram]]:
+    """Read diagrams: layer -> name -> diagram.
 
     Raises
     ------
     ToposcopeError
-        If the file is absent or damaged.
+        If they are absent or damaged.
     """
     diagrams: dict[str, dict[str, Diagram]] = {}
     try:
-        _check(path)
-        with safe_open(path, framework="np") as file:
-            described = msgspec.json.decode(file.metadata()["diagrams"], type=dict[str, _Counts])
-            names = set(file.keys())
-            for key, (dimension, n_essential, n_truncated, radius) in described.items():
-                layer, _, name = key.rpartition(SEPARATOR)
-                cover_radius = math.nan if radius is None else radius
-                births = file.get_tensor(key + BIRTHS) if key + BIRTHS in names else None
-                diagram = Diagram(
-                    file.get_tensor(key), dimension, n_essential, n_truncated, cover_radius, births=births
-                )
-                diagrams.setdefault(layer, {})[name] = diagram
-    except (SafetensorError, OSError, TypeError, KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise ToposcopeError(
-            f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
-        ) from error
+        tensors, metadata = _contents(source)
+        described = msgspec.json.decode(metadata["diagrams"], type=dict[str, _Counts])
+        for key, (dimension, n_essential, n_truncated, radius) in described.items():
+            layer, _, name = key.rpartition(SEPARATOR)
+            cover_radius = math.nan if radius is None else radius
+            births = tensors.get(key + BIRTHS)
+            diagram = Diagram(tensors[key], dimension, n_essential, n_truncated, cover_radius, births=births)
+            diagrams.setdefault(layer, {})[name] = diagram
+    except _DAMAGED as error:
+        raise _unreadable(source, error) from error
     return diagrams
 
 
-def read_states(path: Path, only: str = "") -> dict[str, NDArray[np.float32]]:
-    """Read the hidden states in a diagram file, by pseudo-layer, or only those of one pseudo-layer.
+def read_states(source: Source, only: str = "") -> dict[str, NDArray[np.float32]]:
+    """Read hidden states by pseudo-layer, or only those of one pseudo-layer.
 
     Raises
     ------
     ToposcopeError
-        If the file is absent or damaged.
+        If they are absent or damaged.
     """
-    states = {}
     try:
-        _check(path)
-        with safe_open(path, framework="np") as file:
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                layer, _, name = key.rpartition(SEPARATOR)
-                if name == STATES and only in ("", layer):
-                    states[layer] = file.get_tensor(key)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ToposcopeError(
-            f"{path}: diagram file missing or damaged ({error}); delete it and run the study again"
-        ) from error
-    return states
+        tensors, _ = _contents(source)
+    except _DAMAGED as error:
+        raise _unreadable(source, error) from error
+    named = ((key.rpartition(SEPARATOR), points) for key, points in tensors.items())
+    return {layer: points for (layer, _, name), points in named if name == STATES and only in ("", layer)}
+
+
+def _unreadable(source: Source, error: Exception) -> ToposcopeError:
+    if isinstance(source, Path):
+        return ToposcopeError(f"{source}: diagram file missing or damaged ({error}); delete it and run the study again")
+    return ToposcopeError(f"{source.place}: diagrams damaged ({error}); run the study again")

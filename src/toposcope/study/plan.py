@@ -1,13 +1,11 @@
 """What a study still has to measure: every unit has a key of all that its numbers depend on."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from toposcope.probes import Probe
 from toposcope.probes.needs import needs_of
-from toposcope.study.diagrams import is_readable
 from toposcope.study.rows import CheckpointRow, Unit
 
 
@@ -66,7 +64,7 @@ def plan(
     probe: Probe,
     source: Probe | None,
     measured: Mapping[Unit, tuple[str, str]],
-    directory: Path,
+    is_readable: Callable[[str], bool],
     inputs: InputKeys,
 ) -> Iterator[Planned]:
     """Yield what one probe still has to measure on one run, checkpoint by checkpoint.
@@ -83,9 +81,9 @@ def plan(
     probe, source : Probe
         `source` is the probe whose diagrams `probe` reads.
     measured : mapping
-        Key and diagram file of what is in the store; a row whose file is gone or damaged counts as missing.
-    directory : Path
-        The study's.
+        Key and diagram file of what is in the store; a row whose diagrams are gone or damaged counts as missing.
+    is_readable : callable
+        Whether a diagram file is there and whole.
     inputs : InputKeys
     """
     stored: dict[int, dict[str, Unit]] = {step: {} for step in checkpoints if step in only}
@@ -93,7 +91,7 @@ def plan(
         if _is_of(unit, probe) and unit.step in stored:
             stored[unit.step][unit.layer] = unit
     files = {measured[unit][1] for units in stored.values() for unit in units.values()}
-    readable = {file: is_readable(directory / file) for file in files if file}
+    readable = {file: is_readable(file) for file in files if file}
     first = checkpoints.get(steps[0]) if steps else None
     source_units = [] if source is None else [unit for unit in measured if _is_of(unit, source)]
     for before, step in zip([None, *steps], steps, strict=False):

@@ -89,7 +89,7 @@ CREATE TABLE IF NOT EXISTS measurements (
     options  TEXT NOT NULL,                -- JSON
     key      TEXT NOT NULL,                -- of the tensors measured, the probe, its version and its options
     flag     TEXT NOT NULL,                -- degenerate, landmarks, or empty
-    diagrams TEXT NOT NULL,                -- file under the study's folder, or empty
+    diagrams TEXT NOT NULL,                -- file of the table diagrams, else under the study's folder; or empty
     UNIQUE (run, step, layer, probe, options)
 );
 
@@ -99,6 +99,11 @@ CREATE TABLE IF NOT EXISTS features (
     value       REAL NOT NULL,
     PRIMARY KEY (measurement, statistic)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS diagrams (      -- diagram files of up to 64 KiB; larger ones are under the study's folder
+    file    TEXT PRIMARY KEY,              -- as in measurements.diagrams
+    content BLOB NOT NULL                  -- safetensors, with a checksum of its own
+);
 
 CREATE TABLE IF NOT EXISTS kinds (         -- what each statistic is counted as, as its probe declares it
     probe     TEXT NOT NULL,

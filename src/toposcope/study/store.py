@@ -11,18 +11,23 @@ from typing import Any
 import msgspec
 
 from toposcope.errors import ToposcopeError
+from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study import checksums, log_rows
+from toposcope.study.diagrams import Source, StoredContent
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 
-SCHEMA_VERSION = "5"
-OLDER_VERSIONS = ("1", "2", "3", "4")
+SCHEMA_VERSION = "6"
+OLDER_VERSIONS = ("1", "2", "3", "4", "5")
 """Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
-``checksums``, 4 neither ``alerts`` nor ``forecasts``."""
+``checksums``, 4 neither ``alerts`` nor ``forecasts``, 5 no ``diagrams`` and other checksums."""
 WITHOUT_KINDS = ("1", "2")
+
+MAX_ROW_BYTES = 1 << 16
+"""Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
 
 _Row = tuple[Unit, str, Measurement, str]
 """Unit, key, measurement, diagram file."""
@@ -344,6 +349,24 @@ class Store:
             checksums.put_new(c, {group: content for group, content in written.items() if group not in known})
             _seal_groups(c, known)
 
+    def put_diagrams(self, contents: Mapping[str, bytes]) -> None:
+        """Store diagram files, by their paths in the study's folder: small ones as rows; the others are files already.
+
+        See `write_large_diagrams`.
+        """
+        small = [(file, content) for file, content in contents.items() if len(content) <= MAX_ROW_BYTES]
+        large = [(file,) for file, content in contents.items() if len(content) > MAX_ROW_BYTES]
+        with self._transaction() as c:
+            c.executemany("INSERT OR REPLACE INTO diagrams VALUES (?, ?)", small)
+            c.executemany("DELETE FROM diagrams WHERE file = ?", large)
+        for file, _ in small:
+            (self.path.parent / file).unlink(missing_ok=True)  # it was large before
+
+    def diagrams(self, file: str) -> Source | None:
+        """Return where a diagram file is stored; None if it is nowhere."""
+        with self._readable_errors():
+            return stored_diagrams(self._connection, self.path, file)
+
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Store the published features of a run, by step, unless they are stored under the same key already."""
         units = {step: Unit(run, step, "network", PUBLISHED, "{}") for step in features}
@@ -430,6 +453,21 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise ToposcopeError(f"{self.path}: {error}; {_mend(str(error))}") from error
+
+
+def write_large_diagrams(directory: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the diagram files that are too large to be rows, before the rows that point to them."""
+    write_all_bytes({directory / file: content for file, content in contents.items() if len(content) > MAX_ROW_BYTES})
+
+
+def stored_diagrams(c: sqlite3.Connection, database: Path, file: str) -> Source | None:
+    """Return where a diagram file is stored, given its path in the study's folder; None if it is nowhere."""
+    if c.execute("SELECT 1 FROM sqlite_master WHERE name = 'diagrams'").fetchone():  # older versions have files alone
+        row = c.execute("SELECT content FROM diagrams WHERE file = ?", (file,)).fetchone()
+        if row is not None:
+            return StoredContent(f"{database}: {file}", row[0])
+    path = database.parent / file
+    return path if path.exists() else None
 
 
 def _forget(c: sqlite3.Connection, run: str, step: int) -> None:

@@ -2,10 +2,10 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +20,10 @@ from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
-from toposcope.study.diagrams import diagram_file, read_diagrams, read_states
+from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
 from toposcope.study.kinds import PUBLISHED, kind_of
-from toposcope.study.store import OLDER_VERSIONS
+from toposcope.study.store import OLDER_VERSIONS, stored_diagrams
 from toposcope.version import __version__
-
-Found = TypeVar("Found")
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -348,7 +346,7 @@ class Study:
         ToposcopeError
             If there are none.
         """
-        return self._current(run, step, read_diagrams(self._findings_file(run, step, probe)))
+        return read_diagrams(self._findings(run, step, probe))
 
     def states(self, run: str, step: int, probe: str) -> dict[str, NDArray[np.float32]]:
         """Return the points that a declared probe stored: of hidden states, or losses on a plane; by pseudo-layer.
@@ -358,21 +356,29 @@ class Study:
         ToposcopeError
             If there are none.
         """
-        return self._current(run, step, read_states(self._findings_file(run, step, probe)))
+        return read_states(self._findings(run, step, probe))
 
-    def _findings_file(self, run: str, step: int, probe: str) -> Path:
+    def has_diagrams(self, run: str, step: int, probe: str) -> bool:
+        """Return whether diagrams or points of a checkpoint by a declared probe are stored."""
+        with self._connected() as connection:
+            return stored_diagrams(connection, self._database, self._findings_file(run, step, probe)) is not None
+
+    def _findings(self, run: str, step: int, probe: str) -> Source:
+        """Return where diagrams of a checkpoint are stored, unless the checkpoint is gone."""
+        file = self._findings_file(run, step, probe)
+        query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
+        with self._connected() as connection:
+            if run not in self._run_names() or not connection.execute(query, (run, int(step))).fetchone():
+                raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
+            # A file that is missing is an error of reading it.
+            return stored_diagrams(connection, self._database, file) or self.directory / file
+
+    def _findings_file(self, run: str, step: int, probe: str) -> str:
         for declared in self.declaration.resolved_probes():
             if declared.label() == probe:
-                return self.directory / diagram_file(run, step, declared)
+                return diagram_file(run, step, declared)
         labels = [p.label() for p in self.declaration.resolved_probes()]
         raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, labels)}")
-
-    def _current(self, run: str, step: int, found: Found) -> Found:
-        """Return what was found of a checkpoint, unless the checkpoint is gone."""
-        query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
-        if run not in self._run_names() or not self._read(query, (run, int(step))):
-            raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
-        return found
 
     def _run_names(self) -> list[str]:
         return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
@@ -384,40 +390,46 @@ class Study:
         except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
             raise self._damaged("a value of another type than it was written with") from error
 
+    @property
+    def _database(self) -> Path:
+        return self.directory / "study.db"
+
     def _read(self, query: str, values: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._connected() as connection:
+            return connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Connect to the store, which is verified; errors become one line."""
         try:
-            with closing(sqlite3.connect(self.directory / "study.db", timeout=30, isolation_level=None)) as connection:
+            with closing(sqlite3.connect(self._database, timeout=30, isolation_level=None)) as connection:
                 connection.execute("BEGIN")  # what is verified is what is read
                 self._verify(connection)
-                return connection.execute(query, values).fetchall()
+                yield connection
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise ToposcopeError(
-                f"{self.directory / 'study.db'}: {error}; delete it and run the study again"
-            ) from error
+            raise ToposcopeError(f"{self._database}: {error}; delete it and run the study again") from error
 
     def _verify(self, connection: sqlite3.Connection) -> None:
         """Refuse a store that is not as it was written; looked at again only when its files have changed."""
-        database = self.directory / "study.db"
-        files = [path for path in (database, database.with_name("study.db-wal")) if path.exists()]
+        files = [path for path in (self._database, self._database.with_name("study.db-wal")) if path.exists()]
         state = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
         if state == self._verified:
             return
         if not checksums.is_whole(connection):
             raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if "checksums" in tables:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+        if row is not None and row[0] not in OLDER_VERSIONS:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "checksums" not in tables:
+                raise self._damaged("no checksums")
             found = next(checksums.damaged(connection), None)
             if found is not None:
                 raise self._damaged(str(found))
-        else:
-            row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-            if row is not None and row[0] not in OLDER_VERSIONS:
-                raise self._damaged("no checksums")
         self._verified = state
 
     def _damaged(self, what: str) -> ToposcopeError:
         return ToposcopeError(
-            f"{self.directory / 'study.db'}: damaged since it was written ({what}); run the study again: what "
+            f"{self._database}: damaged since it was written ({what}); run the study again: what "
             "is damaged is measured again, the rest stays"
         )
 

@@ -11,7 +11,6 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.sources import is_remote
 from toposcope.engine.pool import Engine, Result, TaskFailure, Workers, do_nothing, no_cost
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_all_bytes
 from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
@@ -29,10 +28,10 @@ from toposcope.study.batching import (
     milliseconds,
     portions,
 )
-from toposcope.study.diagrams import diagram_bytes, diagram_file, read_diagrams, read_states
+from toposcope.study.diagrams import diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
 from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.rows import CheckpointRow, Unit
-from toposcope.study.store import Store
+from toposcope.study.store import Store, write_large_diagrams
 from toposcope.study.tasks import Hashed, MeasureTask, Read, ReadTask, measure_task, measure_tasks, one_line, read_tasks
 from toposcope.study.work_progress import WorkProgress
 from toposcope.study.write_groups import WriteGroup
@@ -274,11 +273,15 @@ class Survey:
             missing = [
                 planned
                 for probe, source in probes.items()
-                for planned in plan(rows, steps, only, probe, source, measured, self.directory, inputs)
+                for planned in plan(rows, steps, only, probe, source, measured, self._is_readable, inputs)
             ]
             self.store.drop_measurements(unit for planned in missing for unit in planned.stale)
             # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
             yield from ((run, planned) for planned in sorted(missing, key=lambda p: p.step) if planned.wanted)
+
+    def _is_readable(self, file: str) -> bool:
+        stored = self.store.diagrams(file)
+        return stored is not None and is_readable(stored)
 
     def _input_keys(self, run: str, probes: Mapping[Probe, Probe | None], only: Iterable[int]) -> InputKeys:
         """Return what the inputs of probes depend on; only the inputs that a probe needs are looked at."""
@@ -363,18 +366,17 @@ class Survey:
 
     def _diagrams(self, run: str, step: int | None, source: Probe) -> dict[str, Diagrams]:
         """Read the diagrams of a probe; none where no file can be read."""
-        path = self.directory / diagram_file(run, step, source) if step is not None else None
-        if path is None or not path.exists():
-            return {}
+        stored = self.store.diagrams(diagram_file(run, step, source)) if step is not None else None
         try:
-            return dict(read_diagrams(path))
+            return dict(read_diagrams(stored)) if stored is not None else {}
         except ToposcopeError:
             return {}
 
     def _states(self, run: str, step: int, source: Probe, only: str) -> States:
         """Read the states that a probe stored; the probe that compares them reports those that are missing."""
+        stored = self.store.diagrams(diagram_file(run, step, source))
         try:
-            return read_states(self.directory / diagram_file(run, step, source), only)
+            return read_states(stored, only) if stored is not None else {}
         except ToposcopeError:
             return {}
 
@@ -400,16 +402,18 @@ class Survey:
 
     def _store(self, finished: Sequence["_Finished"]) -> None:
         """Write diagrams, then the rows that point to them."""
-        contents: dict[Path, bytes] = {}
+        contents: dict[str, bytes] = {}
         for work in finished:
-            path = self.directory / work.file
             diagrams = {r.layer: r.diagrams for r in work.measurements if r.diagrams}
             states = {r.layer: r.states for r in work.measurements if r.states is not None}
-            if diagrams or path.exists():
+            keep = sorted(work.pending.current)
+            before = None if diagrams and not keep else self.store.diagrams(work.file)
+            if diagrams or before is not None:
                 # Also without new ones: diagrams of a layer that now fails must go.
-                contents[path] = diagram_bytes(path, diagrams, sorted(work.pending.current), states)
-        write_all_bytes(contents)
+                contents[work.file] = diagram_bytes(diagrams, states, before, keep)
+        write_large_diagrams(self.directory, contents)
         with self.store.together():
+            self.store.put_diagrams(contents)
             self.store.put_measurements(
                 (work.unit(r.layer), work.task.wanted[r.layer], r, work.file if r.diagrams else "")
                 for work in finished

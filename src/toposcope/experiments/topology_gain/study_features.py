@@ -13,7 +13,6 @@ from toposcope.homology import Diagram, landscape, persistence_image
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.probes.probe import NOISE
 from toposcope.study import Study
-from toposcope.study.diagrams import diagram_file, read_diagrams
 from toposcope.typing import Matrix, Vector
 
 Layers = Mapping[str, Mapping[str, Diagram]]
@@ -141,11 +140,10 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
 
 def _reader(study: Study) -> Reader:
     """Return what reads the diagrams of a study's topological probes."""
-    probes = [p for p in study.declaration.resolved_probes() if p.kind("H0") == TOPOLOGY]
+    labels = [p.label() for p in study.declaration.resolved_probes() if p.kind("H0") == TOPOLOGY]
 
     def read(run: str, step: int) -> dict[str, Layers]:
-        files = {p.label(): study.directory / diagram_file(run, step, p) for p in probes}
-        return {label: read_diagrams(path) for label, path in files.items() if path.is_file()}
+        return {label: study.diagrams(run, step, label) for label in labels if study.has_diagrams(run, step, label)}
 
     return read
 
