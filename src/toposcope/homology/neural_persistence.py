@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
 from toposcope.homology.diagram import Diagram
-from toposcope.typing import Vector
+from toposcope.typing import Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +141,16 @@ def neural_persistence_of_each(
     matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
     keys = prim_keys_of_each(matrix.entries, m)
     keys.sort(axis=1)
-    weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)
-    is_finite = keys[:, -1] < matrix.infinity
+    weights = np.ascontiguousarray(matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1])
+    largest = weights[:, 0].tolist()
+    known = [key < matrix.infinity for key in keys[:, -1].tolist()]
+    if essential == "count" or not all(known) or not all(largest):
+        return [_of_tree(w, "layer", p, essential) if finite else None for w, finite in zip(weights, known, strict=True)]
+    deaths = weights / weights[:, :1]
+    persistences = 1.0 - deaths
     return [
-        _of_tree(w[::-1], "layer", p, essential) if finite else None
-        for w, finite in zip(weights, is_finite, strict=True)
+        _of_sums(of_matrix, scale, p, *sums)
+        for of_matrix, scale, *sums in zip(deaths, largest, *_sums(persistences, p), strict=True)
     ]
 
 
@@ -195,11 +200,26 @@ def _summary(deaths: Vector, scale: float, p: float, essential: str, *, degenera
     persistences = 1.0 - deaths
     if essential == "count" and not degenerate:
         persistences = np.append(persistences, 1.0)
-    # Relative to the largest, which is the last, high powers of small persistences do not underflow all at once.
-    unit = float(persistences[-1]) or 1.0
-    norm = unit * float(((persistences / unit) ** p).sum()) ** (1 / p)
+    ((total,), (unit,), (powers,)) = _sums(persistences[None], p)
+    return _of_sums(deaths, scale, p, total, unit, powers, degenerate=degenerate)
+
+
+def _sums(persistences: Matrix, p: float) -> tuple[list[float], list[float], list[float]]:
+    """Return, for each row, the sum, the largest, which is the last, and the sum of powers in units of that.
+
+    In such units, high powers of small persistences do not underflow all at once.
+    """
+    units = np.where(persistences[:, -1] == 0, 1.0, persistences[:, -1])
+    powers = ((persistences / units[:, None]) ** p).sum(axis=1)
+    return persistences.sum(axis=1).tolist(), units.tolist(), powers.tolist()
+
+
+def _of_sums(
+    deaths: Vector, scale: float, p: float, total: float, unit: float, powers: float, *, degenerate: bool = False
+) -> NeuralPersistence:
+    norm = unit * powers ** (1 / p)
     return NeuralPersistence(
-        mean=float(persistences.sum() / len(deaths)),
+        mean=total / len(deaths),
         norm=norm,
         normalized=norm / len(deaths) ** (1 / p),
         deaths=deaths,

@@ -10,10 +10,10 @@ from toposcope.typing import Indices, Matrix, Vector
 
 N_LARGEST = 8
 """Values of a tensor that are kept."""
-CHUNK = 4096
-"""Values of which first only the largest is found; those of the chunks with the largest are then sorted."""
-MAX_ROW = N_LARGEST * CHUNK
-"""Values up to which chunks save nothing."""
+CHUNK = 64
+"""Values of which first only the largest is found; those of the chunks with the largest are then looked at."""
+MIN_CHUNKED = 2 * N_LARGEST * CHUNK
+"""Values from which on chunks save time."""
 
 
 class LargestValues:
@@ -33,14 +33,7 @@ class LargestValues:
         """
         signed = SIGNED[values.dtype.itemsize]
         keys = values.view(signed) & MASKS[signed]
-        whole = len(keys) // CHUNK * CHUNK
-        if whole > MAX_ROW:
-            chunks = _largest(keys[:whole].reshape(-1, CHUNK).max(axis=1))
-            inside = (chunks[:, None] * CHUNK + np.arange(CHUNK)).ravel()
-            positions = np.concatenate([inside, np.arange(whole, len(keys))])
-            positions = positions[_largest(keys[positions])]
-        else:
-            positions = _largest(keys)
+        positions = _largest(keys)
         both = np.concatenate([self._values, widened(values[positions]).astype(np.float64)])
         order = np.argsort(-np.abs(both), kind="stable")[:N_LARGEST]
         self._values, self._positions = both[order], np.concatenate([self._positions, begin + positions])[order]
@@ -51,7 +44,7 @@ class LargestValues:
 
 
 def largest_of_rows(rows: NDArray[Any]) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return what `LargestValues` finds in each row of finite values, at most `MAX_ROW` in a row."""
+    """Return what `LargestValues` finds in each row of finite values."""
     signed = SIGNED[rows.dtype.itemsize]
     positions = _largest(rows.view(signed) & MASKS[signed])
     values = widened(np.take_along_axis(rows, positions, axis=1)).astype(np.float64)
@@ -61,6 +54,15 @@ def largest_of_rows(rows: NDArray[Any]) -> tuple[Matrix, NDArray[np.int64]]:
 
 def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     """Return the indices of the `N_LARGEST` largest, along the last axis."""
-    if keys.shape[-1] > N_LARGEST:
+    *outer, n = keys.shape
+    if n <= N_LARGEST:
+        return np.broadcast_to(np.arange(n), keys.shape)
+    if n < MIN_CHUNKED:
         return np.argpartition(keys, -N_LARGEST)[..., -N_LARGEST:]
-    return np.broadcast_to(np.arange(keys.shape[-1]), keys.shape)
+    whole = n // CHUNK * CHUNK
+    chunks = _largest(keys[..., :whole].reshape(*outer, -1, CHUNK).max(axis=-1))
+    inside = (chunks[..., None] * CHUNK + np.arange(CHUNK)).reshape(*outer, -1)
+    rest = np.broadcast_to(np.arange(whole, n), (*outer, n - whole))
+    positions = np.concatenate([inside, rest], axis=-1)
+    found = _largest(np.take_along_axis(keys, positions, axis=-1))
+    return np.take_along_axis(positions, found, axis=-1)

@@ -5,15 +5,18 @@ For tensors of a few thousand values, a call of NumPy takes longer than what it 
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints import Checkpoint, roles
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.formats.entry import flattened, read_together
 from toposcope.checkpoints.sources import small_files_held
 from toposcope.errors import ToposcopeError
-from toposcope.integrity.largest import MAX_ROW, largest_of_rows
+from toposcope.integrity.largest import largest_of_rows
 from toposcope.integrity.summary import (
     CheckpointSummary,
     TensorSummary,
@@ -25,6 +28,8 @@ from toposcope.integrity.summary import (
 )
 from toposcope.kernels.magnitudes import widened
 
+MAX_STACKED_ENTRIES = 1 << 15
+"""Entries of the largest tensor that is stacked: for a larger one calls of its own cost nothing that would matter."""
 MAX_STACK_ENTRIES = 1 << 17
 """Entries of a stack: more tensors of a shape make several stacks."""
 
@@ -53,7 +58,7 @@ def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:
             continue
         try:
             for entry in weights_of(checkpoint):
-                if math.prod(entry.shape) <= MAX_ROW and "float8" not in entry.dtype:
+                if math.prod(entry.shape) <= MAX_STACKED_ENTRIES and "float8" not in entry.dtype:
                     role = roles.role_of(entry.name, checkpoint.roles)
                     alike.setdefault((entry.shape, entry.dtype), []).append((place, role, entry))
         except (ToposcopeError, OSError, RuntimeError, ValueError):  # gives its error when it is summarised by itself
@@ -67,22 +72,16 @@ def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:
 
 def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, TensorSummary]]) -> None:
     """Summarise tensors of one shape and dtype, and put the summaries where they belong."""
-    readable, tensors = [], []
-    for member in members:
-        try:
-            tensors.append(flattened(member[2].whole()))
-        except (ToposcopeError, OSError, RuntimeError, ValueError):  # as above
-            continue
-        readable.append(member)
-    if not tensors:
+    readable, rows = _read(members)
+    if not readable:
         return
-    rows = np.stack(tensors)
     values = widened(rows)
     norm_of = norms(values)
     finite = [place for place, norm in enumerate(norm_of) if math.isfinite(norm)]
     largest, largest_at = largest_of_rows(rows[finite])
     sketches = as_float32(values[:, sketch_positions(rows.shape[1])])
-    for i, place in enumerate(finite):
+    parts = [_bytes_of_rows(array) for array in (sketches[finite], largest, largest_at)]
+    for place, sketch, most, most_at in zip(finite, *parts, strict=True):
         checkpoint, role, entry = readable[place]
         digest = entry.new_digest()
         digest.update(rows[place].view(np.uint8).data)
@@ -94,7 +93,26 @@ def _summarise_stack(members: Sequence[_Place], known: Sequence[dict[str, Tensor
             content_hash=digest.hexdigest(),
             norm=norm_of[place],
             is_zero=norm_of[place] == 0,
-            sketch=sketches[place].tobytes(),
-            largest=largest[i].tobytes(),
-            largest_at=largest_at[i].tobytes(),
+            sketch=sketch,
+            largest=most,
+            largest_at=most_at,
         )
+
+
+def _read(members: Sequence[_Place]) -> tuple[Sequence[_Place], NDArray[Any]]:
+    """Return the tensors that can be read, and their values, one in a row."""
+    unreadable = (ToposcopeError, OSError, RuntimeError, ValueError)  # gives its error when it is summarised by itself
+    try:
+        return members, read_together([entry for _, _, entry in members]).reshape(len(members), -1)
+    except unreadable:
+        readable, tensors = [], []
+        for member in members:
+            with suppress(*unreadable):
+                tensors.append(flattened(member[2].whole()))
+                readable.append(member)
+        return readable, np.stack(tensors) if tensors else np.empty((0, 0))
+
+
+def _bytes_of_rows(rows: NDArray[Any]) -> list[bytes]:
+    content, width = rows.tobytes(), rows.nbytes // max(1, len(rows))
+    return [content[begin : begin + width] for begin in range(0, len(rows) * width, width or 1)]

@@ -114,8 +114,8 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
 def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
     with small_files_held():
         subjects = [Subject.of(checkpoint) for checkpoint in checkpoints]
-        persistence = by_stacks(subjects, Layer.read_narrow, neural_persistence_of_each)
-        components = by_stacks(subjects, Layer.matrix, components_of_each)
+        persistence = by_stacks(subjects, neural_persistence_of_each, narrow=True)
+        components = by_stacks(subjects, components_of_each)
         return [
             {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
             for subject, known, trees in zip(subjects, persistence, components, strict=True)

@@ -1,6 +1,7 @@
 """Neural persistence of every weight matrix (Rieck et al. 2019; see ``docs/methods/neural-persistence.md``)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -51,9 +52,7 @@ class NeuralPersistenceProbe(Probe, frozen=True, tag="neural_persistence"):
         if self.scale == "network":
             return super().measure_together(subjects)
         known = by_stacks(
-            subjects,
-            Layer.read_narrow,
-            lambda stack: neural_persistence_of_each(stack, p=self.p, essential=self.essential),
+            subjects, partial(neural_persistence_of_each, p=self.p, essential=self.essential), narrow=True
         )
         return [list(self._measure(subject, found)) for subject, found in zip(subjects, known, strict=True)]
 

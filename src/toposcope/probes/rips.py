@@ -17,6 +17,7 @@ from toposcope.homology.arrays import as_float_matrix
 from toposcope.homology.loops import loop_bytes
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
 from toposcope.homology.rips import components_of_each, expected_seconds
+from toposcope.homology.statistics import statistics_of_each
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     NOISE,
@@ -34,6 +35,8 @@ from toposcope.probes.probe import (
 from toposcope.probes.row_draws import draw_rows, with_noise
 from toposcope.probes.stacks import by_stacks
 from toposcope.typing import Indices, Matrix
+
+_Known = tuple[Diagram, dict[str, float]]
 
 SUMS = ("count", "total", "total_p2", "n_significant", "n_zero", "n_essential", "n_truncated")
 MAXIMA = ("max", "cover_radius")
@@ -131,13 +134,14 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
         if self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None:
             return super().measure_together(subjects)
-        known = by_stacks(subjects, Layer.matrix, components_of_each)
+        known = by_stacks(subjects, _components_with_statistics)
 
-        def measure(subject: Subject, found: Mapping[str, Diagram]) -> Iterator[Measurement | Failure]:
+        def measure(subject: Subject, found: Mapping[str, _Known]) -> Iterator[Measurement | Failure]:
             def measure_layer(layer: Layer) -> Measurement:
                 if layer.name not in found:
                     return self.measure_rows(layer.matrix(), layer.name, layer.role)
-                return self._measurement([[found[layer.name]]], layer.name, layer.role, "")
+                diagram, of_diagram = found[layer.name]
+                return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
 
             return each_layer(self, subject, measure_layer)
 
@@ -184,6 +188,15 @@ def with_shared_distances(points: Matrix, metric: Metric, max_dimension: int, ma
 def landmark_flag(diagrams: Iterable[Diagram]) -> str:
     """Return the flag ``landmarks`` if any of the diagrams is computed from landmarks, else an empty text."""
     return "landmarks" if any(d.cover_radius > 0 or d.births is not None for d in diagrams) else ""
+
+
+def _components_with_statistics(stack: NDArray[Any]) -> list[_Known | None]:
+    """Return H0 of many small clouds of one shape, each with its statistics."""
+    diagrams = components_of_each(stack)
+    found = [diagram for diagram in diagrams if diagram is not None]
+    named = ({f"H0.{name}": value for name, value in each.items()} for each in statistics_of_each(found))
+    known = iter(zip(found, named, strict=True))
+    return [None if diagram is None else next(known) for diagram in diagrams]
 
 
 def _statistics(diagrams: Sequence[Diagram]) -> dict[str, float]:

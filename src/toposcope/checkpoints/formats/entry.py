@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ class Entry:
         dtype that `toposcope.checkpoints.formats.dtypes` gives for this one.
     sequential_rows : bool
         Whether rows can be read without the bytes of all others; not those of a transposed matrix.
+    place : tuple of StoredFile and int, optional
+        The file, and the offset in it, where the numbers follow each other row by row.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Entry:
     dtype: str
     read: Callable[[int, int], NDArray[Any]]
     sequential_rows: bool = True
+    place: tuple[StoredFile, int] | None = None
 
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
@@ -106,7 +109,17 @@ def _rows_of_tensor(tensor: "Tensor", start: int, stop: int) -> NDArray[Any]:
 
 def contiguous(name: str, shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int) -> Entry:
     """Return a tensor that is stored row by row in a file, from `offset` on."""
-    return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset))
+    return Entry(name, shape, dtype, partial(_read, shape, dtype, file, offset), place=(file, offset))
+
+
+def read_together(entries: Sequence[Entry]) -> NDArray[Any]:
+    """Read tensors of one shape and dtype into one array, shape (r, ...); an error does not say whose it is."""
+    shape, dtype, n_bytes = entries[0].shape, entries[0].dtype, entries[0].n_bytes
+    places = [entry.place for entry in entries if entry.place is not None]
+    if len(places) < len(entries):
+        return np.stack([entry.whole() for entry in entries])
+    stored = np.concatenate([file.read(offset, offset + n_bytes) for file, offset in places])
+    return stored.view(DTYPES[dtype]).reshape(len(entries), *shape)
 
 
 def _read(shape: tuple[int, ...], dtype: str, file: StoredFile, offset: int, start: int, stop: int) -> NDArray[Any]:

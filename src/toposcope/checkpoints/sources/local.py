@@ -32,7 +32,7 @@ MAX_HELD_IN_ALL = 1 << 26
 MAX_SHOWN_PATH = 120
 """Characters of an impossible path that a message shows."""
 
-_held: ContextVar["dict[LocalFile, Bytes] | None"] = ContextVar("held", default=None)
+_held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
 
 
 @contextmanager
@@ -71,11 +71,12 @@ class LocalFile:
         held = _held.get()
         if held is None or self.size > MAX_HELD_BYTES:
             return self._read(start, stop, MAX_COPIED_BYTES)
-        if self not in held:
+        key = str(self.path), self.version
+        if key not in held:
             if sum(content.nbytes for content in held.values()) > MAX_HELD_IN_ALL:
                 held.clear()
-            held[self] = self._read(0, self.size, MAX_HELD_BYTES)
-        return held[self][start:stop]
+            held[key] = self._read(0, self.size, MAX_HELD_BYTES)
+        return held[key][start:stop]
 
     def _read(self, start: int, stop: int, max_copied: int) -> Bytes:
         try:
