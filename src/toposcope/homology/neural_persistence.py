@@ -145,7 +145,9 @@ def neural_persistence_of_each(
     largest = weights[:, 0].tolist()
     known = [key < matrix.infinity for key in keys[:, -1].tolist()]
     if essential == "count" or not all(known) or not all(largest):
-        return [_of_tree(w, "layer", p, essential) if finite else None for w, finite in zip(weights, known, strict=True)]
+        return [
+            _of_tree(w, "layer", p, essential) if finite else None for w, finite in zip(weights, known, strict=True)
+        ]
     deaths = weights / weights[:, :1]
     persistences = 1.0 - deaths
     return [

@@ -95,6 +95,9 @@ def numbers(column: pl.Series) -> Numbers:
 def _as_numbers(text: pl.Series) -> pl.Series:
     """Return texts as numbers, null where they are none; 1.000 after 950 is a thousand."""
     values = text.cast(pl.Float64, strict=False)
+    first = text.drop_nulls().head(1)
+    if not first.str.contains(rf"{_GROUPED_BY_POINTS}|^\d{{1,3}}$").any():
+        return values
     pointed = text.str.contains(_GROUPED_BY_POINTS)
     if not pointed.any() or not (pointed | text.str.contains(r"^\d{1,3}$")).fill_null(True).all():
         return values

@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
 from toposcope.study import checksums
+from toposcope.study.inserting import insert
 
 _COLUMNS = frozenset(COLUMNS)
 
@@ -60,16 +62,17 @@ def _write_changed(
     if changed:
         first = min(step for step, *_ in changed)
         c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
-        values = ", ".join("?" * (len(columns) + 1))
-        new = [(run, *row) for row in rows if row[0] >= first]
-        c.executemany(f"INSERT INTO {table} (run, {names}) VALUES ({values})", new)
+        new = [row for row in rows if row[0] >= first]
+        # The step and one more at least; what was not logged stands empty anyway.
+        logged = [k for k in range(len(columns)) if k < 2 or any(row[k] is not None for row in new)]
+        values = map(itemgetter(*logged), new)
+        insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in values])
 
 
 def _insert(c: sqlite3.Connection, run: str, logged: Mapping[int, Mapping[str, float]]) -> None:
     """Add rows of steps that the log does not hold."""
     rows = [(step, *map(values.get, COLUMNS)) for step, values in logged.items()]
-    query = f"INSERT INTO log (run, step, {', '.join(COLUMNS)}) VALUES (?, ?, {_marks(COLUMNS)})"
-    c.executemany(query, [(run, *row) for row in rows])
+    insert(c, "log", ("run", "step", *COLUMNS), [(run, *row) for row in rows])
     if rows:
         checksums.add(c, "log", run, rows)
 

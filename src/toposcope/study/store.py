@@ -17,6 +17,7 @@ from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
 from toposcope.study import checksums, log_rows
 from toposcope.study.diagrams import Source, StoredContent
+from toposcope.study.inserting import insert
 from toposcope.study.kinds import PUBLISHED, kind_of
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 
@@ -334,9 +335,8 @@ class Store:
     def put_measurements(self, rows: Iterable[_Row]) -> None:
         """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
         by_group = _by_group(rows)
-        units = [unit for of_group in by_group.values() for unit in of_group]
-        measured = [row[2] for of_group in by_group.values() for row in of_group.values()]
-        kinds = {(unit.probe, name) for unit, each in zip(units, measured, strict=True) for name in each.statistics}
+        names = {(group.probe, *row[2].statistics) for group, of_group in by_group.items() for row in of_group.values()}
+        kinds = {(probe, name) for probe, *of_probe in names for name in of_probe}
         with self._transaction() as c:
             known = {group for group in by_group if checksums.stored(c, group.kind, **_place(group))}
             c.executemany(
@@ -359,8 +359,9 @@ class Store:
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO diagrams VALUES (?, ?)", small)
             c.executemany("DELETE FROM diagrams WHERE file = ?", large)
-        for file, _ in small:
-            (self.path.parent / file).unlink(missing_ok=True)  # it was large before
+        if (self.path.parent / "diagrams").exists():
+            for file, _ in small:
+                (self.path.parent / file).unlink(missing_ok=True)  # it was large before
 
     def diagrams(self, file: str) -> Source | None:
         """Return where a diagram file is stored; None if it is nowhere."""
@@ -509,12 +510,9 @@ def _insert(
             measurements.append((*row, *group[1:]))
             features += values
             content += [row, *values]
-    c.executemany(
-        "INSERT INTO measurements (id, layer, role, key, flag, diagrams, run, step, probe, options) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        measurements,
-    )
-    c.executemany("INSERT INTO features VALUES (?, ?, ?)", features)
+    columns = ("id", "layer", "role", "key", "flag", "diagrams", "run", "step", "probe", "options")
+    insert(c, "measurements", columns, measurements)
+    insert(c, "features", ("measurement", "statistic", "value"), features)
     return written
 
 
