@@ -32,6 +32,7 @@ from toposcope.homology import (
     Diagram,
     Moments,
     bottleneck,
+    diagram_distances,
     linear_cka,
     procrustes,
     rips,
@@ -120,15 +121,18 @@ def all_but_loops(n: int, move: str, repeats: int) -> list[Row]:
         "TwoNN of the distances": partial(two_nn, known),
     }
     for k in (0, 1):
-        parts[f"H{k}: Wasserstein-1"] = partial(wasserstein, before[k], now[k], order=1)
-        parts[f"H{k}: Wasserstein-2"] = partial(wasserstein, before[k], now[k], order=2)
-        parts[f"H{k}: bottleneck"] = partial(bottleneck, before[k], now[k])
+        parts[f"H{k}: all three distances"] = partial(diagram_distances, before[k], now[k])
+    alone: dict[str, Callable[[], object]] = {}
+    for k in (0, 1):
+        alone[f"H{k}: Wasserstein-1 alone"] = partial(wasserstein, before[k], now[k], order=1)
+        alone[f"H{k}: Wasserstein-2 alone"] = partial(wasserstein, before[k], now[k], order=2)
+        alone[f"H{k}: bottleneck alone"] = partial(bottleneck, before[k], now[k])
 
     def rest() -> None:
         for run in parts.values():
             run()
 
-    taken = milliseconds({H1: partial(loop_diagram, distances), REST: rest, **parts}, repeats)
+    taken = milliseconds({H1: partial(loop_diagram, distances), REST: rest, **parts, **alone}, repeats)
     return [
         {"work": f"{n} points, {move}: {name}", "taken": Spread.of(values), "ratio": ratio(values, taken[H1])}
         for name, values in taken.items()

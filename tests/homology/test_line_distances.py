@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from property_examples import examples
 
-from toposcope.homology import Diagram, bottleneck, distances, rips, wasserstein
+from toposcope.homology import Diagram, bottleneck, diagram_distances, distances, rips, wasserstein
+from toposcope.kernels import sparse_matching
 from toposcope.kernels.noncrossing_matching import cheapest_matching
 
 thorough = examples(300)
@@ -64,14 +65,17 @@ def random_on_a_line(seed: int, max_bars: int) -> tuple[Diagram, Diagram]:
 
 def general_wasserstein(first: Diagram, second: Diagram, order: Order) -> float:
     """What would be computed if no birth were shared."""
-    a, b, exponent = distances._prepared(first, second)
-    total = distances._cheapest_assignment(a, b, order) if len(a) + len(b) else 0.0
-    return math.ldexp(total ** (1 / order), exponent)
+    return as_if_in_plane(first, second).wasserstein(order)
 
 
 def general_bottleneck(first: Diagram, second: Diagram) -> float:
-    a, b, exponent = distances._prepared(first, second)
-    return math.ldexp(distances._bottleneck_in_plane(a, b), exponent)
+    return as_if_in_plane(first, second).bottleneck()
+
+
+def as_if_in_plane(first: Diagram, second: Diagram) -> "distances._Prepared":
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(distances, "_on_a_line", lambda a, b: None)
+        return distances._Prepared.of(first, second)
 
 
 # Against exact matchings and the general algorithms
@@ -199,12 +203,12 @@ def test_tiny_beside_huge_bars() -> None:
 # The path that is taken
 
 
-@pytest.mark.parametrize("distance", [bottleneck, wasserstein])
+@pytest.mark.parametrize("distance", [bottleneck, wasserstein, lambda a, b: sum(diagram_distances(a, b))])
 def test_one_birth_never_takes_the_general_path(
     distance: Callable[[Diagram, Diagram], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for general in ("_cheapest_assignment", "_bottleneck_in_plane"):
-        monkeypatch.setattr(distances, general, None)
+    monkeypatch.setattr(sparse_matching, "cheapest_partners", None)
+    monkeypatch.setattr(distances, "_bottleneck_in_plane", None)
     up, down, empty = (
         born_at(0.0, np.arange(1.0, 5.0)),
         born_at(1.0, np.arange(1.0, 4.0), -1.0),

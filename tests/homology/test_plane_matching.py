@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import pdist, squareform
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, rips, two_nn, wasserstein
+from toposcope.homology import Diagram, bottleneck, diagram_distances, rips, two_nn, wasserstein
 from toposcope.homology.point_cloud import with_distances
 from toposcope.kernels.pairwise import distance_matrix, two_least
 
@@ -30,10 +30,13 @@ def band(n: int, seed: int, shift: float = 0.0, spread: float = 0.1) -> Diagram:
 
 
 def assert_exact(first: Diagram, second: Diagram) -> None:
-    for order in (1, 2):
+    together = diagram_distances(first, second)
+    for order, found in ((1, together.wasserstein_1), (2, together.wasserstein_2)):
         expected = exact_wasserstein(first.pairs, second.pairs, order)
-        assert wasserstein(first, second, order) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+        assert wasserstein(first, second, order) == pytest.approx(expected, rel=1e-12, abs=1e-14)  # type: ignore[arg-type]
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-14)
     assert bottleneck(first, second) == pytest.approx(exact_bottleneck(first.pairs, second.pairs), rel=1e-15)
+    assert together.bottleneck == bottleneck(first, second)
 
 
 @pytest.mark.parametrize("spread", [1e-3, 0.1, 3.0])

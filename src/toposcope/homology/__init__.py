@@ -11,7 +11,7 @@ from toposcope.homology.critical_points import CriticalPoints, critical_points, 
 from toposcope.homology.cycles import Loop, longest_loops
 from toposcope.homology.diagram import Diagram
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
-from toposcope.homology.distances import bottleneck, matching, wasserstein
+from toposcope.homology.distances import DiagramDistances, bottleneck, diagram_distances, matching, wasserstein
 from toposcope.homology.intrinsic_dimension import TwoNN, two_nn
 from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
@@ -51,6 +51,7 @@ from toposcope.homology.weight_views import qkv_rows, unrolled
 __all__ = [
     "CriticalPoints",
     "Diagram",
+    "DiagramDistances",
     "DiffusionPotential",
     "DimensionEstimate",
     "Eigenpairs",
@@ -77,6 +78,7 @@ __all__ = [
     "critical_points_of_triangles",
     "cross_barcode",
     "delaunay_edges",
+    "diagram_distances",
     "diffusion_potential",
     "extreme_eigenpairs",
     "farthest_points",

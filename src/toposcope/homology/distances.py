@@ -16,13 +16,16 @@ in `toposcope.kernels.sparse_matching`.
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Indices, Matrix, Vector
+
+if TYPE_CHECKING:
+    from toposcope.kernels.sparse_matching import Listed
 
 TILE = 32
 """Points of a tile, as many as the matching passes over together."""
@@ -53,17 +56,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
       it cheaper. O(k^2) time for looking at all pairs, and O(k^3) at worst; about 1 kB a point.
     """
     _check_order(order)
-    a, b, exponent = _prepared(first, second)
-    if not len(a) or not len(b):
-        total = math.fsum((_to_diagonal(np.concatenate([a, b])) ** order).tolist())
-    elif (line := _on_a_line(a, b)) is not None:
-        from toposcope.kernels.noncrossing_matching import cheapest_matching
-
-        x, y, x_alone, y_alone = line
-        total = cheapest_matching(x, y, x_alone**order, y_alone**order, order)
-    else:
-        total = _cheapest_assignment(a, b, order)
-    return float(np.ldexp(total ** (1 / order), exponent))
+    return _Prepared.of(first, second).wasserstein(order)
 
 
 def bottleneck(first: Diagram, second: Diagram) -> float:
@@ -88,18 +81,38 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
 
     Memory is O(k + l).
     """
-    a, b, exponent = _prepared(first, second)
-    if (line := _on_a_line(a, b)) is not None:
-        from toposcope.kernels.bottleneck_matching import covers_on_line
+    return _Prepared.of(first, second).bottleneck()
 
-        x, y, x_alone, y_alone = line
-        least = _least_limit(
-            lambda limit: covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit),
-            np.concatenate([x_alone, y_alone]),
-        )
-    else:
-        least = _bottleneck_in_plane(a, b)
-    return float(np.ldexp(least, exponent))
+
+class DiagramDistances(NamedTuple):
+    """The distances of two diagrams."""
+
+    wasserstein_1: float
+    wasserstein_2: float
+    bottleneck: float
+
+
+def diagram_distances(first: Diagram, second: Diagram) -> DiagramDistances:
+    """Return both Wasserstein distances and the bottleneck distance of two diagrams, in less time than one by one.
+
+    Raises
+    ------
+    ToposcopeError
+        If the dimensions differ.
+
+    Notes
+    -----
+    What `wasserstein` and `bottleneck` return, up to rounding where several matchings cost the same. In the plane, the
+    pairs of points that the first distance looked at are what the second looks at first.
+
+    Examples
+    --------
+    >>> a, b = Diagram(np.array([[0.0, 1.0], [0.5, 3.0]]), 1), Diagram(np.array([[0.0, 2.5]]), 1)
+    >>> diagram_distances(a, b)
+    DiagramDistances(wasserstein_1=1.0, wasserstein_2=0.7071067811865476, bottleneck=0.5)
+    """
+    prepared = _Prepared.of(first, second)
+    return DiagramDistances(prepared.wasserstein(1), prepared.wasserstein(2), prepared.bottleneck())
 
 
 def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indices:
@@ -128,14 +141,14 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
     That of the general assignment problem, also on a line: see `wasserstein` for its cost.
     """
     _check_order(order)
-    a, b, _ = _prepared(first, second)
+    a, b, _ = _bars(first, second)
     partners = np.full(len(first.pairs), -1)
     if len(a) and len(b):
         from toposcope.kernels.sparse_matching import cheapest_partners
 
         rows, columns = _tiles(a), _tiles(b)
         a, b = a[rows], b[columns]
-        found, _ = cheapest_partners(a, b, _to_diagonal(a) ** order, _to_diagonal(b) ** order, order)
+        found = cheapest_partners(a, b, _to_diagonal(a) ** order, _to_diagonal(b) ** order, order).of_first
         at, of = (np.flatnonzero(diagram.lifetimes > 0) for diagram in (first, second))
         together = found >= 0
         partners[at[rows[together]]] = of[columns[found[together]]]
@@ -192,21 +205,9 @@ def _on_a_line(a: Matrix, b: Matrix) -> tuple[Vector, Vector, Vector, Vector] | 
     return np.sort(x), np.sort(y), np.sort(_to_diagonal(a)), np.sort(_to_diagonal(b))
 
 
-def _cheapest_assignment(a: Matrix, b: Matrix, order: int) -> float:
-    """Return the least sum of costs to the power of the order, wherever the points lie."""
-    from toposcope.kernels.sparse_matching import cheapest_partners
-
-    a, b = np.ascontiguousarray(a[_tiles(a)]), np.ascontiguousarray(b[_tiles(b)])
-    a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
-    partners, back = cheapest_partners(a, b, a_alone, b_alone, order)
-    together = partners >= 0
-    costs = np.abs(a[together] - b[partners[together]]).max(axis=1, initial=0) ** order
-    return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[back < 0]]).tolist())
-
-
 def _tiles(points: Matrix) -> Indices:
     """Return the order of points by tiles of near ones: strips of the lower end, and the lifetime in each."""
-    ascending = np.lexsort(points.T[::-1])
+    ascending = np.argsort(points[:, 0], kind="stable")
     width = TILE * max(1, round(math.sqrt(len(points) / TILE)))
     lifetimes = points[ascending, 1] - points[ascending, 0]
     return np.asarray(ascending[np.lexsort([lifetimes, np.arange(len(points)) // width])])
@@ -217,7 +218,70 @@ def _ascending(points: Matrix) -> Matrix:
     return np.ascontiguousarray(points[np.lexsort(points.T[::-1])])
 
 
-def _prepared(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
+class _Prepared:
+    """Two diagrams on the way to their distances; what serves several of these is kept.
+
+    Attributes
+    ----------
+    a, b : ndarray, shapes (k, 2) and (l, 2)
+        Bars of positive length, in units of two to the power of `exponent`; by tiles, unless they lie on a line.
+    line : tuple, optional
+        As `_on_a_line` returns it.
+    listed : Listed, optional
+        What the first-order matching looked at.
+    """
+
+    def __init__(self, a: Matrix, b: Matrix, exponent: int) -> None:
+        self.exponent = exponent
+        self.line = _on_a_line(a, b)
+        in_plane = self.line is None and bool(len(a) and len(b))
+        self.a, self.b = (np.ascontiguousarray(points[_tiles(points)]) if in_plane else points for points in (a, b))
+        self.listed: Listed | None = None
+
+    @classmethod
+    def of(cls, first: Diagram, second: Diagram) -> "_Prepared":
+        """Check and prepare the user's diagrams."""
+        return cls(*_bars(first, second))
+
+    def wasserstein(self, order: int) -> float:
+        """Return the Wasserstein distance."""
+        return float(np.ldexp(self._least_cost(order) ** (1 / order), self.exponent))
+
+    def _least_cost(self, order: int) -> float:
+        a, b = self.a, self.b
+        if not len(a) or not len(b):
+            return math.fsum((_to_diagonal(np.concatenate([a, b])) ** order).tolist())
+        if self.line is not None:
+            from toposcope.kernels.noncrossing_matching import cheapest_matching
+
+            x, y, x_alone, y_alone = self.line
+            return cheapest_matching(x, y, x_alone**order, y_alone**order, order)
+        from toposcope.kernels.sparse_matching import cheapest_partners
+
+        a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
+        found = cheapest_partners(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
+        self.listed = found.listed if order == 1 else self.listed
+        together = found.of_first >= 0
+        costs = np.abs(a[together] - b[found.of_first[together]]).max(axis=1, initial=0) ** order
+        return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[found.of_second < 0]]).tolist())
+
+    def bottleneck(self) -> float:
+        """Return the bottleneck distance."""
+        return float(np.ldexp(self._least_limit(), self.exponent))
+
+    def _least_limit(self) -> float:
+        if self.line is None:
+            return _bottleneck_in_plane(self.a, self.b)
+        from toposcope.kernels.bottleneck_matching import covers_on_line
+
+        x, y, x_alone, y_alone = self.line
+        return _least_limit(
+            lambda limit: covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit),
+            np.concatenate([x_alone, y_alone]),
+        )
+
+
+def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
     """Return the bars of positive length as (low, high), in units of a power of two, and its exponent.
 
     The unit keeps squares in range. A bar of length zero lies on the diagonal and costs nothing to match there.

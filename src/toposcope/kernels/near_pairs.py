@@ -165,3 +165,19 @@ def by_point(side: Side, other: Side, rows: Indices, columns: Indices, order: in
         starts[i] -= 1
         others[starts[i]], costs[starts[i]] = j, _cost(side, i, other, j, order)
     return Pairs(starts, others, costs)
+
+
+@compiled
+def merged(some: Pairs, more: Pairs) -> Pairs:
+    """Return the pairs of two lists by the points of the same set, of each point the first list's first."""
+    size = len(some.others) + len(more.others)
+    starts, others, costs = some.starts + more.starts, np.empty(size, np.int64), np.empty(size)
+    place = 0
+    for i in range(len(starts) - 1):
+        for t in range(some.starts[i], some.starts[i + 1]):
+            others[place], costs[place] = some.others[t], some.costs[t]
+            place += 1
+        for t in range(more.starts[i], more.starts[i + 1]):
+            others[place], costs[place] = more.others[t], more.costs[t]
+            place += 1
+    return Pairs(starts, others, costs)

@@ -9,6 +9,8 @@ import numpy as np
 from toposcope.kernels.compiled import compiled, compiled_sums
 from toposcope.typing import Matrix, Vector
 
+LANES = 16
+"""Columns whose least entries are looked for side by side."""
 BLOCK_BYTES = 1 << 18
 """Size of the points that stay in the cache while all before them are read."""
 
@@ -85,14 +87,21 @@ def two_least(distances: Matrix) -> Matrix:
     """Return the two least entries of each row off the diagonal, infinite where there are none; shape (n, 2)."""
     n = len(distances)
     result = np.empty((n, 2))
+    least, second = np.empty(LANES), np.empty(LANES)
     for i in range(n):
-        least, second = np.inf, np.inf
-        for j in range(n):
-            distance = distances[i, j]
-            if distance < second and j != i:
-                if distance < least:
-                    least, second = distance, least
-                else:
-                    second = distance
-        result[i] = least, second
+        least[:] = second[:] = np.inf
+        for begin, end in ((0, i), (i + 1, n)):
+            whole = begin + (end - begin) // LANES * LANES
+            for j in range(begin, whole, LANES):
+                for lane in range(LANES):
+                    distance = distances[i, j + lane]
+                    second[lane] = min(second[lane], max(least[lane], distance))
+                    least[lane] = min(least[lane], distance)
+            for j in range(whole, end):
+                second[0] = min(second[0], max(least[0], distances[i, j]))
+                least[0] = min(least[0], distances[i, j])
+        for lane in range(1, LANES):
+            second[0] = min(second[0], second[lane], max(least[0], least[lane]))
+            least[0] = min(least[0], least[lane])
+        result[i] = least[0], second[0]
     return result

@@ -15,10 +15,12 @@ Sources: Bertsekas 1988 for bids with ever smaller steps; Jonker & Volgenant 198
 looking at few pairs first.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from toposcope.kernels.compiled import compiled, inlined, wide
-from toposcope.kernels.near_pairs import ALONE, FREE, Pairs, Side, by_point, cheapest_pairs
+from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.near_pairs import ALONE, FREE, Pairs, Side, by_point, cheapest_pairs, merged
 from toposcope.typing import Indices, Matrix, Vector
 
 PAIRS_AT_FIRST = 8
@@ -27,14 +29,14 @@ PAIRS_AT_FIRST = 8
 PAIRS_ADDED = 4
 """Pairs added for a point in a round, at most."""
 
-FIRST_STEP = 4.0
-"""Step of the first round of bids, to the power of the order, in units of the mean price of a point.
-
-Each later one is a quarter of the one before.
-"""
+LAST_STEP = 1 / 16
+"""Step of the last round of bids, in units of the mean price of a point; each earlier one is four times the next."""
 
 N_BID_ROUNDS = 3
-"""Rounds of bids, beside as many as the order: the last step is a sixteenth of the mean price."""
+"""Rounds of bids, beside as many as the order."""
+
+N_BID_ROUNDS_SAVED = 2
+"""Fewer where the pairs that matter are known."""
 
 MAX_RAISE = 4.0
 """A bid raises a price by at most so many steps beyond the one that is due."""
@@ -46,9 +48,25 @@ MAX_OUTBID = 24
 """Where they are outbid so many times on average, there are none either: the pairs listed are too few for all."""
 
 
-@compiled
-def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, order: int) -> tuple[Indices, Indices]:
-    """Return the partner in `b` of every point of `a`, and in `a` of every point of `b`; -2 where it is alone.
+class Listed(NamedTuple):
+    """The pairs that were looked at closely, by the points of either set."""
+
+    by_first: Pairs
+    by_second: Pairs
+
+
+class Partners(NamedTuple):
+    """A cheapest matching: the partner of every point in the other set, negative where it is alone; what was listed."""
+
+    of_first: Indices
+    of_second: Indices
+    listed: Listed
+
+
+def cheapest_partners(
+    a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, order: int, by_distance: Listed | None = None
+) -> Partners:
+    """Match two sets of points, some of them with nothing, at the least sum of costs.
 
     Parameters
     ----------
@@ -58,57 +76,53 @@ def cheapest_partners(a: Matrix, b: Matrix, a_alone: Vector, b_alone: Vector, or
         Cost of leaving a point alone, not negative.
     order : int
         A pair costs its largest coordinate difference to this power, 1 or 2.
+    by_distance : Listed, optional
+        For order 2, what order 1 listed for the same points: the pairs that matter are mostly the same.
     """
     first, second = _free(a, a_alone), _free(b, b_alone)
-    rows, columns = np.empty(0, np.int64), np.empty(0, np.int64)
-    listed = by_point(first, second, rows, columns, order)
     before = np.full(len(a), -np.inf), np.full(len(b), -np.inf)
-    new_rows, new_columns, _ = cheapest_pairs(first, second, first.alone, before, listed, wide(PAIRS_AT_FIRST), order)
-    step, n_left = 0.0, N_BID_ROUNDS + order
+    n_left = N_BID_ROUNDS + order
+    if by_distance is None:
+        none = np.empty(0, np.int64)
+        listed = _listed(first, second, none, none, order)
+        rows, columns, _ = cheapest_pairs(first, second, first.alone, before, listed.by_first, PAIRS_AT_FIRST, order)
+        listed = _listed(first, second, rows, columns, order)
+    else:
+        listed = Listed(*(Pairs(pairs.starts, pairs.others, pairs.costs**2) for pairs in by_distance))
+        n_left -= N_BID_ROUNDS_SAVED
+    step = 0.0
     while True:
-        rows, columns = _joined(rows, new_rows), _joined(columns, new_columns)
-        listed, back = by_point(first, second, rows, columns, order), by_point(second, first, columns, rows, order)
         is_exact = n_left == 0
         if not is_exact:
-            total = _reopen(first, second, listed)
-            step = step / 4 if step else FIRST_STEP**order * total / max(len(a), 1)
-            n_outbid = _bid(first, second, listed, step)
-            is_hopeless = n_outbid == MAX_OUTBID * len(a) or _bid(second, first, back, step) == MAX_OUTBID * len(b)
+            total = _reopen(first, second, listed.by_first)
+            step = step / 4 if step else LAST_STEP * 4.0 ** (n_left - 1) * total / len(a)
+            n_outbid = _bid(first, second, listed.by_first, step)
+            is_hopeless = n_outbid == MAX_OUTBID * len(a)
+            is_hopeless = is_hopeless or _bid(second, first, listed.by_second, step) == MAX_OUTBID * len(b)
             is_exact = is_hopeless or n_outbid < MIN_OUTBID * len(a)
             n_left = 0 if is_exact else n_left - 1
             if is_hopeless:
-                for j in range(len(b)):
-                    second.price[j] = 0.0
-            _reopen(first, second, listed)
+                second.price[:] = 0.0
+            _reopen(first, second, listed.by_first)
         if is_exact:
-            _match_free(first, second, listed)
-            _match_free(second, first, back)
-        new_rows, new_columns, offers = cheapest_pairs(
-            first, second, first.price, before, listed, wide(PAIRS_ADDED), order
-        )
-        if is_exact and len(new_rows) == 0:
-            return first.partner, second.partner
-        _lower_prices(first, second, new_rows, offers)
+            _match_free(first, second, listed.by_first)
+            _match_free(second, first, listed.by_second)
+        rows, columns, offers = cheapest_pairs(first, second, first.price, before, listed.by_first, PAIRS_ADDED, order)
+        if is_exact and len(rows) == 0:
+            return Partners(first.partner, second.partner, listed)
+        _lower_prices(first, second, rows, offers)
         before = first.price.copy(), second.price.copy()
+        new = _listed(first, second, rows, columns, order)
+        listed = Listed(*(merged(some, more) for some, more in zip(listed, new, strict=True)))
 
 
-@compiled
 def _free(points: Matrix, alone: Vector) -> Side:
     n = len(points)
-    side = Side(np.empty(n), np.empty(n), alone, np.zeros(n), np.empty(n, np.int64))
-    for i in range(n):
-        side.low[i], side.high[i], side.partner[i] = points[i, 0], points[i, 1], FREE
-    return side
+    return Side(points[:, 0].copy(), points[:, 1].copy(), alone, np.zeros(n), np.full(n, FREE))
 
 
-@compiled
-def _joined(some: Indices, more: Indices) -> Indices:
-    both = np.empty(len(some) + len(more), np.int64)
-    for t in range(len(some)):
-        both[t] = some[t]
-    for t in range(len(more)):
-        both[len(some) + t] = more[t]
-    return both
+def _listed(first: Side, second: Side, rows: Indices, columns: Indices, order: int) -> Listed:
+    return Listed(by_point(first, second, rows, columns, order), by_point(second, first, columns, rows, order))
 
 
 @compiled

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import bottleneck, wasserstein
+from toposcope.homology import diagram_distances
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     HIDDEN,
@@ -67,9 +67,8 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         statistics: dict[str, float] = {}
         before = subject.previous_diagrams[layer]
         for name, diagram in subject.diagrams[layer].items():
-            statistics[f"{name}.wasserstein_1"] = wasserstein(before[name], diagram, order=1)
-            statistics[f"{name}.wasserstein_2"] = wasserstein(before[name], diagram, order=2)
-            statistics[f"{name}.bottleneck"] = bottleneck(before[name], diagram)
+            found = diagram_distances(before[name], diagram)._asdict()
+            statistics |= {f"{name}.{distance}": value for distance, value in found.items()}
         return Measurement(layer, role, statistics)
 
     def degree(self, statistic: str) -> int:
