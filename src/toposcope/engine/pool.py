@@ -272,14 +272,10 @@ class Workers(AbstractContextManager["Workers"]):
         self._lifeline.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._executor is None:
-            return
-        if kind is not None:
-            # Running tasks are not waited for: their state is on disk, or they are cheap.
+        # No task is waited for: those of `run` are done, or of no use after an error, with their state on disk. And a
+        # process that ends by itself takes half a second to clear away its compiled code.
+        if self._executor is not None:
             self._kill()
-            return
-        self._executor.shutdown(cancel_futures=True)
-        self._lifeline.close()
 
 
 def _run_in_this_process(

@@ -85,6 +85,7 @@ class LoopFiltration:
         self._run(_cap(distances, threshold), keeps_cycles)
 
     def _run(self, cap: float, keeps_cycles: bool) -> None:
+        from toposcope.kernels.bit_sets import empty_tree
         from toposcope.kernels.edge_order import edges_between
         from toposcope.kernels.later_loops import first_row_with_possible_births
         from toposcope.kernels.loop_reduction import ALIVE, close_loops, opened
@@ -105,7 +106,9 @@ class LoopFiltration:
             entering = self._edges._replace(ends=self._edges.ends[:end], apex=self._edges.apex[:end])
             while stop < end:
                 births, columns, stop = scan_lunes(entering, stop, neighbours, parent, len(self._loops.births))
-                self._loops = close_loops(columns, n, entering, opened(self._loops, births), keeps_cycles)
+                loops = opened(self._loops, births)
+                room = empty_tree(end), empty_tree(len(loops.births)), empty_tree(len(loops.births))
+                self._loops = close_loops(columns, n, entering, loops, room, keeps_cycles)
             if upto < cap and not (self._loops.deaths == ALIVE).any():
                 row = first_row_with_possible_births(self._distances, label, neighbours, upto, cap, row)
                 if row == n:

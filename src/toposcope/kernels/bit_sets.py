@@ -49,7 +49,6 @@ class BitTree(NamedTuple):
     level_3: Words
 
 
-@compiled
 def empty_tree(size: int) -> BitTree:
     """Return an empty set for numbers below `size`."""
     a = size // WORD + 1
@@ -57,6 +56,10 @@ def empty_tree(size: int) -> BitTree:
     c = b // WORD + 1
     d = c // WORD + 1
     return BitTree(np.zeros(a, np.uint64), np.zeros(b, np.uint64), np.zeros(c, np.uint64), np.zeros(d, np.uint64))
+
+
+empty_tree_inside = compiled(empty_tree)
+"""The same for compiled functions; what these get from outside need not be compiled."""
 
 
 @compiled

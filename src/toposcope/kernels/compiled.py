@@ -60,10 +60,12 @@ def folder_of(kernel: Any) -> Path | None:
 
 def _compiled(function: Function, fastmath: bool | set[str]) -> Function:
     kernel: Any
+    # Nobody calls these through a C pointer.
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True}
     try:
-        kernel = numba.njit(cache=True, nogil=True, fastmath=fastmath)(function)
+        kernel = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written
-        kernel = numba.njit(nogil=True, fastmath=fastmath)(function)
+        kernel = numba.njit(**options)(function)
     else:
         if kernel is not function:  # as it is under NUMBA_DISABLE_JIT
             _keep(kernel)

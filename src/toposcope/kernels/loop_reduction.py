@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.bit_sets import BitTree, empty_tree, largest, toggle
+from toposcope.kernels.bit_sets import BitTree, largest, toggle
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.lunes import JOINS, Edges, pair_index
 from toposcope.typing import Indices
@@ -91,7 +91,14 @@ def opened(loops: Loops, births: NDArray[np.int32]) -> Loops:
 
 
 @compiled
-def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, keeps_cycles: bool) -> Loops:
+def close_loops(
+    columns: NDArray[np.int32],
+    n: int,
+    edges: Edges,
+    loops: Loops,
+    room: tuple[BitTree, BitTree, BitTree],
+    keeps_cycles: bool,
+) -> Loops:
     """Reduce columns, in the order of their edges, and return the loops with those they close.
 
     Parameters
@@ -103,12 +110,14 @@ def close_loops(columns: NDArray[np.int32], n: int, edges: Edges, loops: Loops, 
     edges : Edges
     loops : Loops
         Its deaths are changed in place, and so are the places of its sums; their members may have to move.
+    room : tuple of BitTree
+        Empty sets: one for edges, two for loops.
     keeps_cycles : bool
         Whether ``loops.cycles`` is filled in: it can become larger than all else.
     """
     births, deaths, cycles, expressions = loops
     n_loops = len(births)
-    chain, column, left = empty_tree(len(edges.ends)), empty_tree(n_loops), empty_tree(n_loops)
+    chain, column, left = room
     n_open = 0
     for death in deaths:
         n_open += death == ALIVE

@@ -89,7 +89,8 @@ def scan_lunes(
     n, n_words = neighbours.shape
     reached, rest = np.empty(n_words, np.uint64), np.empty(n_words, np.uint64)
     births = np.empty(len(edges.ends) - begin, np.int32)
-    columns = np.empty((1024, 3), np.int32)
+    # An edge adds fewer columns than there are points.
+    columns = np.empty((MAX_COLUMNS + n, 3), np.int32)
     n_births = n_columns = 0
     e = begin - 1
     while e + 1 < len(edges.ends) and n_columns < MAX_COLUMNS:
@@ -118,14 +119,12 @@ def scan_lunes(
             reached[i] &= ~rest[i]
         while not _reach(neighbours, reached, rest):
             other = _first(rest)
-            if n_columns == len(columns):
-                columns = np.concatenate((columns, np.empty_like(columns)))
             columns[n_columns, 0], columns[n_columns, 1], columns[n_columns, 2] = e, apex, other
             n_columns += 1
             reached[:] = ZERO
             reached[other >> 6] = ONE << np.uint64(other & 63)
             rest[other >> 6] ^= reached[other >> 6]
-    return births[:n_births].copy(), columns[:n_columns].copy(), e + 1
+    return births[:n_births], columns[:n_columns], e + 1
 
 
 @compiled

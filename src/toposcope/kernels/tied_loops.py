@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.bit_sets import empty_tree, largest, toggle
+from toposcope.kernels.bit_sets import empty_tree_inside, largest, toggle
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.loop_reduction import Sums, stored
@@ -153,7 +153,7 @@ def _components(graph: Graph, lune: Indices, begin: int, e: int) -> Parents:
 @compiled
 def _rank(relations: Indices, n_edges: int) -> int:
     """Return the rank of a matrix over two elements, a row a line of at most five places."""
-    column = empty_tree(n_edges)
+    column = empty_tree_inside(n_edges)
     # The reduced column whose largest member is each edge.
     reduced = Sums(np.zeros(n_edges, np.int64), np.zeros(n_edges, np.int64), np.empty(1024, np.int32), 0)
     rank = 0

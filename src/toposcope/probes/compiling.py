@@ -1,7 +1,8 @@
 """Compiles the kernels of the default probes ahead, once on a machine, each process a part of them."""
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,27 @@ def compile_ahead(probes: Collection[str], n_vertices: int) -> None:
     n_vertices : int
         Rows and columns of the largest matrix.
     """
-    for name in _first_calls(probes, n_vertices):
-        marker = _marker(name)
-        # What cannot be written, or another process compiles, is compiled when it is needed.
-        with suppress(OSError, Timeout):
-            if marker is not None and not marker.exists():
-                with FileLock(f"{marker}.lock", timeout=0):
-                    CALLS[name]()
-                    marker.touch()
+    with _uncollected():
+        for name in _first_calls(probes, n_vertices):
+            marker = _marker(name)
+            # What cannot be written, or another process compiles, is compiled when it is needed.
+            with suppress(OSError, Timeout):
+                if marker is not None and not marker.exists():
+                    with FileLock(f"{marker}.lock", timeout=0):
+                        CALLS[name]()
+                        marker.touch()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector away: a compiler makes objects without end, most of which are needed until it ends."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_compiled(probes: Collection[str], n_vertices: int) -> bool:
