@@ -24,6 +24,7 @@ from toposcope.kernels import bipartite_tree, compiled
 from toposcope.kernels.bipartite_filter import SURVIVORS_PER_VERTEX, heavy_entries
 from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES, bipartite_tree_keys
 from toposcope.kernels.bit_sets import empty_tree, largest, toggle
+from toposcope.kernels.comparisons import bits_above
 from toposcope.kernels.euclidean_prim import squared_distance
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.magnitudes import Magnitudes
@@ -74,8 +75,7 @@ def magnitudes(W: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Magnit
 
 def tree_weights(W: NDArray[Any], n_threads: int = 1, rows: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
     matrix = magnitudes(W, rows)
-    weights: NDArray[np.float64] = np.sort(matrix.values(bipartite_tree_keys(matrix, n_threads)))
-    return weights
+    return matrix.values(bipartite_tree_keys(matrix, n_threads)[::-1])
 
 
 def scipy_weights(W: NDArray[Any]) -> NDArray[np.float64]:
@@ -307,6 +307,25 @@ def test_a_bit_tree_is_a_set_with_its_largest_member(size: int, data: st.DataObj
         toggle(tree, member)
         members ^= {member}
         assert largest(tree) == max(members, default=-1)
+
+
+@compiled.compiled
+def word_above(keys: NDArray[Any], start: int, mask: Any, threshold: Any) -> Any:
+    return bits_above(keys, start, mask, threshold)
+
+
+@moderate
+@given(st.sampled_from([np.int16, np.int32, np.int64]), st.integers(0, 20), st.integers(0, 2**31), st.data())
+def test_bits_of_a_word_tell_which_numbers_exceed_a_threshold(
+    dtype: type[np.signedinteger], start: int, seed: int, data: st.DataObject
+) -> None:
+    bounds = np.iinfo(dtype)
+    few = np.random.default_rng(seed).integers(bounds.min, bounds.max, 8, dtype, endpoint=True)
+    keys = np.random.default_rng(seed + 1).choice(few, 64 + start)
+    mask = dtype(data.draw(st.sampled_from([-1, bounds.max, bounds.max >> 1])))
+    threshold = dtype(data.draw(st.sampled_from([*(few & mask).tolist(), bounds.min, bounds.max])))
+    word = int(word_above(keys, start, mask, threshold))
+    assert [word >> k & 1 for k in range(64)] == ((keys[start:] & mask) > threshold).tolist()
 
 
 @moderate

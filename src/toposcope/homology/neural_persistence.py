@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
 from toposcope.homology.diagram import Diagram
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,8 @@ def neural_persistence(
         raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
     n_threads = as_count(n_threads, "n_threads", 1)
     weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else _on_host(W, name, rows, n_threads)
-    return _of_tree(weights, scale, p, essential)
+    divisor = _scale(scale, float(weights[0]))
+    return _of_tree(weights, divisor, p, essential)
 
 
 def neural_persistence_of_each(
@@ -141,28 +142,29 @@ def neural_persistence_of_each(
     matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
     keys = prim_keys_of_each(matrix.entries, m)
     keys.sort(axis=1)
-    weights = np.ascontiguousarray(matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1])
-    largest = weights[:, 0].tolist()
-    known = [key < matrix.infinity for key in keys[:, -1].tolist()]
-    if essential == "count" or not all(known) or not all(largest):
-        return [
-            _of_tree(w, "layer", p, essential) if finite else None for w, finite in zip(weights, known, strict=True)
-        ]
-    deaths = weights / weights[:, :1]
-    persistences = 1.0 - deaths
+    weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
+    finite = keys[:, -1] < matrix.infinity
     return [
-        _of_sums(of_matrix, scale, p, *sums)
-        for of_matrix, scale, *sums in zip(deaths, largest, *_sums(persistences, p), strict=True)
+        _of_tree(weights[k], scale, p, essential) if is_finite else None
+        for k, (scale, is_finite) in enumerate(zip(weights[:, 0].tolist(), finite.tolist(), strict=True))
     ]
 
 
-def _of_tree(weights: Vector, scale: Literal["layer"] | float, p: float, essential: str) -> NeuralPersistence:
+def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
-    # The heaviest entry of all is in every maximum spanning tree.
-    largest = float(weights[0])
-    divisor = _scale(scale, largest)
-    deaths = weights / divisor if largest else np.ones_like(weights)
-    return _summary(deaths, divisor, p, essential, degenerate=largest == 0)
+    from toposcope.kernels.death_sums import death_sums
+
+    deaths, total, unit, powers = death_sums(np.ascontiguousarray(weights), scale, p, essential == "count")
+    norm = unit * powers ** (1 / p)
+    return NeuralPersistence(
+        mean=total / len(deaths),
+        norm=norm,
+        normalized=norm / len(deaths) ** (1 / p),
+        deaths=deaths,
+        scale=scale,
+        # The heaviest entry of all is in every maximum spanning tree.
+        degenerate=bool(weights[0] == 0),
+    )
 
 
 def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vector:
@@ -171,11 +173,10 @@ def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vecto
 
     matrix = as_magnitudes(W, name, rows)
     keys = bipartite_tree_keys(matrix, n_threads)
-    keys.sort()
-    if keys[-1] >= matrix.infinity:
+    if keys[0] >= matrix.infinity:
         shape = np.shape(W) if rows is None else (np.size(rows), np.shape(W)[1])
         raise not_finite(name, matrix.n_not_finite(), math.prod(matrix.shape), shape)
-    return matrix.values(keys)[::-1]
+    return matrix.values(keys)
 
 
 def _on_device(W: Any, name: str, rows: ArrayLike | None) -> Vector:
@@ -196,35 +197,3 @@ def _scale(scale: Any, largest: float) -> float:
     if not (math.isfinite(number) and number >= largest):
         raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {scale!r}")
     return number
-
-
-def _summary(deaths: Vector, scale: float, p: float, essential: str, *, degenerate: bool) -> NeuralPersistence:
-    persistences = 1.0 - deaths
-    if essential == "count" and not degenerate:
-        persistences = np.append(persistences, 1.0)
-    ((total,), (unit,), (powers,)) = _sums(persistences[None], p)
-    return _of_sums(deaths, scale, p, total, unit, powers, degenerate=degenerate)
-
-
-def _sums(persistences: Matrix, p: float) -> tuple[list[float], list[float], list[float]]:
-    """Return, for each row, the sum, the largest, which is the last, and the sum of powers in units of that.
-
-    In such units, high powers of small persistences do not underflow all at once.
-    """
-    units = np.where(persistences[:, -1] == 0, 1.0, persistences[:, -1])
-    powers = ((persistences / units[:, None]) ** p).sum(axis=1)
-    return persistences.sum(axis=1).tolist(), units.tolist(), powers.tolist()
-
-
-def _of_sums(
-    deaths: Vector, scale: float, p: float, total: float, unit: float, powers: float, *, degenerate: bool = False
-) -> NeuralPersistence:
-    norm = unit * powers ** (1 / p)
-    return NeuralPersistence(
-        mean=total / len(deaths),
-        norm=norm,
-        normalized=norm / len(deaths) ** (1 / p),
-        deaths=deaths,
-        scale=scale,
-        degenerate=degenerate,
-    )

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled
+from toposcope.kernels.bit_sets import ONE, WORD, ZERO, lowest_bit
+from toposcope.kernels.comparisons import bits_above
+from toposcope.kernels.compiled import compiled, inlined
 from toposcope.kernels.magnitudes import Entries, Keys
 
 SURVIVORS_PER_VERTEX = 3.0
@@ -18,16 +20,17 @@ SURVIVORS_PER_VERTEX = 3.0
 N_SAMPLED_ABOVE = 32
 """Entries of the sample above the threshold; as many at or below it are kept, to see whether they equal it."""
 
-N_SAMPLED_TOGETHER = 4
+N_SAMPLED_TOGETHER = 32
 """Neighbours sampled at each position."""
 
 RUN = 256
-"""Entries compared with the threshold at once, one flag a byte; flags are then looked at eight at a time."""
+"""Entries that are compared with something together."""
+
+N_WORDS = 64
+"""Words of comparisons that are made before the entries above are taken out of them."""
 
 MAX_SHORT_SORT = 1 << 12
 """Up to so many survivors are sorted by digits of 8 bits, more by digits of 12, whose counts take more room."""
-
-EACH_BYTE = 0x0101010101010101
 
 Index = NDArray[np.integer[Any]]
 
@@ -69,44 +72,60 @@ def heavy_entries(matrix: Entries, index: Index, begin: int, end: int) -> Heavy:
     top = _heaviest_of_sample(matrix)
     threshold = top[N_SAMPLED_ABOVE]
     capacity = int(1.6 * SURVIVORS_PER_VERTEX * (m + matrix.n)) * (end - begin) // m
-    keys = np.empty(capacity + RUN, matrix.buffer.dtype)
-    positions = np.empty(capacity + RUN, index.dtype)
+    keys = np.empty(capacity + WORD * N_WORDS, matrix.buffer.dtype)
+    positions = np.empty(capacity + WORD * N_WORDS, index.dtype)
+    words, places = np.empty(N_WORDS, np.uint64), np.empty(N_WORDS, np.int64)
     n_found = 0
     # One long row, where that is possible: narrow matrices would be read in short runs.
     height = end - begin if matrix.contiguous else 1
     scratch = scratch_for(matrix)
-    words = np.zeros(RUN // 8, np.uint64)
-    flags = words.view(np.uint8)
-    one, each = np.uint64(1), np.uint64(EACH_BYTE)
     for i in range(begin, end, height):
         row = row_of(matrix, i, height, scratch)
-        for c in range(0, len(row), RUN):
-            run = row[c : c + RUN]
-            for j in range(len(run)):
-                flags[j] = (run[j] & matrix.mask) > threshold
-            flags[len(run) :] = 0
-            for w in range(len(words)):
-                word = words[w]
-                while word != 0:
-                    # The number of the lowest byte set: how many bytes lie below it.
-                    below = (word & (~word + one)) - one
-                    lowest = 8 * w + np.int64((below & each) * each >> np.uint64(56))
-                    keys[n_found] = run[lowest] & matrix.mask
-                    positions[n_found] = i * matrix.n + c + lowest
+        for begin_run in range(0, len(row), WORD * N_WORDS):
+            n_words = 0
+            for c in range(begin_run, min(begin_run + WORD * N_WORDS, len(row)), WORD):
+                # Kept if it counts: a branch would be mispredicted half the time.
+                words[n_words] = _word_above(row, c, matrix.mask, threshold)
+                places[n_words] = c
+                n_words += words[n_words] != ZERO
+            for k in range(n_words):
+                word = words[k]
+                while word != ZERO:
+                    place = places[k] + lowest_bit(word)
+                    keys[n_found] = row[place] & matrix.mask
+                    positions[n_found] = i * matrix.n + place
                     n_found += 1
-                    word &= word - one
+                    word &= word - ONE
             if n_found > capacity:
-                ordered, places = descending(keys[:n_found], positions[:n_found])
-                threshold = ordered[capacity // 2]
-                n_found = 0
-                while ordered[n_found] > threshold:
-                    keys[n_found], positions[n_found] = ordered[n_found], places[n_found]
-                    n_found += 1
+                threshold, n_found = _thinned(keys[:n_found], positions[:n_found], capacity // 2)
     n_equal = 0
     for key in top:
         n_equal += key == threshold
     tied = bool(n_equal * SURVIVORS_PER_VERTEX > N_SAMPLED_ABOVE)
     return Heavy(keys[:n_found], positions[:n_found], threshold, tied)
+
+
+@inlined
+def _word_above(row: Keys, c: int, mask: Any, threshold: Any) -> Any:
+    """Return what `bits_above` does; fewer entries than a word has may be left."""
+    if c + WORD <= len(row):
+        return bits_above(row, c, mask, threshold)
+    word = ZERO
+    for j in range(c, len(row)):
+        if row[j] & mask > threshold:
+            word |= ONE << np.uint64(j - c)
+    return word
+
+
+@compiled
+def _thinned(keys: Keys, positions: Index, count: int) -> tuple[Any, int]:
+    """Keep about the `count` heaviest, from the beginning on; return the threshold they exceed, and their number."""
+    ordered, places = descending(keys.copy(), positions.copy())
+    threshold, kept = ordered[count], 0
+    while ordered[kept] > threshold:
+        keys[kept], positions[kept] = ordered[kept], places[kept]
+        kept += 1
+    return threshold, kept
 
 
 @compiled
@@ -158,23 +177,14 @@ def scratch_for(matrix: Entries) -> Keys:
 
 @compiled
 def _heaviest_of_sample(matrix: Entries) -> Keys:
-    """Return the largest keys among entries at random positions, descending, the same at every call.
-
-    Neighbours are taken together, since it is the way to them that costs. The generator is Knuth's linear congruential
-    one (MMIX); its high bits choose.
-    """
-    m, n = len(matrix.starts), matrix.n
+    """Return the largest keys among entries at random positions, descending, the same at every call."""
+    sample = _sample(matrix)
     top = np.zeros(2 * N_SAMPLED_ABOVE, matrix.buffer.dtype)
-    together = min(N_SAMPLED_TOGETHER, n)
-    state = np.uint64(1)
-    for _ in range(int(N_SAMPLED_ABOVE * m * n / (SURVIVORS_PER_VERTEX * (m + n) * together))):
-        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        i = np.int64(state >> np.uint64(33)) * m >> 31
-        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        j = np.int64(state >> np.uint64(33)) * (n - together + 1) >> 31
-        first = matrix.starts[i] + j * matrix.step
-        for entry in range(first, first + together * matrix.step, matrix.step):
-            key = matrix.buffer[entry] & matrix.mask
+    for c in range(0, len(sample), WORD):
+        word = bits_above(sample, c, matrix.mask, top[-1])
+        while word != 0:
+            key = sample[c + lowest_bit(word)]
+            word &= word - ONE
             if key > top[-1]:
                 place = len(top) - 1
                 while place > 0 and top[place - 1] < key:
@@ -182,3 +192,30 @@ def _heaviest_of_sample(matrix: Entries) -> Keys:
                     place -= 1
                 top[place] = key
     return top
+
+
+@compiled
+def _sample(matrix: Entries) -> Keys:
+    """Return the keys at random positions, one in each of many equal stretches, filled up with zeros to whole words.
+
+    It is the way to an entry that costs: neighbours are taken together, the stretches in the order of the memory, and
+    all are fetched before any is looked at. The generator is Knuth's linear congruential one (MMIX); its high bits
+    choose.
+    """
+    m, n = len(matrix.starts), matrix.n
+    together = min(N_SAMPLED_TOGETHER, n)
+    width = n - together + 1
+    n_places = max(1, int(N_SAMPLED_ABOVE * m * n / (SURVIVORS_PER_VERTEX * (m + n) * together)))
+    stretch = m * width // n_places
+    sample = np.zeros((n_places * together + WORD - 1) // WORD * WORD, matrix.buffer.dtype)
+    firsts = np.empty(n_places, np.int64)
+    state = np.uint64(1)
+    for place in range(n_places):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        position = place * m * width // n_places + (np.int64(state >> np.uint64(33)) * stretch >> 31)
+        firsts[place] = matrix.starts[position // width] + position % width * matrix.step
+        sample[place] = matrix.buffer[firsts[place]]
+    for place in range(n_places):
+        for k in range(together):
+            sample[place * together + k] = matrix.buffer[firsts[place] + k * matrix.step] & matrix.mask
+    return sample

@@ -88,11 +88,16 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
     # Backwards: the last rows that were read are still in the cache.
     for i in range(end - 1, begin - 1, -1):
         own = forest.rows[i]
-        if own == 0 and few:
+        if few:
             for j in forest.outside:
                 key = buffer[matrix.starts[i] + j * matrix.step] & mask
-                if key > needed[j]:
+                if key > needed[j] and forest.columns[j] != own:
                     needed[j] = _offer(choices, forest.columns[j], key, i, j)
+            if own != 0:
+                row = row_of(matrix, i, wide(1), scratch)
+                key, j = _heaviest_leaving(row, mask, forest.columns, own, choices.keys[own])
+                if j >= 0:
+                    _offer(choices, own, key, i, j)
             continue
         own_needed = choices.keys[own] if own != 0 else mask
         row = row_of(matrix, i, wide(1), scratch)
@@ -113,6 +118,20 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
                 if key > needs[j]:
                     needs[j] = _offer(choices, numbers[j], key, i, c + j)
     return choices
+
+
+@compiled
+def _heaviest_leaving(row: Keys, mask: Any, numbers: Index, own: Any, least: Any) -> tuple[Any, int]:
+    """Return the heaviest key of a row in a column of another component, and which; -1 if none is above `least`."""
+    heaviest = least
+    for j in range(len(row)):
+        key = row[j] & mask
+        heaviest = max(heaviest, key if numbers[j] != own else least)
+    if heaviest > least:
+        for j in range(len(row)):
+            if row[j] & mask == heaviest and numbers[j] != own:
+                return heaviest, j
+    return least, -1
 
 
 @compiled

@@ -46,26 +46,28 @@ Result = TypeVar("Result")
 
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
-    """Return the weights of the maximum spanning tree as keys, unsorted; shape (m + n - 1,).
+    """Return the weights of the maximum spanning tree as keys, descending; shape (m + n - 1,).
 
     Parameters
     ----------
     matrix : Magnitudes, shape (m, n)
     n_threads : int
-        The multiset of keys does not depend on it.
+        The keys do not depend on it.
     """
     m, n = matrix.shape
     if is_small(m, n):
-        return prim_keys(matrix.entries)
-    parent: Parents = np.arange(m + n).astype(np.uint32 if m * n < 1 << 32 else np.int64)
+        return np.sort(prim_keys(matrix.entries))[::-1]
+    parent: Parents = np.arange(m + n, dtype=np.uint32 if m * n < 1 << 32 else np.int64)
     tree = np.empty(m + n - 1, matrix.entries.buffer.dtype)
     n_threads = max(1, min(n_threads, m, m * n // MIN_ENTRIES_PER_THREAD))
     # Few entries for each vertex: no threshold would leave many of them out.
     filtered = 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n
     if m * n < MIN_ENTRIES_BY_STEP and n_threads == 1:
-        _grow(matrix.entries, filtered, parent, tree)
+        n_heavy = _grow(matrix.entries, filtered, parent, tree)
     else:
-        _grow_by_step(matrix.entries, filtered, parent, tree, n_threads)
+        n_heavy = _grow_by_step(matrix.entries, filtered, parent, tree, n_threads)
+    # The heavy ones were added in order, and no other is heavier.
+    tree[n_heavy:] = np.sort(tree[n_heavy:])[::-1]
     return tree
 
 
@@ -75,16 +77,18 @@ def is_small(m: int, n: int) -> bool:
 
 
 @compiled
-def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> None:
-    """Fill the tree, in one call: several matrices can be measured in as many threads."""
+def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> int:
+    """Fill the tree, in one call: several matrices can be measured in as many threads; return how many are heavy."""
     m, n_edges = len(matrix.starts), 0
     if filtered:
         n_edges = join_heavy(matrix, heavy_entries(matrix, parent, wide(0), m), parent, tree)
+    n_heavy = n_edges
     while n_edges < len(tree):
         n_edges = join_choices(choose(matrix, components(parent, m), wide(0), m), m, parent, tree, n_edges)
+    return n_heavy
 
 
-def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> None:
+def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> int:
     """Do the same step by step, with the rows shared out among threads where they are read."""
     m, n_edges = len(matrix.starts), 0
     blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
@@ -92,9 +96,11 @@ def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, 
         if filtered:
             parts = _shared(pool, partial(heavy_entries, matrix, parent), blocks)
             n_edges = join_heavy(matrix, _united(parts), parent, tree)
+        n_heavy = n_edges
         while n_edges < len(tree):
             choices = _shared(pool, partial(choose, matrix, components(parent, m)), blocks)
             n_edges = join_choices(_heaviest(choices), m, parent, tree, n_edges)
+    return n_heavy
 
 
 def _shared(pool: ThreadPoolExecutor, work: Callable[[int, int], Result], blocks: Sequence[Block]) -> list[Result]:

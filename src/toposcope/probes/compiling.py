@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 N_LOOP_POINTS = 300
 """Enough of them that the edges enter in several parts."""
 
+N_MATCHED = 20
+"""Enough points that pairs must be added to those that are looked at first."""
+
 
 def compile_ahead(probes: Collection[str], n_vertices: int) -> None:
     """Make the first calls that probes need and no process has made on this machine, nor is making now.
@@ -133,9 +136,11 @@ def _on_line(death: float) -> "Diagram":
 
 
 def _in_plane(birth: float) -> "Diagram":
+    """Points that are near the same points of another such diagram, so that most must be matched again."""
     from toposcope.homology import Diagram
 
-    return Diagram(np.array([[0.0, 1.0], [birth, 4.0]]), 1)
+    births = birth + np.arange(N_MATCHED) / N_MATCHED
+    return Diagram(np.stack([births, births + 9], axis=1), 1)
 
 
 CALLS: dict[str, Callable[[], None]] = {
