@@ -145,7 +145,7 @@ def test_a_store_of_the_second_version_learns_the_kinds_of_what_it_holds(tmp_pat
 
 
 def test_published_features_stand_whatever_becomes_of_checkpoints(store: Store) -> None:
-    store.put_checkpoint(checkpoint(layer("a")))
+    store.put_checkpoints([(checkpoint(layer("a")), None)])
     store.put_measurements([row(unit("a"))])
     store.put_published("run", "first", {10: {"x": 1.5}, 20: {"x": 2.5}})
     store.drop_checkpoints("run", [10, 20])
@@ -188,8 +188,8 @@ def test_meta_and_status(store: Store) -> None:
 
 def test_checkpoints_come_back_as_they_were_put(store: Store) -> None:
     first, second = checkpoint(layer("b"), layer("a")), checkpoint(layer("c"), step=2)
-    store.put_checkpoint(first)
-    store.put_checkpoint(second)
+    store.put_checkpoints([(first, None)])
+    store.put_checkpoints([(second, None)])
     assert list(store.checkpoints("run").items()) == [(2, second), (10, first)]
     assert store.checkpoints("other") == {}
 
@@ -232,9 +232,9 @@ def test_other_options_and_probes_are_other_rows(store: Store) -> None:
 
 
 def test_a_changed_checkpoint_forgets_what_it_no_longer_has(store: Store) -> None:
-    store.put_checkpoint(checkpoint(layer("a"), layer("b")))
+    store.put_checkpoints([(checkpoint(layer("a"), layer("b")), None)])
     store.put_measurements([row(unit(name)) for name in ("a", "b", "network", "pooled")])
-    store.put_checkpoint(checkpoint(layer("a"), layer("c"), fingerprint="now"))
+    store.put_checkpoints([(checkpoint(layer("a"), layer("c"), fingerprint="now"), None)])
     # Rows of the whole checkpoint go by their key, which the plan compares.
     assert {u.layer for u in store.measured("run", range(100))} == {"a", "network", "pooled"}
     assert [r.layer for r in store.checkpoints("run")[10].layers] == ["a", "c"]
@@ -242,7 +242,7 @@ def test_a_changed_checkpoint_forgets_what_it_no_longer_has(store: Store) -> Non
 
 def test_a_dropped_checkpoint_takes_everything_with_it(store: Store) -> None:
     for step in (10, 20):
-        store.put_checkpoint(checkpoint(layer("a"), step=step))
+        store.put_checkpoints([(checkpoint(layer("a"), step=step), None)])
         store.put_measurements([row(unit(name, step=step)) for name in ("a", "network")])
     store.drop_checkpoints("run", [10])
     assert {u.step for u in store.measured("run", range(100))} == {20}

@@ -67,7 +67,7 @@ class LiveStudy:
                 measured = Measurement(layer, role, dict.fromkeys(names, abs(value) + 0.1))
                 units.append((Unit(self.run, step, layer, probe.name(), probe.options()), digest, measured, ""))
         with self.store.together():
-            self.store.put_checkpoint(CheckpointRow(self.run, step, "", digest, digest, rows))
+            self.store.put_checkpoints([(CheckpointRow(self.run, step, "", digest, digest, rows), None)])
             self.store.put_measurements(units)
 
     def alert(self, step: int, message: str = "the loss rose to 9.1, 6 above the steps before") -> None:

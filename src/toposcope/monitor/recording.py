@@ -140,7 +140,7 @@ class Recording:
         write_large_diagrams(self._directory, contents)
         with self._store.together():
             self._store.put_diagrams(contents)
-            self._store.put_checkpoint(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)))
+            self._store.put_checkpoints([(CheckpointRow(self.run, step, "", "", "", self._layer_rows(done)), None)])
             self._store.put_measurements(
                 (self._unit(step, probe, layer), done.key(probe, layer), m, files.get(probe, "") if m.diagrams else "")
                 for probe, rows in done.measurements.items()

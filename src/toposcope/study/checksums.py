@@ -7,7 +7,7 @@ MessagePack, whatever their order. Diagrams have checksums of their own.
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -95,13 +95,10 @@ def seal(c: sqlite3.Connection, kind: str, **only: str | int) -> None:
     c.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?, ?, ?)", changed)
 
 
-def is_stored(c: sqlite3.Connection, kind: str, **only: str | int) -> bool:
-    """Return whether there are rows of a group, or of several."""
-    where = "".join(f" AND {name} = ?" for name in only)
-    return (
-        c.execute(f"SELECT 1 FROM checksums WHERE kind = ?{where} LIMIT 1", (kind, *only.values())).fetchone()
-        is not None
-    )
+def steps(c: sqlite3.Connection, kinds: Sequence[str], run: str) -> set[int]:
+    """Return the steps of a run of which there are rows of some kinds; -1 for rows of no step."""
+    query = "SELECT DISTINCT step FROM checksums WHERE kind = ? AND run = ?"
+    return {step for kind in kinds for (step,) in c.execute(query, (kind, run))}
 
 
 def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[tuple[Any, ...]]]) -> None:

@@ -30,6 +30,9 @@ WITHOUT_KINDS = ("1", "2")
 MAX_ROW_BYTES = 1 << 16
 """Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
 
+_PLACE = ("run", "step")
+_OF_LAYER = ("layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash")
+
 _Row = tuple[Unit, str, Measurement, str]
 """Unit, key, measurement, diagram file."""
 
@@ -245,32 +248,40 @@ class Store:
             for step, path, fingerprint, weights_hash in rows
         }
 
-    def put_checkpoint(self, row: CheckpointRow, evidence: CheckpointSummary | None = None) -> None:
-        """Store a checkpoint that was read, with its summary; measurements of layers it no longer has are deleted."""
-        place = (row.run, row.step)
-        of_layers = [
-            (r.layer, i, r.role, r.n_rows, r.n_columns, r.dtype, r.content_hash) for i, r in enumerate(row.layers)
-        ]
-        content = [] if evidence is None else [(msgspec.msgpack.encode(evidence),)]
-        own = (row.path, row.fingerprint, row.weights_hash)
+    def put_checkpoints(self, read: Sequence[tuple[CheckpointRow, CheckpointSummary | None]]) -> None:
+        """Store checkpoints that were read, with their summaries, in one transaction; each must be of another place.
+
+        Measurements of layers that a checkpoint no longer has are deleted.
+        """
+        own: list[tuple[Any, ...]] = []
+        layers: list[tuple[Any, ...]] = []
+        evidence: list[tuple[Any, ...]] = []
+        contents: dict[checksums.Group, list[tuple[Any, ...]]] = {}
+        rows = {(row.run, row.step): row for row, _ in read}
+        for row, summary in read:
+            place = (row.run, row.step)
+            of_layers = [
+                (r.layer, i, r.role, r.n_rows, r.n_columns, r.dtype, r.content_hash) for i, r in enumerate(row.layers)
+            ]
+            content = [] if summary is None else [(msgspec.msgpack.encode(summary),)]
+            own.append((*place, row.path, row.fingerprint, row.weights_hash))
+            layers += [(*place, *of_layer) for of_layer in of_layers]
+            evidence += [(*place, *encoded) for encoded in content]
+            contents[checksums.Group("checkpoints", *place)] = [own[-1][2:], *of_layers, *content]
         with self._transaction() as c:
-            is_new = not any(
-                checksums.is_stored(c, kind, run=row.run, step=row.step) for kind in ("checkpoints", "measurements")
-            )
-            if not is_new:
+            runs = sorted({run for run, _ in rows})
+            stored = {(run, step) for run in runs for step in checksums.steps(c, ("checkpoints", "measurements"), run)}
+            known = sorted(rows.keys() & stored)
+            for place in known:
                 _forget(c, *place)
-                _update_measurements(c, row)
-            c.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", (*place, *own))
-            c.executemany(
-                "INSERT INTO layers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(*place, layer, *rest) for layer, *rest in of_layers],
-            )
-            c.executemany("INSERT INTO evidence VALUES (?, ?, ?)", [(*place, *each) for each in content])
-            if is_new:
-                checksums.put_new(c, {checksums.Group("checkpoints", *place): [own, *of_layers, *content]})
-            else:
-                checksums.seal(c, "checkpoints", run=row.run, step=row.step)
-                checksums.seal(c, "measurements", run=row.run, step=row.step)
+                _update_measurements(c, rows[place])
+            insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
+            insert(c, "layers", (*_PLACE, *_OF_LAYER), layers)
+            insert(c, "evidence", (*_PLACE, "content"), evidence)
+            checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in stored})
+            for run, step in known:
+                checksums.seal(c, "checkpoints", run=run, step=step)
+                checksums.seal(c, "measurements", run=run, step=step)
 
     def evidence(self, run: str) -> dict[int, CheckpointSummary]:
         """Return the summaries of the checkpoints of a run, by step, without those that cannot be decoded."""

@@ -186,18 +186,21 @@ class Survey:
     def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
         with self.store.together():
+            whole = [(r.row, r.evidence) for _, r in results if isinstance(r, Read) and r.row is not None]
+            self.store.put_checkpoints(whole)
+            for row, _ in whole:
+                self.rows[row.run][row.step] = row
             for task, result in results:
-                run, step = task.run, task.checkpoint.step
-                if isinstance(result, Read) and result.row is not None:
-                    self.store.put_checkpoint(result.row, result.evidence)
-                    self.rows[run][step] = result.row
-                else:
-                    self.store.drop_checkpoints(run, [step])
-                    self.rows[run].pop(step, None)
-                    message = result.message if isinstance(result, TaskFailure) else result.evidence.error
-                    self._fail({Unit(run, step, "", "read", ""): message})
-                    if isinstance(result, Read):
-                        self.store.put_evidence(run, step, result.evidence)
+                if isinstance(result, TaskFailure) or result.row is None:
+                    self._drop_unreadable(task.run, task.checkpoint.step, result)
+
+    def _drop_unreadable(self, run: str, step: int, result: Read | TaskFailure) -> None:
+        self.store.drop_checkpoints(run, [step])
+        self.rows[run].pop(step, None)
+        message = result.message if isinstance(result, TaskFailure) else result.evidence.error
+        self._fail({Unit(run, step, "", "read", ""): message})
+        if isinstance(result, Read):
+            self.store.put_evidence(run, step, result.evidence)
 
     def _measure(
         self,
