@@ -8,16 +8,16 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load
+from safetensors.numpy import load, save
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
@@ -31,10 +31,6 @@ CHECKSUM = f"{SEPARATOR}checksum"
 BIRTHS = ".births"
 """Suffix of the births of all points, which a diagram of landmarks carries."""
 
-_NAMES = {"<f8": "F64", "<f4": "F32", "<u4": "U32"}
-"""What safetensors calls the dtypes, in the order in which it writes them."""
-_ORDER = tuple(_NAMES)
-
 
 @dataclass(frozen=True)
 class StoredContent:
@@ -43,6 +39,9 @@ class StoredContent:
     place: str
     content: bytes
 
+
+_dtype_name = cache(str)
+"""NumPy makes up the name of a dtype anew each time, in longer than the checksum of a small diagram takes."""
 
 Source = Path | StoredContent
 StoredStates = Mapping[str, NDArray[np.float32]]
@@ -93,49 +92,17 @@ def diagram_bytes(
     tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
     tensors |= {key + BIRTHS: np.ascontiguousarray(d.births) for key, d in flat.items() if d.births is not None}
     tensors |= {f"{name}{SEPARATOR}{STATES}": np.ascontiguousarray(points) for name, points in every_state.items()}
-    return _serialized(tensors, msgspec.json.encode(counts).decode())
+    described = msgspec.json.encode(counts).decode()
+    checksum = np.array([_checksum(tensors, described)], np.uint32)
+    # One metadata key: safetensors writes several in no fixed order.
+    return save({**tensors, CHECKSUM: checksum}, metadata={"diagrams": described})
 
 
-def _serialized(tensors: Mapping[str, NDArray[Any]], described: str) -> bytes:
-    """Return what safetensors would write, a checksum included; the layout of equal shapes is worked out once.
-
-    One metadata key: safetensors writes several in no fixed order.
-    """
-    shapes = tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
-    layout = _layout(shapes, described)
-    checksum = _checksum(tensors, layout.labels, described)
-    arrays = {**tensors, CHECKSUM: np.array([checksum], np.uint32)}
-    return b"".join([layout.header, *(arrays[name].data for name in layout.order)])
-
-
-class _Layout(NamedTuple):
-    """How tensors lie in a file: what stands before them, their order, and what each is called in the checksum."""
-
-    header: bytes
-    order: tuple[str, ...]
-    labels: Mapping[str, bytes]
-
-
-@lru_cache(maxsize=64)
-def _layout(shapes: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], described: str) -> _Layout:
-    """Lay tensors out as safetensors does: those of wide numbers first, then by name, the header padded."""
-    all_of_them = (*shapes, (CHECKSUM, np.dtype(np.uint32), (1,)))
-    ordered = sorted(all_of_them, key=lambda tensor: (_ORDER.index(tensor[1].str), tensor[0]))
-    header: dict[str, Any] = {"__metadata__": {"diagrams": described}}
-    end = 0
-    for name, dtype, shape in ordered:
-        begin, end = end, end + dtype.itemsize * math.prod(shape)
-        header[name] = {"dtype": _NAMES[dtype.str], "shape": shape, "data_offsets": (begin, end)}
-    text = msgspec.json.encode(header)
-    text += b" " * (-len(text) % 8)
-    labels = {name: f"{name} {dtype} {shape}".encode() for name, dtype, shape in sorted(shapes, key=itemgetter(0))}
-    return _Layout(len(text).to_bytes(8, "little") + text, tuple(name for name, _, _ in ordered), labels)
-
-
-def _checksum(tensors: Mapping[str, NDArray[Any]], labels: Mapping[str, bytes], described: str) -> int:
+def _checksum(tensors: Mapping[str, NDArray[Any]], described: str) -> int:
     total = zlib.crc32(described.encode())
-    for name, label in labels.items():
-        total = zlib.crc32(tensors[name].data, zlib.crc32(label, total))
+    for name, tensor in sorted(tensors.items(), key=itemgetter(0)):
+        total = zlib.crc32(f"{name} {_dtype_name(tensor.dtype)} {tensor.shape}".encode(), total)
+        total = zlib.crc32(tensor.data, total)
     return total
 
 
@@ -156,13 +123,8 @@ def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         end = 8 + int.from_bytes(source.content[:8], "little")
         metadata = msgspec.json.decode(source.content[8:end], type=_Header).metadata
     checksum = tensors.pop(CHECKSUM, None)
-    if checksum is not None:
-        described = metadata.get("diagrams", "")
-        labels = _layout(
-            tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()), described
-        ).labels
-        if _checksum(tensors, labels, described) != checksum:
-            raise ValueError("its checksum is wrong")
+    if checksum is not None and _checksum(tensors, metadata.get("diagrams", "")) != checksum:
+        raise ValueError("its checksum is wrong")
     return tensors, metadata
 
 
