@@ -346,7 +346,7 @@ def test_parameters_that_thaw_are_measured_and_new_ones_are_said(
         monitor.attach(optimizer)
         for step in range(64):
             seconds[0] += 10_000
-            time.sleep(0.002)  # on a busy machine the monitor skips what it has no time for
+            time.sleep(0.02)  # on a busy machine the monitor skips what it has no time for
             if step == 8:
                 head.requires_grad_(True)
                 assert "not measured" not in capsys.readouterr().err

@@ -127,6 +127,9 @@ def test_one_compiled_call_gives_the_bits_of_many(dtype: type[np.floating], shap
     stack[1] = np.round(stack[1])
     stack[2] = 0
     stack[3, 0, 0] = np.nan
+    for p in (4, 5):  # a whole number is the same order as that number with a point
+        for one, other in zip(*(neural_persistence_of_each(stack, p=q) for q in (p, float(p))), strict=True):
+            assert (one and one.norm) == (other and other.norm)
     for W, found in zip(stack, neural_persistence_of_each(stack), strict=True):
         if np.isnan(W).any():
             assert found is None

@@ -13,6 +13,8 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.probes import Measurement
+from toposcope.study.diagrams import StoredContent
+from toposcope.study.inserting import insert
 from toposcope.study.rows import CheckpointRow, LayerRow, Unit
 from toposcope.study.store import Store
 
@@ -229,6 +231,57 @@ def test_other_options_and_probes_are_other_rows(store: Store) -> None:
     store.put_measurements([row(u, {"total": float(i)}) for i, u in enumerate(units)])
     assert set(store.measured("run", range(100))) == set(units)
     assert store.statistics("run", 10, "rips", '{"p":1}') == {"a": {"total": 1.0}}
+
+
+def test_new_and_known_checkpoints_can_be_put_together(store: Store) -> None:
+    store.put_checkpoints([(checkpoint(layer("a"), layer("b")), None)])
+    store.put_measurements([row(unit("a")), row(unit("b")), row(unit("a", step=30))])  # 30 is measured, not yet read
+    many = [checkpoint(layer("a"), step=step, fingerprint="now") for step in range(10, 2000, 10)]
+    store.put_checkpoints([(each, None) for each in many])
+    assert list(store.checkpoints("run").values()) == many
+    assert {(u.step, u.layer) for u in store.measured("run", range(100))} == {(10, "a"), (30, "a")}
+    path = store.path
+    store.close()
+    opened = Store(path)
+    assert opened.dropped == []
+    opened.close()
+
+
+def test_a_file_goes_only_once_the_row_that_replaces_it_is_committed(store: Store) -> None:
+    file = store.path.parent / "diagrams/run/step_000010/rips-1.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"large")
+    name = file.relative_to(store.path.parent).as_posix()
+
+    def interrupted() -> None:
+        with store.together():
+            store.put_diagrams({name: b"small"})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert store.diagrams(name) == file
+    store.put_diagrams({name: b"small"})
+    assert not file.exists()
+    found = store.diagrams(name)
+    assert isinstance(found, StoredContent)
+    assert found.content == b"small"
+
+
+def test_diagrams_that_nothing_points_to_are_deleted(store: Store) -> None:
+    store.put_diagrams({"diagrams/used": b"1", "diagrams/unused": b"2"})
+    store.put_measurements([(*row(unit("a"))[:3], "diagrams/used")])
+    store.drop_unused_diagrams()
+    assert query(store, "SELECT file FROM diagrams") == [("diagrams/used",)]
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 299, 300, 301, 901])
+def test_rows_inserted_together_are_all_there(n_rows: int) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE three (a, b, c)")
+        rows = [(i, str(i), None) for i in range(n_rows)]
+        insert(connection, "three", ("a", "b", "c"), rows)
+        assert connection.execute("SELECT * FROM three ORDER BY a").fetchall() == rows
 
 
 def test_a_changed_checkpoint_forgets_what_it_no_longer_has(store: Store) -> None:

@@ -104,11 +104,9 @@ def frame(directory: Path) -> pl.DataFrame:
 
 def measurement_ids(directory: Path) -> dict[tuple[Any, ...], int]:
     """The id of every stored measurement: what was measured again has another."""
-    connection = sqlite3.connect(directory / "study.db")
-    try:
+    # Opened to read only: another process may be about to make it.
+    with closing(sqlite3.connect(f"file:{directory / 'study.db'}?mode=ro", uri=True)) as connection:
         rows = connection.execute("SELECT run, step, layer, probe, options, id FROM measurements").fetchall()
-    finally:
-        connection.close()
     return {tuple(row[:-1]): row[-1] for row in rows}
 
 

@@ -285,16 +285,12 @@ def _run_in_this_process(
     global _report, _shared
     before, (_report, _shared) = (_report, _shared), (progress, shared)
     thread = ThreadPoolExecutor(1)
-    waiting = ((task, thread.submit(_run_on_one_core, function, task)) for task in tasks)
-    upcoming = next(waiting, None)
     try:
-        while upcoming is not None:
-            task, future = upcoming
+        for task in tasks:
+            future = thread.submit(_run_on_one_core, function, task)
             while not wait([future], POLL_SECONDS).done:  # a signal may wake the other thread only
                 pass
-            # The next task runs while the caller stores what came of this one.
-            result, upcoming = future.result(), next(waiting, None)
-            yield task, result
+            yield task, future.result()
     finally:
         thread.shutdown(wait=False, cancel_futures=True)  # a task that was interrupted is not waited for
         _report, _shared = before

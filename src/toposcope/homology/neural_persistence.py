@@ -145,7 +145,7 @@ def neural_persistence_of_each(
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity
     return [
-        _of_tree(weights[k], scale, p, essential) if is_finite else None
+        _of_tree(weights[k], scale, float(p), essential) if is_finite else None
         for k, (scale, is_finite) in enumerate(zip(weights[:, 0].tolist(), finite.tolist(), strict=True))
     ]
 

@@ -24,7 +24,7 @@ N_SAMPLED_TOGETHER = 32
 """Neighbours sampled at each position."""
 
 RUN = 256
-"""Entries that are compared with something together."""
+"""Entries of a row that are compared together where rows are read again: few hold one that matters, and is sought."""
 
 N_WORDS = 64
 """Words of comparisons that are made before the entries above are taken out of them."""

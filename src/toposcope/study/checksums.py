@@ -5,13 +5,16 @@ with its layers and evidence, the log of one run, and so on. Its checksum is the
 MessagePack, whatever their order. Diagrams have checksums of their own.
 """
 
+import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
+
+Encode = Callable[[Any], bytes]
 
 
 class Group(NamedTuple):
@@ -55,8 +58,11 @@ KINDS = tuple(_QUERIES)
 ORPHANS = Group("features without a measurement")
 
 
-def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group, int]:
+def computed(
+    c: sqlite3.Connection, kind: str, only: Mapping[str, str | int] | None = None, encode: Encode | None = None
+) -> dict[Group, int]:
     """Return the checksums of the stored rows of a kind, or only of the groups of a run, step, probe or options."""
+    only = only or {}
     where = " WHERE " + " AND ".join(f"{name} = ?" for name in only) if only else ""
     values = tuple(only.values())
     sums: dict[Group, int] = {}
@@ -64,7 +70,7 @@ def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group,
     for query in _QUERIES[kind]:
         for run, step, probe, options, *content in c.execute(query + where, values):
             group = Group(kind, run, step, probe, options)
-            sums[group] = sums.get(group, 0) + _checksum([tuple(content)])
+            sums[group] = sums.get(group, 0) + _checksum([tuple(content)], encode)
             if kind == "measurements":
                 group_of[content[0]] = group
     if kind == "measurements":
@@ -72,7 +78,7 @@ def computed(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group,
         features = c.execute(f"SELECT measurement, statistic, value FROM features{inside}", values)
         for measurement, rows in groupby(features, itemgetter(0)):  # they lie together, and need not
             group = group_of.get(measurement, ORPHANS)
-            sums[group] = sums.get(group, 0) + _checksum(rows)
+            sums[group] = sums.get(group, 0) + _checksum(rows, encode)
     return sums
 
 
@@ -88,17 +94,19 @@ def stored(c: sqlite3.Connection, kind: str, **only: str | int) -> dict[Group, i
 
 def seal(c: sqlite3.Connection, kind: str, **only: str | int) -> None:
     """Store the checksums of rows that were written."""
-    now, before = computed(c, kind, **only), stored(c, kind, **only)
+    now, before = computed(c, kind, only), stored(c, kind, **only)
     gone = [group for group in before if group not in now]
     c.executemany("DELETE FROM checksums WHERE kind = ? AND run = ? AND step = ? AND probe = ? AND options = ?", gone)
     changed = [(*group, checksum) for group, checksum in now.items() if before.get(group) != checksum]
     c.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?, ?, ?)", changed)
 
 
-def steps(c: sqlite3.Connection, kinds: Sequence[str], run: str) -> set[int]:
-    """Return the steps of a run of which there are rows of some kinds; -1 for rows of no step."""
-    query = "SELECT DISTINCT step FROM checksums WHERE kind = ? AND run = ?"
-    return {step for kind in kinds for (step,) in c.execute(query, (kind, run))}
+def among(c: sqlite3.Connection, kind: str, run: str, steps: Iterable[int] = (-1,)) -> set[int]:
+    """Return those of some steps of a run of which there are rows of a kind; -1 stands for rows of no step."""
+    query = (
+        "SELECT DISTINCT step FROM checksums WHERE kind = ? AND run = ? AND step IN (SELECT value FROM json_each(?))"
+    )
+    return {step for (step,) in c.execute(query, (kind, run, json.dumps(list(steps))))}
 
 
 def put_new(c: sqlite3.Connection, rows: Mapping[Group, Iterable[tuple[Any, ...]]]) -> None:
@@ -145,12 +153,19 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
 
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
-    """Yield the groups whose rows are not those that were written; tables that an older version lacks are empty."""
+    """Yield the groups whose rows are not those that were written, by this version or an older one.
+
+    Tables that an older version lacks are empty, and its checksums were those of rows as text.
+    """
     tables = {name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for kind in KINDS:
         needed = {query.rpartition(" FROM ")[2] for query in _QUERIES[kind]}
         now, before = computed(c, kind) if needed <= tables else {}, stored(c, kind)
-        yield from sorted((g for g in now.keys() | before.keys() if now.get(g) != before.get(g)), key=repr)
+        wrong = {group for group in now.keys() | before.keys() if now.get(group) != before.get(group)}
+        if wrong and needed <= tables:
+            as_text = computed(c, kind, encode=_text)
+            wrong = {group for group in wrong if as_text.get(group) != before.get(group)}
+        yield from sorted(wrong, key=repr)
 
 
 def is_whole(c: sqlite3.Connection) -> bool:
@@ -192,13 +207,18 @@ def drop(c: sqlite3.Connection, group: Group) -> None:
         c.execute(f"DELETE FROM {group.kind}")
 
 
-def _checksum(rows: Iterable[tuple[Any, ...]]) -> int:
+def _checksum(rows: Iterable[tuple[Any, ...]], encode: Encode | None = None) -> int:
     """Return the sum of the CRC-32 of rows; chained, since there are many and each is short."""
-    return sum(map(zlib.crc32, map(_encoder(), rows)))
+    return sum(map(zlib.crc32, map(encode or _encoder(), rows)))
+
+
+def _text(row: tuple[Any, ...]) -> bytes:
+    """Encode a row as versions 4 and 5 did."""
+    return repr(row).encode(errors="surrogatepass")
 
 
 @cache
-def _encoder() -> Callable[[Any], bytes]:
+def _encoder() -> Encode:
     import msgspec  # which a server of a page need not have in memory before there is a page
 
     return msgspec.msgpack.Encoder().encode

@@ -28,7 +28,7 @@ def replace(c: sqlite3.Connection, run: str, log: LogTable) -> None:
         for step, value in zip(log.steps.tolist(), (log.values[name] + 0.0).tolist(), strict=True)
         if not math.isnan(value)
     ]
-    is_new = not checksums.steps(c, ("log",), run)
+    is_new = not checksums.among(c, "log", run)
     _write_changed(c, "log", run, ("step", *COLUMNS), rows)
     _write_changed(c, "log_targets", run, ("step", "target", "unit", "value"), sorted(further))
     if not is_new:

@@ -37,7 +37,7 @@ class Planned:
     first, previous : int or None
         Steps of the checkpoints before it, where they can be read.
     earlier : tuple of int
-        Steps of all readable checkpoints before it.
+        Steps of all readable checkpoints before it, if the probe looks at them.
     wanted : dict
         Key of every missing layer or pseudo-layer.
     current : list of str
@@ -99,7 +99,9 @@ def plan(
             continue
         row, previous = checkpoints[step], None if before is None else checkpoints.get(before)
         keys: dict[str, str] = {}
-        earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
+        earlier = []
+        if probe.NEEDS & {"earlier", "states"}:  # of thousands of checkpoints, too many to list for nobody
+            earlier = [checkpoints[s] for s in steps if s < step and s in checkpoints]
         before_it: dict[str, Sequence[CheckpointRow | None]]
         before_it = {"first": [first], "previous": [previous], "earlier": earlier, "states": earlier}
         if not _has_inputs(probe, source, row, before_it, inputs):
@@ -146,6 +148,8 @@ def _has_inputs(
     inputs: InputKeys,
 ) -> bool:
     """Return whether every checkpoint that is looked at has the inputs that the probe and its source need."""
+    if not needs_of(probe, source):
+        return True
     others = [r for need, rows in before_it.items() if need in probe.NEEDS for r in rows if r is not None]
     needed = [(probe, [row]), (source, [row, *others])]
     return all(

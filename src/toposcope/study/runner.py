@@ -198,6 +198,7 @@ class _Runner:
         self._measure_on_other_corpora()
         self._save_text()
         self._survey()
+        self.store.drop_unused_diagrams()
         self._examine()
         return self.errors
 

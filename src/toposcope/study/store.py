@@ -26,6 +26,7 @@ OLDER_VERSIONS = ("1", "2", "3", "4", "5")
 """Updated when they are opened: 1 had no ``log.weight_norm``, 2 neither ``log_targets`` nor ``kinds``, 3 no
 ``checksums``, 4 neither ``alerts`` nor ``forecasts``, 5 no ``diagrams`` and other checksums."""
 WITHOUT_KINDS = ("1", "2")
+WITHOUT_CHECKSUMS = ("1", "2", "3")
 
 MAX_ROW_BYTES = 1 << 16
 """Diagram files up to this size are rows: SQLite reads and writes these sooner than the system a file."""
@@ -60,6 +61,7 @@ class Store:
         self.path = path
         self._joined = False
         self._unsealed: set[str] = set()
+        self._replaced: list[Path] = []  # files to delete once the rows that replace them are committed
         self.dropped: list[str] = []
         with self._readable_errors():
             self._connection = sqlite3.connect(path, isolation_level=None)
@@ -72,8 +74,9 @@ class Store:
             raise ToposcopeError(
                 f"{path}: schema version {known}, this toposcope reads {SCHEMA_VERSION}; use its version"
             )
+        if known not in WITHOUT_CHECKSUMS:  # before those are made anew
+            self._drop_damaged()
         self._update_schema()
-        self._drop_damaged()
 
     def _check_structure(self) -> None:
         """Refuse a file whose pages disagree; indexes alone are made again."""
@@ -269,17 +272,20 @@ class Store:
             evidence += [(*place, *encoded) for encoded in content]
             contents[checksums.Group("checkpoints", *place)] = [own[-1][2:], *of_layers, *content]
         with self._transaction() as c:
-            runs = sorted({run for run, _ in rows})
-            stored = {(run, step) for run in runs for step in checksums.steps(c, ("checkpoints", "measurements"), run)}
-            known = sorted(rows.keys() & stored)
-            for place in known:
+            known = {
+                (run, step)
+                for run in sorted({run for run, _ in rows})
+                for kind in ("checkpoints", "measurements")
+                for step in checksums.among(c, kind, run, [step for other, step in rows if other == run])
+            }
+            for place in sorted(known):
                 _forget(c, *place)
                 _update_measurements(c, rows[place])
             insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
             insert(c, "layers", (*_PLACE, *_OF_LAYER), layers)
             insert(c, "evidence", (*_PLACE, "content"), evidence)
-            checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in stored})
-            for run, step in known:
+            checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in known})
+            for run, step in sorted(known):
                 checksums.seal(c, "checkpoints", run=run, step=step)
                 checksums.seal(c, "measurements", run=run, step=step)
 
@@ -370,14 +376,18 @@ class Store:
         with self._transaction() as c:
             c.executemany("INSERT OR REPLACE INTO diagrams VALUES (?, ?)", small)
             c.executemany("DELETE FROM diagrams WHERE file = ?", large)
-        if (self.path.parent / "diagrams").exists():
-            for file, _ in small:
-                (self.path.parent / file).unlink(missing_ok=True)  # it was large before
+            if (self.path.parent / "diagrams").exists():  # they were large before, or an older version wrote them
+                self._replaced += [self.path.parent / file for file, _ in small]
 
     def diagrams(self, file: str) -> Source | None:
         """Return where a diagram file is stored; None if it is nowhere."""
         with self._readable_errors():
             return stored_diagrams(self._connection, self.path, file)
+
+    def drop_unused_diagrams(self) -> None:
+        """Delete the diagrams in rows that no measurement points to any more."""
+        with self._transaction() as c:
+            c.execute("DELETE FROM diagrams WHERE file NOT IN (SELECT diagrams FROM measurements)")
 
     def put_published(self, run: str, key: str, features: Mapping[int, Mapping[str, float]]) -> None:
         """Store the published features of a run, by step, unless they are stored under the same key already."""
@@ -452,11 +462,16 @@ class Store:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.execute("COMMIT")
+                for path in self._replaced:
+                    with suppress(OSError):  # the row counts, not the file
+                        path.unlink(missing_ok=True)
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+            finally:
+                self._replaced.clear()
 
     @contextmanager
     def _readable_errors(self) -> Iterator[None]:

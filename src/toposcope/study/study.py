@@ -22,7 +22,7 @@ from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states
 from toposcope.study.kinds import PUBLISHED, kind_of
-from toposcope.study.store import OLDER_VERSIONS, stored_diagrams
+from toposcope.study.store import WITHOUT_CHECKSUMS, stored_diagrams
 from toposcope.version import __version__
 
 FRAME_SCHEMA: dict[str, type[pl.DataType]] = {
@@ -360,18 +360,23 @@ class Study:
 
     def has_diagrams(self, run: str, step: int, probe: str) -> bool:
         """Return whether diagrams or points of a checkpoint by a declared probe are stored."""
+        file = self._findings_file(run, step, probe)
         with self._connected() as connection:
-            return stored_diagrams(connection, self._database, self._findings_file(run, step, probe)) is not None
+            is_current = self._has_checkpoint(connection, run, step)
+            return is_current and stored_diagrams(connection, self._database, file) is not None
 
     def _findings(self, run: str, step: int, probe: str) -> Source:
         """Return where diagrams of a checkpoint are stored, unless the checkpoint is gone."""
         file = self._findings_file(run, step, probe)
-        query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
         with self._connected() as connection:
-            if run not in self._run_names() or not connection.execute(query, (run, int(step))).fetchone():
+            if not self._has_checkpoint(connection, run, step):
                 raise ToposcopeError(f"{self.directory}: {run} has no checkpoint at step {step} any more")
             # A file that is missing is an error of reading it.
             return stored_diagrams(connection, self._database, file) or self.directory / file
+
+    def _has_checkpoint(self, connection: sqlite3.Connection, run: str, step: int) -> bool:
+        query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
+        return run in self._run_names() and connection.execute(query, (run, int(step))).fetchone() is not None
 
     def _findings_file(self, run: str, step: int, probe: str) -> str:
         for declared in self.declaration.resolved_probes():
@@ -417,14 +422,15 @@ class Study:
             return
         if not checksums.is_whole(connection):
             raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
-        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-        if row is not None and row[0] not in OLDER_VERSIONS:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            if "checksums" not in tables:
-                raise self._damaged("no checksums")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if "checksums" in tables:
             found = next(checksums.damaged(connection), None)
             if found is not None:
                 raise self._damaged(str(found))
+        else:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+            if row is not None and row[0] not in WITHOUT_CHECKSUMS:
+                raise self._damaged("no checksums")
         self._verified = state
 
     def _damaged(self, what: str) -> ToposcopeError:

@@ -18,6 +18,7 @@ from toposcope.probes.needs import Need, RunContext, needs_of
 from toposcope.probes.probe import Diagrams, States
 from toposcope.progress import Progress, silent
 from toposcope.study.batching import (
+    BATCH_SECONDS,
     LONG_TASK_MS,
     CheckpointSize,
     RunStep,
@@ -346,7 +347,9 @@ class Survey:
             yield replace(whole, milliseconds=milliseconds(probe, shapes), n_bytes=probe.expected_bytes(shapes))
             return
         layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
-        parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
+        parts: list[list[str]] = []
+        if probe.expected_seconds(layers) > BATCH_SECONDS:
+            parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
             part = {name: layers[name] for name in names if name in layers}
             yield replace(
