@@ -4,6 +4,7 @@ What NumPy has no type for, bfloat16 and the floats of 8 and 4 bits, is read as 
 slice and copy, and refuses to compute.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,8 +69,29 @@ def from_tensor(tensor: "Tensor") -> NDArray[Any]:
 
 def without_8_bits(stored: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return floats of 8 bits as float32, which is exact, and any other array as it is."""
-    if "float8" not in dtype:
-        return stored
-    import torch
+    return _numbers_of_codes(dtype)[stored.view(np.uint8)] if "float8" in dtype else stored
 
-    return as_tensor(stored, dtype).to(torch.float32).numpy()
+
+@cache
+def _numbers_of_codes(dtype: str) -> NDArray[np.float32]:
+    """Return what each of the 256 codes of an 8-bit float stands for."""
+    codes = np.arange(256)
+    if dtype == "float8_e8m0fnu":
+        numbers = np.ldexp(1.0, codes - 127)
+        numbers[255] = np.nan
+        return numbers.astype(np.float32)
+    width = MANTISSA_BITS[dtype]
+    exponents, mantissas = (codes & 127) >> width, (codes & 127) & ((1 << width) - 1)
+    bias = (1 << (6 - width)) - (0 if dtype.endswith("fnuz") else 1)
+    significands = mantissas + np.where(exponents, 1 << width, 0)
+    numbers = np.ldexp(significands.astype(np.float64), np.maximum(exponents, 1) - bias - width)
+    if dtype == "float8_e5m2":
+        numbers[exponents == 31] = np.nan
+        numbers[0x7C::0x80] = np.inf
+    elif dtype == "float8_e4m3fn":
+        numbers[0x7F::0x80] = np.nan
+    else:
+        # Both have the code of minus zero for NaN.
+        numbers[0x80] = np.nan
+    signed: NDArray[np.float64] = np.where(codes >= 128, -numbers, numbers)
+    return signed.astype(np.float32)

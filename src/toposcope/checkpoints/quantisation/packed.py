@@ -1,0 +1,140 @@
+"""A packed weight with the tensors stored next to it, and what a scheme makes of the two."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.dtypes import DTYPES, without_8_bits
+from toposcope.kernels.magnitudes import widened
+
+Floats = NDArray[np.float32]
+SAVE_PLAIN = "save it unpacked: load it with transformers, then model.dequantize() and model.save_pretrained(...)"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One stored tensor that may be a packed weight.
+
+    Attributes
+    ----------
+    entry : Entry
+    stored : mapping of str to Entry
+        Every tensor of the checkpoint.
+    config : mapping of str to object
+        How the checkpoint was quantised, as far as a file next to it says; not to be trusted.
+    """
+
+    entry: Entry
+    stored: Mapping[str, Entry]
+    config: Mapping[str, Any]
+
+    @property
+    def tail(self) -> str:
+        """The last part of its name."""
+        return self.entry.name.rpartition(".")[2]
+
+    @property
+    def weight(self) -> str:
+        """The name that the plain weight would have."""
+        return self.beside("weight")
+
+    @property
+    def method(self) -> str:
+        """The scheme by the configuration's own word, or an empty text."""
+        return self.word("quant_method")
+
+    def beside(self, tail: str) -> str:
+        """Return the name of another tensor of the same module."""
+        return "".join(self.entry.name.rpartition(".")[:2]) + tail
+
+    def sibling(self, tail: str) -> Entry | None:
+        """Return another tensor of the same module."""
+        return self.stored.get(self.beside(tail))
+
+    def attached(self, suffix: str) -> Entry | None:
+        """Return the tensor whose name is this one's and a suffix."""
+        return self.stored.get(self.entry.name + suffix)
+
+    def word(self, key: str) -> str:
+        """Return a word of the configuration in lower case; an empty text if there is none."""
+        value = self.config.get(key)
+        return value.lower() if isinstance(value, str) else ""
+
+    def count(self, key: str) -> int | None:
+        """Return a number of the configuration that is positive and whole."""
+        value = self.config.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """How a packed weight is read as the plain one.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+        Outputs first.
+    read : callable
+        ``read(start, stop)`` returns these rows as float32.
+    how : str
+        A few words for a cell of a table.
+    parts : tuple of Entry
+        The other tensors that it takes.
+    by_rows : bool
+        Whether rows are read without the bytes of all others.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    read: Callable[[int, int], Floats]
+    how: str
+    parts: tuple[Entry, ...]
+    by_rows: bool = True
+
+    def entry(self) -> Entry:
+        """Return it as a stored tensor of float32."""
+        return Entry(self.name, self.shape, "float32", self.read, sequential_rows=self.by_rows)
+
+
+class Undecodable(Exception):  # noqa: N818 - it is the answer of a scheme, and never leaves this package
+    """A packed weight that its scheme cannot unpack, for a reason, with the plain weight's shape if that is known."""
+
+    def __init__(self, reason: str, shape: tuple[int, ...] | None = None) -> None:
+        super().__init__(reason)
+        self.shape = shape
+
+
+def numbers(entry: Entry, start: int = 0, stop: int | None = None) -> Floats:
+    """Read rows of a tensor of any dtype as float32."""
+    stop = (entry.shape[0] if entry.shape else 1) if stop is None else stop
+    return np.asarray(widened(without_8_bits(entry.read(start, stop), entry.dtype)), np.float32)
+
+
+def factors(entry: Entry, start: int = 0, stop: int | None = None) -> Floats:
+    """Read rows of scale factors; those of a byte are powers of two."""
+    stop = (entry.shape[0] if entry.shape else 1) if stop is None else stop
+    if entry.dtype != "uint8":
+        return numbers(entry, start, stop)
+    exponents = entry.read(start, stop).view(DTYPES["float8_e8m0fnu"])
+    return np.asarray(without_8_bits(exponents, "float8_e8m0fnu"))
+
+
+def single(entry: Entry) -> bool:
+    """Return whether a tensor holds one number."""
+    return entry.shape in ((), (1,), (1, 1))
+
+
+def integers(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Unpack whole numbers of so many bits along the last axis, the lowest bits first."""
+    octets = np.ascontiguousarray(packed).view(np.uint8)
+    if 8 % bits:
+        places = np.unpackbits(octets, axis=-1, bitorder="little")
+        kept = places[..., : places.shape[-1] // bits * bits].reshape(*octets.shape[:-1], -1, bits)
+        return np.packbits(kept, axis=-1, bitorder="little")[..., 0]
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((octets[..., None] >> places) & np.uint8((1 << bits) - 1)).reshape(*octets.shape[:-1], -1)

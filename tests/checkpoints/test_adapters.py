@@ -1,0 +1,271 @@
+"""Low-rank adapters are read as the change of a weight that they stand for, or refused."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from torch import Tensor, nn
+
+from toposcope.checkpoints import formats
+from toposcope.checkpoints.adapters import Adapted, combined
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import in_memory
+from toposcope.checkpoints.sources import LocalSource
+
+WILD = Path(__file__).parents[3] / "shared" / "data" / "wild" / "checkpoints"
+LORA = {"peft_type": "LORA", "r": 4, "lora_alpha": 16}
+PEFT = "base_model.model."
+
+
+def listed(tensors: Mapping[str, Tensor]) -> list[Entry]:
+    """Tensors in memory as they are listed."""
+    return [in_memory(name, tensor) for name, tensor in tensors.items()]
+
+
+def adapted(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], base: Mapping[str, Tensor] | None = None
+) -> Adapted:
+    """An adapter as it is read; no pair is read before it is needed."""
+    return combined(listed(tensors), config, None if base is None else listed(base))
+
+
+def pair(
+    n_out: int = 6, n_in: int = 5, rank: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """A and B of one module."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((rank, n_in), (n_out, rank))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def change(first: Tensor, second: Tensor, scale: float) -> Tensor:
+    """What an adapter adds to a weight: its answers to the unit vectors, one after another."""
+    down, up = nn.Linear(first.shape[1], len(first), bias=False), nn.Linear(len(first), len(second), bias=False)
+    down.weight.data, up.weight.data = first.float(), second.float()
+    with torch.no_grad():
+        answer: Tensor = up(down(torch.eye(first.shape[1]))).T * scale
+    return answer
+
+
+def assert_close(entry: Entry, right: Tensor) -> None:
+    """The same numbers, in whichever blocks of rows they are read."""
+    whole = entry.whole()
+    assert whole.dtype == np.float32
+    assert whole.flags.c_contiguous
+    assert entry.shape == tuple(right.shape)
+    np.testing.assert_allclose(whole, right.numpy(), rtol=1e-4, atol=1e-4)
+    cut = len(whole) // 2
+    np.testing.assert_allclose(np.concatenate([entry.read(0, cut), entry.read(cut, len(whole))]), whole, rtol=1e-6)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    rank=st.integers(1, 12),
+    alpha=st.one_of(st.integers(1, 64), st.floats(0.1, 64)),
+    stabilised=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]),
+    names=st.sampled_from(["lora_{}.weight", "lora_{}.default.weight", "lora_{}"]),
+)
+@examples(40)
+def test_a_pair_is_its_scaled_product(
+    seed: int, shape: tuple[int, int], rank: int, alpha: float, stabilised: bool, dtype: torch.dtype, names: str
+) -> None:
+    first, second = pair(*shape, rank, seed, dtype)
+    tensors = {f"{PEFT}h.0.c_attn.{names.format(side)}": t for side, t in (("A", first), ("B", second))}
+    found = adapted(tensors, {"r": rank, "lora_alpha": alpha, "use_rslora": stabilised})
+    scale = alpha / (math.sqrt(rank) if stabilised else rank)
+    (entry,) = found.entries
+    assert not found.refused
+    assert entry.name == "h.0.c_attn.weight"
+    assert found.how == {entry.name: f"LoRA, rank {rank}, scale {scale:g}"}
+    assert_close(entry, change(first, second, scale))
+
+
+def test_the_scale_of_a_module_is_its_own() -> None:
+    tensors: dict[str, Tensor] = {}
+    for module, rank in (("layers.0.q", 4), ("layers.1.q", 2), ("layers.11.q", 4), ("layers.0.k", 4)):
+        tensors |= dict(zip((f"{module}.lora_A.weight", f"{module}.lora_B.weight"), pair(rank=rank), strict=True))
+    config = {**LORA, "rank_pattern": {"layers.1.q": 2}, "alpha_pattern": {"1.q": 6, "^layers.0.q": 40, "0.k$": 8}}
+    scales = {"layers.0.q.weight": 10, "layers.1.q.weight": 3, "layers.11.q.weight": 4, "layers.0.k.weight": 2}
+    assert adapted(tensors, config).how == {
+        name: f"LoRA, rank {2 if '1.q' in name and '11' not in name else 4}, scale {scale}"
+        for name, scale in scales.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "adapter_config.json, which states its scale, is missing"),
+        ({"r": 8, "lora_alpha": 16}, "states 8"),
+        ({**LORA, "r": "four"}, "no positive number for 'r'"),
+        ({**LORA, "lora_alpha": math.nan}, "'lora_alpha'"),
+        ({**LORA, "lora_alpha": True}, "'lora_alpha'"),
+        ({**LORA, "alpha_pattern": {"(a+)+$": 3}}, "regular expression"),
+        ({**LORA, "use_dora": True}, "DoRA"),
+        ({**LORA, "peft_type": "LOHA"}, "'LOHA'"),
+        ({"r": 4, "rank_pattern": [4]}, ""),
+    ],
+)
+def test_a_configuration_that_states_no_scale(config: dict[str, Any], words: str) -> None:
+    first, second = pair()
+    found = adapted({"q.lora_A.weight": first, "q.lora_B.weight": second}, config)
+    if not words:
+        assert found.how == {"q.weight": "LoRA, rank 4, scale 2 (default alpha 8)"}
+        return
+    assert set(found.refused) == {"q.lora_A.weight", "q.lora_B.weight"} == {entry.name for entry in found.entries}
+    assert all(words in reason and "\n" not in reason for reason in found.refused.values())
+
+
+@pytest.mark.parametrize("alpha", [2.0, None])
+def test_pairs_of_kohya_and_diffusers(alpha: float | None) -> None:
+    first, second = pair()
+    tensors = {"lora_unet_q.lora_down.weight": first, "lora_unet_q.lora_up.weight": second}
+    if alpha:
+        tensors["lora_unet_q.alpha"] = torch.tensor(alpha)
+    (entry,) = adapted(tensors, {}).entries
+    assert entry.name == "lora_unet_q.weight"
+    assert_close(entry, change(first, second, (alpha or 4) / 4))
+    old = {"attn.to_q_lora.down.weight": first, "attn.to_q_lora.up.weight": second}
+    assert [e.name for e in adapted(old, {}).entries] == ["attn.to_q.weight"]
+
+
+def test_convolutions() -> None:
+    first, second = torch.randn(2, 3, 5, 5), torch.randn(6, 2, 1, 1)
+    (entry,) = adapted({"conv.lora_A.weight": first, "conv.lora_B.weight": second}, {"r": 2, "lora_alpha": 2}).entries
+    right = torch.einsum("or,rixy->oixy", second[:, :, 0, 0], first)
+    assert_close(entry, right)
+
+
+def test_embeddings_have_a_token_a_row() -> None:
+    first, second = torch.randn(4, 11), torch.randn(6, 4)
+    tensors = {f"{PEFT}wte.lora_embedding_A": first, f"{PEFT}wte.lora_embedding_B": second}
+    (entry,) = adapted(tensors, LORA).entries
+    assert entry.name == "wte.weight"
+    right = (second @ first).T * 4
+    assert_close(entry, right)
+    base = torch.randn(11, 6)
+    assert_close(adapted(tensors, LORA, {"wte.weight": base}).entries[0], base + right)
+
+
+@pytest.mark.parametrize("layout", ["linear", "conv1d", "square linear", "square conv1d"])
+@given(seed=st.integers(0, 2**32 - 1))
+@examples(10)
+def test_a_base_model_keeps_its_layout(layout: str, seed: int) -> None:
+    n_out, n_in = (6, 6) if "square" in layout else (6, 5)
+    turned = "conv1d" in layout
+    first, second = pair(n_out, n_in, 4, seed)
+    weight = torch.randn((n_in, n_out) if turned else (n_out, n_in)).to(torch.bfloat16)
+    base = {"model.embed.weight": torch.ones(3, 3), "model.h.0.q.weight": weight, "model.h.0.q.bias": torch.ones(2)}
+    tensors = {f"{PEFT}h.0.q.lora_A.weight": first, f"{PEFT}h.0.q.lora_B.weight": second}
+    found = adapted(tensors, {**LORA, "fan_in_fan_out": turned}, base)
+    assert [entry.name for entry in found.entries] == list(base)
+    assert found.how == {"model.h.0.q.weight": "base + LoRA, rank 4, scale 4"}
+    product = change(first, second, 4)
+    assert_close(found.entries[1], weight.float() + (product.T if turned else product))
+
+
+@pytest.mark.parametrize("name", ["q.base_layer.weight", "q.linear.weight", "q.weight"])
+def test_adapters_in_the_model_itself(name: str) -> None:
+    first, second = pair()
+    weight = torch.randn(6, 5)
+    tensors = {"norm.weight": torch.ones(5), name: weight, "q.lora_A": first, "q.lora_B": second}
+    found = adapted(tensors, LORA)
+    assert [entry.name for entry in found.entries] == ["norm.weight", "q.weight"]
+    assert_close(found.entries[1], weight + change(first, second, 4))
+    unknown = adapted(tensors, {})
+    assert not unknown.how
+    plain = name.replace(".base_layer", "")
+    assert (
+        set(unknown.refused) == {plain, "q.lora_A", "q.lora_B"} == {e.name for e in unknown.entries} - {"norm.weight"}
+    )
+
+
+def test_modules_that_were_trained_whole_replace_the_originals() -> None:
+    first, second = pair()
+    whole, original = torch.ones(7, 3), torch.zeros(7, 3)
+    lora = {f"{PEFT}q.lora_A.weight": first, f"{PEFT}q.lora_B.weight": second}
+    saved = {f"{PEFT}head.modules_to_save.default.weight": whole, f"{PEFT}head.original_module.weight": original}
+    alone = {entry.name: entry for entry in adapted(lora | saved, LORA).entries}
+    assert set(alone) == {"q.weight", "head.weight"}
+    assert_close(alone["head.weight"], whole)
+    base = {"head.weight": original, "q.weight": torch.randn(6, 5)}
+    found = adapted(lora | {f"{PEFT}head.weight": whole}, LORA, base)
+    assert [entry.name for entry in found.entries] == list(base)
+    assert_close(found.entries[0], whole)
+    assert found.how["head.weight"] == "trained whole"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"q.lora_A.weight": (4, 5)}, "half of a LoRA pair"),
+        ({"q.lora_A.weight": (4, 5), "q.lora_B.weight": (6, 3)}, "ranks differ"),
+        ({"q.lora_A.weight": (4,), "q.lora_B.weight": (6, 4)}, "form no product"),
+        ({"q.lora_A.weight": (4, 0), "q.lora_B.weight": (6, 4)}, "ranks differ"),
+        ({"q.lora_A.a.weight": (4, 5), "q.lora_B.a.weight": (6, 4), "q.lora_A.b.weight": (4, 5)}, "several adapters"),
+        ({"q.lora_A.weight": (4, 5), "q.lora_B.weight": (6, 4), "q.lora_magnitude_vector": (6,)}, "DoRA"),
+        ({"q.lora_A.weight": (4, 5), "q.lora_B.weight": (6, 4), "q.dora_scale": (6, 1)}, "DoRA"),
+        ({"q.lora_A.default": (4, 5), "q.lora_B.default": (6, 4), "q.lora_E.default": (4, 1)}, "AdaLoRA"),
+        ({"q.vera_lambda_b": (6,), "q.vera_lambda_d": (4,)}, "VeRA"),
+        ({"q.ia3_l": (1, 5)}, "IA3"),
+        ({"q.hada_w1_a": (6, 4), "q.hada_w1_b": (4, 5)}, "LoHa"),
+        ({"q.lokr_w1": (6, 4)}, "LoKr"),
+        ({"prompt_embeddings": (6, 4)}, "prompt tuning"),
+    ],
+)
+def test_what_is_no_pair_is_refused(shapes: dict[str, tuple[int, ...]], words: str) -> None:
+    found = adapted({name: torch.ones(shape) for name, shape in shapes.items()}, LORA)
+    assert not found.how
+    assert set(found.refused) == set(shapes)
+    assert all(words in reason and len(reason) < 300 for reason in found.refused.values())
+
+
+def test_a_product_that_fits_no_memory_is_refused() -> None:
+    def read(start: int, stop: int) -> Any:
+        raise AssertionError("read while it is listed")
+
+    large = [
+        Entry("q.lora_A.weight", (1, 10**6), "float32", read),
+        Entry("q.lora_B.weight", (10**6, 1), "float32", read),
+    ]
+    assert "too large" in combined(large, {"r": 1}).refused["q.lora_A.weight"]
+
+
+def test_a_base_model_that_is_another_is_refused() -> None:
+    first, second = pair()
+    tensors = {"q.lora_A.weight": first, "q.lora_B.weight": second}
+    assert "no one weight" in adapted(tensors, LORA, {"k.weight": torch.ones(6, 5)}).refused["q.lora_A.weight"]
+    other = adapted(tensors, LORA, {"q.weight": torch.ones(7, 5)})
+    assert "its base is float32 [7, 5]" in other.refused["q.weight"]
+    changed = adapted(tensors, {**LORA, "init_lora_weights": "pissa"}, {"q.weight": torch.ones(6, 5)})
+    assert "changed base model" in changed.refused["q.weight"]
+
+
+def test_a_checkpoint_without_adapters_is_left_alone() -> None:
+    entries = listed({"q.weight": torch.ones(2, 2), "explora.weight": torch.ones(2, 2), "q.alpha": torch.ones(1)})
+    found = combined(entries, LORA)
+    assert all(given is kept for given, kept in zip(entries, found.entries, strict=True))
+    assert not (found.how)
+    assert not (found.refused)
+
+
+@pytest.mark.skipif(not WILD.exists(), reason="the sample checkpoints are not there")
+@pytest.mark.parametrize("step", [10, 30])
+def test_samples(step: int) -> None:
+    folder = WILD / "lora" / f"checkpoint-{step}"
+    source = LocalSource(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    found = combined(formats.entries(source.spec, source.files()), config)
+    assert [entry.name for entry in found.entries] == [f"transformer.h.{k}.attn.c_attn.weight" for k in range(3)]
+    assert all(entry.shape == (144, 48) for entry in found.entries)
+    assert not found.refused
