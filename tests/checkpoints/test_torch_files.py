@@ -198,9 +198,9 @@ def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> Non
         (layer,) = Checkpoint(path, 1).layers()
         assert same(tensor_of(layer), every.view(dtype))
         assert layer.read().dtype == np.float32
-        assert same(torch.from_numpy(layer.read()), every.view(dtype).float())
-        assert same(torch.from_numpy(layer.read(2, 5)), every.view(dtype).float()[2:5])
-        assert "8-bit" in layer.note
+        assert np.array_equal(layer.read(), every.view(dtype).float().numpy(), equal_nan=True)
+        assert np.array_equal(layer.read(2, 5), every.view(dtype).float().numpy()[2:5], equal_nan=True)
+        assert any("8-bit" in note for note in Checkpoint(path, 1).notes)
         assert layer.n_bytes == 256
         assert layer.content_hash() != by_name(path)["packed.weight"].content_hash()
 

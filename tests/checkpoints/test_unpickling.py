@@ -75,7 +75,7 @@ EXECUTE: dict[str, bytes] = {
     + pickle.TUPLE1
     + pickle.EMPTY_DICT
     + pickle.NEWOBJ_EX,
-    "an import": named("antigravity", "fly"),
+    "an import": named("importlib", "import_module"),
     "a name from the memo": text("os") + b"q\x00" + text("system") + b"q\x01" + b"h\x00h\x01" + pickle.STACK_GLOBAL,
     "beside weights": pickle.EMPTY_DICT
     + pickle.MARK
@@ -223,6 +223,19 @@ def assert_harmless(folder: Path, place: str, content: bytes, *words: str) -> No
 def test_nothing_is_executed(bomb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert_harmless(tmp_path, place, EXECUTE[bomb], *([] if place == "a plain pickle" else ["nothing was executed"]))
+    assert not Path("marker").exists()
+
+
+@every_place
+def test_what_a_list_of_names_does_not_hold_is_not_executed_either(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toposcope.checkpoints.unpickling._is_attack", lambda *_: False)
+    for bomb in EXECUTE.values():
+        path = plant(tmp_path, place, bomb)
+        with contextlib.suppress(CheckpointError):
+            Checkpoint(path.parent if place == ".metadata" else path, 1).layers()
     assert not Path("marker").exists()
 
 

@@ -3,17 +3,20 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints.formats import weight_names
+from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
-from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.layer import Layer
-from toposcope.checkpoints.sources import Files, LocalSource, Source, fingerprint
+from toposcope.checkpoints.matrices import main_embedding
+from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint
+from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
 
@@ -36,12 +39,15 @@ class Checkpoint:
         Seen so far, if the name holds them.
     roles : tuple of (str, str)
         Patterns of tensor names and their roles, which take precedence over the table.
+    key : tuple of str or int
+        Leads to one of several models in a file, such as ``("checkpoints", 3)``.
     """
 
     source: Source
     step: int
     tokens: int | None = None
     roles: tuple[tuple[str, str], ...] = ()
+    key: formats.Key = ()
 
     def __init__(
         self,
@@ -49,9 +55,10 @@ class Checkpoint:
         step: int,
         tokens: int | None = None,
         roles: tuple[tuple[str, str], ...] = (),
+        key: formats.Key = (),
     ) -> None:
         place = LocalSource(Path(source)) if isinstance(source, str | Path) else source
-        self.__setstate__({"source": place, "step": step, "tokens": tokens, "roles": roles})
+        self.__setstate__({"source": place, "step": step, "tokens": tokens, "roles": roles, "key": key})
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r}, step={self.step})"
@@ -61,7 +68,8 @@ class Checkpoint:
 
     def __getstate__(self) -> dict[str, object]:
         # Cached listings are not pickled.
-        return {"source": self.source, "step": self.step, "tokens": self.tokens, "roles": self.roles}
+        names = ("source", "step", "tokens", "roles", "key")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -69,7 +77,7 @@ class Checkpoint:
     @property
     def location(self) -> str:
         """The text that opens it again."""
-        return self.source.spec
+        return f"{self.source.spec}:{text_of(self.key)}" if self.key else self.source.spec
 
     @cached_property
     def files(self) -> Files:
@@ -85,25 +93,64 @@ class Checkpoint:
         ToposcopeError
             If a file is missing, damaged or unsafe.
         """
-        found = self._stored()
+        found = self._listing
         order = _in_order(tuple([entry.name for entry in found]))
         return [found[k] if found[k].name == name else replace(found[k], name=name) for k, name in order]
 
+    @cached_property
+    def _listing(self) -> Sequence[formats.Entry]:
+        return self._stored()
+
     def _stored(self) -> Sequence[formats.Entry]:
         """List the tensors under their stored names."""
-        return formats.entries(self.location, self.files)
+        return formats.entries(self.source.spec, self.files, self.key)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was chosen or left unread in its files.
+
+        Raises
+        ------
+        ToposcopeError
+            As `entries` does.
+        """
+        return [*getattr(self._listing, "notes", ()), *self.weights.remarks]
+
+    @cached_property
+    def stated(self) -> dict[str, int]:
+        """Counters of steps, epochs and tokens saved in its files, by name; nothing if they cannot be read."""
+        try:
+            at_hand = getattr(self._listing, "stated", None) if len(self.files) == 1 else None
+            return dict(formats.inside(self.source.spec, self.files, self.key).stated if at_hand is None else at_hand)
+        except ToposcopeError:
+            return {}
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Its tensors as weights: dequantised, adapters multiplied out, each matrix with its role and layout.
+
+        Raises
+        ------
+        ToposcopeError
+            If a file is missing, damaged or unsafe, or its configuration is no JSON.
+        """
+        return weights_of(
+            self.entries, self.roles, self._configuration, self._base_model, all_weights=self._all_weights()
+        )
+
+    def _all_weights(self) -> bool:
+        """Return whether every tensor is known to be a parameter."""
+        return False
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        matrices = [entry for entry in self.entries if _is_matrix(entry)]
-        transposed = roles.stored_transposed({entry.name: entry.shape for entry in matrices})
-        layers = [
-            Layer(e.name, roles.role_of(e.name, self.roles), e.name in transposed, self.location, e) for e in matrices
-        ]
-        return self._with_tied_head(layers)
+        return [Layer(name=m.name, source=self.location, **m.fields()) for m in self.weights.matrices]
 
     def layers(self) -> list[Layer]:
-        """Return every 2-D floating-point weight, in natural order of the names; no data is read."""
+        """Return every weight matrix, in natural order of the names; of the data, at most a few rows of masks are read.
+
+        Heads of attention are joined and stacked experts taken apart; see docs/layers.md.
+        """
         return list(self._layers)
 
     def analysed(self) -> list[Layer]:
@@ -112,11 +159,13 @@ class Checkpoint:
         Raises
         ------
         ToposcopeError
-            If there is none.
+            If there is none, or weights are packed in a way that cannot be undone.
         """
+        if self.weights.refused:
+            raise CheckpointError(f"{self.location}: {self.weights.refusal()}", "unsupported")
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]
         if not found:
-            raise ToposcopeError(f"{self.location}: no 2-D weight besides embeddings; there is nothing to measure")
+            raise ToposcopeError(f"{self.location}: no weight matrix besides embeddings; there is nothing to measure")
         return found
 
     def embeddings(self) -> list[Layer]:
@@ -127,9 +176,9 @@ class Checkpoint:
         ToposcopeError
             If there is not exactly one of each.
         """
-        by_role = {role: [layer for layer in self._layers if layer.role == role] for role in ("embed", "head")}
-        heads = by_role["head"]
-        inputs = by_role["embed"] or heads
+        heads = [layer for layer in self._layers if layer.role == "head"]
+        place = main_embedding([(layer.name, layer.role, layer.shape) for layer in self._layers])
+        inputs = heads if place is None else [self._layers[place]]
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(
                 f"{self.location}: {len(inputs)} input and {len(heads)} output embeddings, expected one of each; give "
@@ -138,8 +187,14 @@ class Checkpoint:
         return [*inputs, *heads]
 
     def tensors(self) -> "dict[str, Tensor]":
-        """Read every tensor, matrices or not, by name, for a model of torch."""
-        return {entry.name: as_tensor(entry.whole(), entry.dtype) for entry in self.entries}
+        """Read every tensor, matrices or not, by name, for a model of torch; packed weights are unpacked.
+
+        Raises
+        ------
+        ToposcopeError
+            If one cannot be read.
+        """
+        return {entry.name: as_tensor(entry.whole(), entry.dtype) for entry in self.weights.entries}
 
     def content_hash(self) -> str:
         """Return a SHA-256 over names and contents of all tensors; independent of the format, reads every byte."""
@@ -153,40 +208,51 @@ class Checkpoint:
 
         Distinguishes checkpoints of one source without reading them; it depends on the format and its metadata.
         """
-        weights = of_weights(self.files)
+        weights = weight_names.of_weights(self.files)
         if not weights or not all(file.sha256 for file in weights.values()):
             return ""
-        return hashlib.sha256("\x1f".join(f"{n}:{f.sha256}" for n, f in sorted(weights.items())).encode()).hexdigest()
+        published = [f"{n}:{f.sha256}" for n, f in sorted(weights.items())]
+        own = [f":{text_of(self.key)}"] if self.key else []
+        return hashlib.sha256("\x1f".join([*published, *own]).encode()).hexdigest()
 
     def fingerprint(self) -> str:
         """Return a digest of names, sizes and versions of the files as listed now; it changes when a file does."""
         return fingerprint(self.source.files())
 
-    def _with_tied_head(self, layers: list[Layer]) -> list[Layer]:
-        """Give the embedding the role of the head if no head is stored: the two are one matrix."""
-        embeddings = [layer for layer in layers if layer.role == "embed"]
-        if any(layer.role == "head" for layer in layers) or len(embeddings) != 1 or not self._may_be_tied():
-            return layers
-        return [replace(layer, role="head") if layer is embeddings[0] else layer for layer in layers]
+    def _base_model(self, name: Any) -> Sequence[formats.Entry] | None:
+        """Return the tensors of an adapter's base model, if its folder lies in this one, or beside it."""
+        if not isinstance(name, str) or not isinstance(self.source, LocalSource):
+            return None
+        own = self.source.path
+        for folder in (own, *own.parents[:2]):
+            place = folder / Path(name).name
+            if place != own and place.is_dir() and not own.is_relative_to(place):
+                return Checkpoint(place, 0).weights.entries
+        return None
 
-    def _may_be_tied(self) -> bool:
-        config = self.files.get("config.json")
+    def _configuration(self, name: str) -> Mapping[str, Any]:
+        """Return what a file of JSON beside the weights holds; nothing if there is none.
+
+        Raises
+        ------
+        ToposcopeError
+            If it is no JSON object.
+        """
+        file = self.files.get(name)
         # The checkpoint may be a single file.
-        if config is None and any(file.location == self.location for file in self.files.values()):
-            config = self.source.beside("config.json")
-        if config is None:
-            return True
+        if file is None and any(file.location == self.source.spec for file in self.files.values()):
+            file = self.source.beside(name)
+        if file is None:
+            return {}
         try:
-            content = json.loads(config.read(0, min(config.size, MAX_CONFIG_BYTES)).tobytes())
-            return content.get("tie_word_embeddings", True) is not False
-        except (ValueError, AttributeError, RecursionError) as error:
+            content = json.loads(file.read(0, min(file.size, MAX_CONFIG_BYTES)).tobytes())
+            if not isinstance(content, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError) as error:
             raise ToposcopeError(
-                f"{config.location}: not a model configuration ({error}); fetch it again, or remove it"
+                f"{file.location}: not a model configuration ({error}); fetch it again, or remove it"
             ) from error
-
-
-def _is_matrix(entry: formats.Entry) -> bool:
-    return len(entry.shape) == 2 and entry.is_float and 0 not in entry.shape and not entry.name.endswith("bias")
+        return content
 
 
 @lru_cache(maxsize=64)

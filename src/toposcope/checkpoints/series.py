@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import is_checkpoint, model_folder
-from toposcope.checkpoints.formats.weight_names import SHARD
+from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
+from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
+from toposcope.checkpoints.formats.trainer_state import counters_beside
+from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD, TORCH
 from toposcope.checkpoints.selection import Selection
-from toposcope.checkpoints.sources import Access, Files, Source, is_remote, roots
+from toposcope.checkpoints.sources import Access, CheckpointError, Files, LocalSource, Source, is_remote, roots
 from toposcope.checkpoints.sources.local import escaped, local_path
-from toposcope.checkpoints.steps import step_of, step_pattern, tokens_of
+from toposcope.checkpoints.steps import step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
 from toposcope.notebook import facts_table
 
@@ -25,6 +27,23 @@ _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _STATES = ("state.safetensors", "state.pt")
 """Beside the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
+MAX_LOOKED_INTO = 1000
+"""Files without a step in their names that are read for the step inside."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How names are read, and what every checkpoint of a series shares."""
+
+    pattern: re.Pattern[str] | None
+    roles: role_table.Rules
+    key: Key = ()
+
+    def step_of(self, stem: str) -> int | None:
+        return step_of(stem, self.pattern)
+
+    def checkpoint(self, source: Source, stem: str, step: int) -> Checkpoint:
+        return Checkpoint(source, step, tokens_of(stem), self.roles, self.key)
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,8 @@ class Series(Sequence[Checkpoint]):
         dangling links and folders without permission.
     source : Source or None
         The place that `spec` names, if it is a single one; it may hold a training log.
+    notes : tuple of str
+        Where checkpoints and steps were found, if not in the names of files.
     """
 
     name: str
@@ -50,6 +71,7 @@ class Series(Sequence[Checkpoint]):
     checkpoints: tuple[Checkpoint, ...]
     ignored: tuple[str, ...] = ()
     source: Source | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def steps(self) -> list[int]:
@@ -137,7 +159,8 @@ def series(
         A run of ours, a folder of checkpoint files (``step_000100.pt``, ``.safetensors``), a folder of model folders
         (``checkpoint-500``, ``step1000``) or of torch.distributed.checkpoint folders, or one checkpoint; the same
         under a URL that fsspec reads (``s3://``, ``gs://``, ``https://``); or revisions of a model on the Hugging Face
-        hub, ``hf:owner/name@step*``.
+        hub, ``hf:owner/name@step*``. ``file.pt:ema`` is the model under the key ``ema`` of each file. A file that holds
+        several checkpoints of a model is a series too.
     steps, every, log_spaced
         Which checkpoints (see `Selection`); all by default.
     pattern : str
@@ -157,15 +180,17 @@ def series(
         If there are no checkpoints, two have the same step, or the place holds several runs or is unreachable.
     """
     rules = role_table.checked(roles or {})
-    own = step_pattern(pattern) if pattern else None
-    spec = str(spec)
+    spec, key = split_key(str(spec))
+    options = _Options(step_pattern(pattern) if pattern else None, rules, key)
     places = roots(spec, access or Access())
     if len(places) == 1:
         (name, root), *_ = places
-        opened = _in_one_place(name, root, own, rules)
+        opened = _in_one_place(name, root, options)
     else:
-        opened = _of_places(spec, places, own, rules)
+        opened = _of_places(spec, places, options)
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
+    if key:
+        opened = replace(opened, name=f"{opened.name}:{text_of(key)}", spec=f"{opened.spec}:{text_of(key)}")
     return opened.select(Selection(steps=_wanted(steps), every=every, log_spaced=log_spaced))
 
 
@@ -176,26 +201,41 @@ def _wanted(steps: Sequence[int] | None) -> list[int]:
     return [] if steps is None else [int(step) for step in steps]
 
 
-def _of_places(
-    spec: str, found: list[tuple[str, Source]], own: re.Pattern[str] | None, rules: role_table.Rules
-) -> Series:
+def split_key(spec: str) -> tuple[str, Key]:
+    """Split off the key of one of several models; a path that exists as it is written has none."""
+    if is_remote(spec):
+        place, _, key = spec.rpartition(":")
+        scheme, _, rest = place.rpartition("://")
+        is_key = key and "/" not in key and ":" in place and "?" not in place and (not scheme or "/" in rest)
+        if not is_key or (scheme == "file" and Path(spec.removeprefix("file://")).exists()):
+            return spec, ()
+        return place, (key,)
+    ends = [match.start() for match in re.finditer(":", spec)]
+    if ends and not LocalSource(local_path(spec)).exists():
+        for end in reversed(ends):
+            if spec[:end] and spec[end + 1 :] and LocalSource(local_path(spec[:end])).exists():
+                return spec[:end], (spec[end + 1 :],)
+    return spec, ()
+
+
+def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) -> Series:
     """Return the series of several places, each of them one checkpoint."""
-    named = {source.spec: (source, step_of(name, own), tokens_of(name)) for name, source in found}
-    stepped = [Checkpoint(s, step, tokens, rules) for s, step, tokens in named.values() if step is not None]
+    named = {source.spec: (source, options.step_of(name), name) for name, source in found}
+    stepped = [options.checkpoint(s, name, step) for s, step, name in named.values() if step is not None]
     if not stepped:
         raise ToposcopeError(f"{spec}: {len(found)} checkpoints, none with a step in its name; see --step-pattern")
     ignored = tuple(spec for spec, (_, step, _) in named.items() if step is None)
     return Series(_last_part(spec), spec, _in_order(spec, stepped), ignored)
 
 
-def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: role_table.Rules) -> Series:
+def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     """Return the series in one place: files or folders with steps in their names, or a single checkpoint."""
-    listed, unusable = _usable(root.files(), own)
-    folder, names, left = _checkpoint_folder(root, listed, own)
+    listed, unusable = _usable(root.files(), options.pattern)
+    folder, names, left = _checkpoint_folder(root, listed, options.pattern)
     candidates = _candidates(names)
-    steps = {part: step_of(stem, own) for part, stem in candidates.items()}
+    steps = {part: options.step_of(stem) for part, stem in candidates.items()}
     stepped = [
-        Checkpoint(folder.child(part), step, tokens_of(candidates[part]), rules)
+        options.checkpoint(folder.child(part), candidates[part], step)
         for part, step in steps.items()
         if step is not None
     ]
@@ -205,8 +245,8 @@ def _in_one_place(name: str, root: Source, own: re.Pattern[str] | None, rules: r
         return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root)
     if unusable and not candidates and not is_checkpoint(names):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
-    single = _single(name, root, folder, names, candidates, own, rules)
-    return replace(single, ignored=(*left, *unusable))
+    single = _single(name, root, folder, names, candidates, options)
+    return replace(single, ignored=(*single.ignored, *left, *unusable))
 
 
 def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
@@ -231,10 +271,9 @@ def _single(
     folder: Source,
     names: list[str],
     candidates: dict[str, str],
-    own: re.Pattern[str] | None,
-    rules: role_table.Rules,
+    options: _Options,
 ) -> Series:
-    """Return a series of one checkpoint, which need not have a step in its name."""
+    """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):
         where, stem = folder, _stem(name)
     elif is_checkpoint(names) and len(names) > 1:
@@ -242,23 +281,87 @@ def _single(
     elif len(candidates) == 1:
         ((part, stem),) = candidates.items()
         # The folder of a lone model.safetensors may hold the step, such as step1000.
-        where, stem = folder.child(part), stem if step_of(stem, own) is not None else name
+        where, stem = folder.child(part), stem if options.step_of(stem) is not None else name
     elif runs := [part for part in candidates if _is_run(_inside(names, f"{part}/"))]:
         raise ToposcopeError(
             f"{root.spec}: a folder of {len(runs)} runs, among them {', '.join(runs[:3])}; name one, such as "
             f"{root.spec.rstrip('/')}/{runs[0]}"
         )
     elif candidates:
-        raise ToposcopeError(
-            f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
-            "on, or give the place of the step with --step-pattern"
-        )
+        return _by_steps_inside(name, root, folder, candidates, options)
     else:
         raise ToposcopeError(
             f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin or .ckpt files, model folders, or "
             "folders of torch.distributed.checkpoint"
         )
-    return Series(name, root.spec, (Checkpoint(where, step_of(stem, own) or 0, tokens_of(stem), rules),), (), root)
+    return _looked_into(Series(name, root.spec, (), (), root), where, stem, options)
+
+
+def _looked_into(opened: Series, where: Source, stem: str, options: _Options) -> Series:
+    """Return the series in one place, by what is saved there: several checkpoints, or one and its step."""
+    step = options.step_of(stem)
+    is_local = isinstance(where, LocalSource)
+    if not (is_local or options.key or where.spec.endswith((*TORCH, *PICKLES))):
+        # Opening a model on a server moves no bytes of it; only a pickle may hold more than a model.
+        return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
+    try:
+        found = inside(where.spec, where.files(), options.key)
+    except CheckpointError:
+        if options.key:
+            raise
+        found = Inside()
+    options = replace(options, key=found.key or options.key)
+    if found.series is not None:
+        return _series_inside(opened, where, found.series, found.models, options)
+    if step is None:
+        step = _step_as_part(where, options.key)
+    if step is None:
+        step = step_within(found.stated or (counters_beside(where) if is_local else {}))
+    return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
+
+
+def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:
+    """Return the series of the checkpoints in one file."""
+    keys, steps = found.keys, found.steps
+    origin = f"steps from {found.origin}" if steps else f"numbered 0 to {len(keys) - 1}: no steps are saved"
+    note = f"a series of {len(keys)} inside the file, {origin}"
+    others = [key for key in (models.chosen, *models.others) if key and key not in keys and key != keys[0][: len(key)]]
+    if others:
+        listed = ", ".join(f"{text_of(key)}: {where.spec}:{text_of(key)}" for key in others[:3])
+        note += f"; it also holds {listed}"
+    checkpoints = [
+        Checkpoint(where, step, None, options.roles, key)
+        for key, step in zip(keys, steps or range(len(keys)), strict=True)
+    ]
+    return replace(opened, checkpoints=_in_order(where.spec, checkpoints), notes=(note,))
+
+
+def _step_as_part(where: Source, key: Key) -> int | None:
+    """Return the step of a checkpoint of a series inside a file."""
+    for end in range(1, min(len(key), 2) + 1):
+        series = inside(where.spec, where.files(), key[:-end]).series
+        if series is not None and key in series.keys:
+            place = series.keys.index(key)
+            return place if series.steps is None else series.steps[place]
+    return None
+
+
+def _by_steps_inside(name: str, root: Source, folder: Source, candidates: dict[str, str], options: _Options) -> Series:
+    """Return the series of checkpoints that hold their steps, without one in their names."""
+    steps: dict[str, int] = {}
+    for part in candidates if len(candidates) <= MAX_LOOKED_INTO else ():
+        step = step_within(Checkpoint(folder.child(part), 0, key=options.key).stated)
+        if step is not None:
+            steps[part] = step
+    if not steps:
+        raise ToposcopeError(
+            f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
+            "on, or give the place of the step with --step-pattern"
+        )
+    checkpoints = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
+    note = "steps from inside the files: " + ", ".join(f"{part} {step}" for part, step in [*steps.items()][:5])
+    ignored = tuple(part for part in candidates if part not in steps)
+    return Series(name, root.spec, _in_order(folder.spec, checkpoints), ignored, root, (note,))
 
 
 def _checkpoint_folder(
@@ -308,14 +411,18 @@ def _candidates(names: list[str]) -> dict[str, str]:
     for name in names:
         first, _, rest = name.partition("/")
         inside.setdefault(first, []).append(rest)
-    candidates = {}
+    candidates, plain = {}, []
     for first, within in sorted(inside.items()):
         is_file = within == [""]
         stem = _stem(first) if is_file else first
         # The number of a shard is no step.
         if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
             candidates[first] = stem
-    return candidates
+            # A plain pickle can be anything; next to other checkpoints it is one only if its name has a step.
+            usual = [name for name in ([first] if is_file else within) if not name.endswith(PICKLES)]
+            if step_of(stem) is None and not is_checkpoint(usual):
+                plain.append(first)
+    return {n: s for n, s in candidates.items() if n not in plain} or candidates
 
 
 def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...]:

@@ -1,18 +1,32 @@
-"""The training step, and the tokens seen by then, from a checkpoint's name."""
+"""The training step, and the tokens seen by then, from a checkpoint's name or from what is saved in it."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from toposcope.errors import ToposcopeError
 
+if TYPE_CHECKING:
+    from toposcope.checkpoints.checkpoint import Checkpoint
+
 MAX_STEP = 2**63 - 1
 """Largest integer that the database can hold."""
+
+STEP_COUNTERS = (
+    *("global_step", "global_steps", "iter_num", "iteration", "iterations", "iter", "iters", "step", "steps"),
+    *("step_num", "train_step", "train_steps", "current_step", "num_updates"),
+)
+EPOCH_COUNTERS = ("epoch", "epochs", "current_epoch", "epoch_num")
+TOKEN_COUNTERS = ("tokens", "tokens_seen", "num_tokens", "n_tokens", "consumed_tokens", "ntokens_seen")
+COUNTERS = (*STEP_COUNTERS, *EPOCH_COUNTERS, *TOKEN_COUNTERS)
+"""Names under which trainers save how far a run is, the most reliable first."""
 
 # What may follow a step: no unit (10k), no decimal (1.5), no count of shards (00001-of-00002, 00-model_states).
 _STEP = r"(\d{1,18})(?![\da-z]|[.,]\d|-of-\d|-model_states)"
 # After a word that need not mean a step, eight digits may be a date: 20240501, 2024-05-01, or with a time.
 _NO_DATE = r"(?!(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?:[-_T]?\d{4,6})?(?!\d))"
-# The most specific word wins: an epoch beside a step is not the step.
+# The most specific word wins: an epoch beside a step is not the step. Those from the third on may count epochs.
 _PATTERNS = [
     re.compile(text, re.IGNORECASE | re.ASCII)
     for text in (
@@ -56,6 +70,45 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
         return _step_by_pattern(stem, pattern)
     match = next(filter(None, (candidate.search(stem) for candidate in _PATTERNS)), None)
     return int(match.group(1)) if match else None
+
+
+def step_within(stated: Mapping[str, int]) -> int | None:
+    """Return the step among the counters that a checkpoint states, or else the epoch; None without either.
+
+    Examples
+    --------
+    >>> step_within({"epoch": 2, "iter_num": 300}), step_within({"epoch": 2}), step_within({"tokens": 10})
+    (300, 2, None)
+    """
+    return next((stated[name] for name in (*STEP_COUNTERS, *EPOCH_COUNTERS) if name in stated), None)
+
+
+def disagreement(checkpoint: "Checkpoint") -> str:
+    """Return how the step that a checkpoint's name gives differs from the counter saved in it, or an empty text.
+
+    An epoch is compared with an epoch, which may count from 0 or 1. A step that was read inside agrees.
+    """
+    step, stated = checkpoint.step, checkpoint.stated
+    kind = _kind_of(checkpoint.source.spec, step)
+    if not kind or step in stated.values():
+        return ""
+    epochs = [stated[name] for name in EPOCH_COUNTERS if name in stated]
+    if "epoch" in kind and any(abs(epoch - step) <= 1 for epoch in epochs):
+        return ""
+    compared = EPOCH_COUNTERS if kind == "epoch" else STEP_COUNTERS
+    name = next((name for name in compared if name in stated), None)
+    word = "epoch" if kind == "epoch" else "step"
+    return "" if name is None else f"{word} {step} by its name, but {name} inside is {stated[name]}"
+
+
+def _kind_of(spec: str, step: int) -> str:
+    """Return what the number in a name counts: ``step``, ``epoch``, ``step or epoch``; empty if it is not there."""
+    for part in [*reversed(spec.rstrip("/").split("/"))][:2]:
+        for stem in (part, part.rpartition(".")[0]):
+            place = next((k for k, rule in enumerate(_PATTERNS) if rule.search(stem)), None)
+            if place is not None and step_of(stem) == step:
+                return ("step", "step", "step or epoch", "step or epoch", "epoch", "step or epoch")[place]
+    return ""
 
 
 def step_pattern(text: str) -> re.Pattern[str]:

@@ -1,9 +1,15 @@
-"""Pickles read as data: known names stand for inert objects, every other name is refused, nothing is executed."""
+"""Pickles read as data: every name stands for an inert object, so that nothing is imported or executed.
+
+Names that rebuild tensors stand for functions of this module; any other class or function is a `Placeholder`, which
+keeps what it was given. Names that only an attack uses are refused, for the sake of a clear message.
+"""
 
 import io
 import pickle
-from collections import OrderedDict
+import struct
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, cast
 
 import msgspec
@@ -16,6 +22,13 @@ Names = Mapping[tuple[str, str], Any]
 MAX_PICKLE_BYTES = 1 << 28
 """A hundred times the pickle of the largest models, which holds no numbers."""
 MAX_LINE_BYTES = 1 << 16
+MIN_DEFERRED_BYTES = 1 << 6
+MIN_DEFERRED_TEXT = 1 << 10
+"""Bytes, and bytes of a text, that are not read before they are needed; names are shorter."""
+MAX_UNKNOWN = 32
+"""Distinct names of other classes that are recorded."""
+MAX_ARGUMENTS = 32
+"""Of a function that rebuilds a tensor."""
 MAX_DIMENSIONS = 64
 """Of a tensor, as in torch."""
 SEQUENCES = (tuple, list)
@@ -40,19 +53,44 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placeholder(dict[Any, Any]):
-    """Stands for an object whose class does not matter: accepts any state and ignores it."""
+    """Stands for a class, a function, or an object of one; nothing of it is ever imported or called.
 
-    def __new__(cls, *_: Any, **__: Any) -> "Placeholder":  # noqa: D102
-        return super().__new__(cls)
+    As a dictionary it has the items that the pickle sets.
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    Attributes
+    ----------
+    name : str
+        ``module.Class``; empty for a class that trainers save often, such as ``argparse.Namespace``.
+    arguments : tuple
+        What the object was made of.
+    state : mapping
+        Its attributes, if the pickle sets any.
+    """
+
+    __slots__ = ("arguments", "name", "state")
+
+    def __init__(self, *arguments: Any, **_: Any) -> None:
         super().__init__()
+        self.name = ""
+        self.arguments: tuple[Any, ...] = arguments
+        self.state: Mapping[Any, Any] = _STATELESS
 
-    def __setstate__(self, _: Any) -> None:
-        pass
+    def __call__(self, *arguments: Any, **_: Any) -> "Placeholder":
+        """Return an object of this class."""
+        return placeholder(self.name, *arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        # Attributes come alone, or before those of __slots__. They are not copied: a pickle can set them many times.
+        parts = state if type(state) is tuple and len(state) == 2 else (state,)
+        attributes = [part for part in parts if isinstance(part, dict)]
+        if attributes:
+            self.state = attributes[0] if len(attributes) == 1 else ChainMap(*reversed(attributes))
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def append(self, _: Any) -> None:
         """Ignore an item."""
@@ -61,14 +99,34 @@ class Placeholder(dict[Any, Any]):
         """Ignore items."""
 
 
+_STATELESS: Mapping[Any, Any] = MappingProxyType({})
+
+
+def placeholder(name: str, *arguments: Any) -> Placeholder:
+    """Return a placeholder of a name."""
+    made = Placeholder(*arguments)
+    made.name = name
+    return made
+
+
+class Deferred(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of the pickled file that were not read: where they begin and end, and whether they are UTF-8 text."""
+
+    start: int
+    stop: int
+    is_text: bool
+
+
 class _Dictionary(OrderedDict[Any, Any]):
     """An ordered dictionary that ignores attributes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def __setstate__(self, _: Any) -> None:
         pass
+
+
+def _dictionary(*pairs: Any) -> "_Dictionary | Placeholder":
+    """Return an ordered dictionary, which Python 2 makes of a list of pairs."""
+    return placeholder("", *pairs) if pairs else _Dictionary()
 
 
 def natural_numbers(values: Any = ()) -> tuple[int, ...]:
@@ -81,11 +139,15 @@ def natural_numbers(values: Any = ()) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> StoredTensor:
-    if not isinstance(storage, StoredStorage) or dtype not in DTYPES:
+def _tensor(
+    storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any
+) -> StoredTensor | Placeholder:
+    if isinstance(storage, Placeholder):
+        return placeholder(f"tensor of a {storage.name or 'storage of another kind'}")
+    if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError("a tensor without a storage or a dtype of torch")
-    if isinstance(metadata, Mapping) and (metadata.get("conj") or metadata.get("neg")):
-        raise ValueError("a tensor that is a lazy conjugate or negative")
+    if isinstance(metadata, dict) and (metadata.get("conj") or metadata.get("neg")):
+        return placeholder("lazy conjugate or negative")
     shape, strides, (offset,) = natural_numbers(shape), natural_numbers(strides), natural_numbers([offset])
     if len(shape) != len(strides):
         raise ValueError("a tensor whose strides do not fit its shape")
@@ -94,13 +156,13 @@ def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, met
 
 def _rebuild(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, metadata: Any = None
-) -> StoredTensor:
+) -> StoredTensor | Placeholder:
     return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, metadata)
 
 
 def _rebuild_v3(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
-) -> StoredTensor:
+) -> StoredTensor | Placeholder:
     return _tensor(storage, dtype, offset, shape, strides, metadata)
 
 
@@ -111,9 +173,39 @@ def _parameter(data: Any, *_: Any) -> Any:
 def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) -> Any:
     if rebuild is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
-    return rebuild(*arguments)
+    rebuilt = rebuild(*arguments)
+    return placeholder(_type.name, rebuilt) if _is_of_a_class(rebuilt, _type) else rebuilt
 
 
+def _is_of_a_class(rebuilt: Any, kind: Any) -> bool:
+    return isinstance(rebuilt, Placeholder) and isinstance(kind, Placeholder) and bool(kind.name)
+
+
+def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
+    """Return an object of a class, as ``copyreg`` makes it."""
+    return placeholder(kind.name if isinstance(kind, Placeholder) else "", *arguments)
+
+
+def _named(name: str) -> Callable[..., Placeholder]:
+    """Return a function that stands for one which rebuilds tensors that are not plain numbers."""
+
+    def rebuild(*arguments: Any) -> Placeholder:
+        return placeholder(name, *arguments)
+
+    return rebuild
+
+
+_OTHER_TENSORS = {
+    "_rebuild_qtensor": "quantised tensor",
+    "_rebuild_sparse_tensor": "sparse tensor",
+    "_rebuild_sparse_csr_tensor": "sparse tensor",
+    "_rebuild_nested_tensor": "nested tensor",
+    "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
+    "_rebuild_wrapper_subclass": "tensor of another class",
+    "_rebuild_device_tensor_from_numpy": "tensor of another device",
+    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
+    "_rebuild_xla_tensor": "tensor of another device",
+}
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -127,6 +219,9 @@ STORAGES = {
     "BoolStorage": "bool",
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
     "UntypedStorage": "",
 }
 _PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
@@ -138,8 +233,6 @@ _IGNORED = {
     "argparse": ["Namespace"],
     "builtins": _BUILTINS,
     "__builtin__": _BUILTINS,
-    "copyreg": ["_reconstructor"],
-    "copy_reg": ["_reconstructor"],
     "collections": ["defaultdict", "Counter", "deque"],
     "datetime": ["datetime", "timedelta", "date", "timezone"],
     "_codecs": ["encode"],
@@ -153,15 +246,16 @@ _IGNORED = {
     "numpy._core.multiarray": ["scalar", "_reconstruct"],
     "numpy.core.numeric": ["_frombuffer"],
     "numpy._core.numeric": ["_frombuffer"],
+    "torch.storage": ["_load_from_bytes"],
     "pytorch_lightning.utilities.parsing": ["AttributeDict"],
     "lightning.pytorch.utilities.parsing": ["AttributeDict"],
     "lightning.fabric.utilities.data": ["AttributeDict"],
     "lightning_fabric.utilities.data": ["AttributeDict"],
 }
-"""What trainers save beside the weights, and what is ignored."""
+"""What trainers often save with the weights; such a name is no news."""
 
 TENSOR_NAMES: Names = {
-    ("collections", "OrderedDict"): _Dictionary,
+    ("collections", "OrderedDict"): _dictionary,
     ("torch._utils", "_rebuild_tensor"): _rebuild,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_v3,
@@ -173,13 +267,44 @@ TENSOR_NAMES: Names = {
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
+    **{("torch._utils", name): _named(text) for name, text in _OTHER_TENSORS.items()},
+    **{(module, name): _instance for module in ("copyreg", "copy_reg") for name in ("_reconstructor", "__newobj__")},
     **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
 }
-"""Names that the pickle of a saved model may hold, and what each stands for."""
+"""Names that the pickle of a saved model may hold, and what each stands for; any other is a `Placeholder`."""
+
+_ATTACK_MODULES = {
+    *("os", "posix", "nt", "ntpath", "posixpath", "subprocess", "sys", "pty", "socket", "ctypes"),
+    *("importlib", "runpy", "shutil", "webbrowser", "commands"),
+}
+_ATTACK_FUNCTIONS = {
+    "builtins": ["eval", "exec", "execfile", "compile", "open", "__import__", "input", "breakpoint", "globals"],
+    "torch": ["load", "hub", "serialization.load"],
+    "torch.serialization": ["load"],
+    "pickle": ["load", "loads", "Unpickler"],
+}
+_ATTACK_MODULE_OF = {"__builtin__": "builtins", "_pickle": "pickle", "cPickle": "pickle"}
 
 
-def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None) -> Any:
-    """Unpickle, with inert objects for the known names; any other name is refused.
+def _is_attack(module: str, name: str) -> bool:
+    """Return whether a name has no use in a saved model but an attack; only the message depends on it."""
+    functions = _ATTACK_FUNCTIONS.get(_ATTACK_MODULE_OF.get(module, module), ())
+    if module.partition(".")[0] in _ATTACK_MODULES or name in functions:
+        return True
+    parts = name.split(".")
+    return len(parts) > 1 and any(part in _ATTACK_MODULES or part.startswith("__") for part in parts)
+
+
+def load(
+    stream: BinaryIO,
+    location: str,
+    names: Names,
+    persistent: Callable[[Any], Any] | None = None,
+    unknown: dict[str, None] | None = None,
+    *,
+    deferring: bool = False,
+) -> Any:
+    """Unpickle, with an inert object for every name.
 
     Parameters
     ----------
@@ -191,15 +316,20 @@ def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[An
         What stands for each (module, name).
     persistent : callable, optional
         What stands for objects that are stored elsewhere.
+    unknown : dict, optional
+        Filled with the names of other classes and functions, at most `MAX_UNKNOWN`.
+    deferring : bool
+        Leave long bytes and texts unread, as `Deferred`; of a seekable stream that begins where its file does.
 
     Raises
     ------
     CheckpointError
-        Of kind ``unsafe`` for an unknown name, ``damaged`` for anything that is not a pickle.
+        Of kind ``unsafe`` for a name that only an attack uses, ``damaged`` for anything that is not a pickle.
     """
     bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
+    kind = _DeferringUnpickler if deferring else _Unpickler
     try:
-        return _Unpickler(bounded, location, names, persistent).load()
+        return kind(bounded, location, names, persistent, unknown).load()
     except CheckpointError:
         raise
     except Exception as error:
@@ -207,6 +337,19 @@ def load(stream: BinaryIO, location: str, names: Names, persistent: Callable[[An
         raise CheckpointError(
             f"{location}: damaged: its pickle cannot be read ({reason!a}); fetch or save it again", "damaged"
         ) from error
+
+
+def _called(kind: Any, arguments: Any) -> Any:
+    """Return what a call stands for; arguments of a placeholder are not copied, as a pickle can repeat them cheaply."""
+    if type(arguments) is not tuple:
+        raise pickle.UnpicklingError("a call without arguments")
+    if kind is Placeholder or isinstance(kind, Placeholder):
+        made = placeholder(kind.name if isinstance(kind, Placeholder) else "")
+        made.arguments = arguments
+        return made
+    if len(arguments) > MAX_ARGUMENTS:
+        raise pickle.UnpicklingError("a call with too many arguments")
+    return kind(*arguments)
 
 
 class _BoundedStream:
@@ -229,6 +372,13 @@ class _BoundedStream:
             raise EOFError("a line does not end")
         return found
 
+    def skip(self, count: int) -> tuple[int, int]:
+        """Pass over bytes of the file, and return where they begin and end."""
+        start = self._stream.tell()
+        if count and not (self._stream.seek(start + count - 1) and self._stream.read(1)):
+            raise EOFError("it ends too early")
+        return start, start + count
+
 
 class _Unpickler(pickle._Unpickler):
     """The standard library's unpickler in Python, its opcodes guarded.
@@ -241,22 +391,55 @@ class _Unpickler(pickle._Unpickler):
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
+    read: Callable[[int], bytes]
+    readline: Callable[[], bytes]
 
     def __init__(
-        self, stream: BinaryIO, location: str, names: Names, persistent: Callable[[Any], Any] | None = None
+        self,
+        stream: BinaryIO,
+        location: str,
+        names: Names,
+        persistent: Callable[[Any], Any] | None = None,
+        unknown: dict[str, None] | None = None,
     ) -> None:
-        super().__init__(stream)
+        # Texts of Python 2 may hold the bytes of an array.
+        super().__init__(stream, encoding="latin1")
+        self.stream: Any = stream
         self._location, self._names, self._persistent = location, names, persistent
+        self._unknown = {} if unknown is None else unknown
+
+    def load(self) -> Any:
+        # The loop of the base class without its layer for frames, which takes a fifth of the time.
+        self.read, self.readline = self.stream.read, self.stream.readline
+        self.metastack: list[list[Any]] = []
+        self.stack = []
+        self.append = self.stack.append
+        self.proto = 0
+        read, dispatch = self.read, self.dispatch
+        try:
+            while True:
+                opcode = read(1)
+                if not opcode:
+                    raise EOFError("it ends too early")
+                dispatch[opcode[0]](self)
+        except pickle._Stop as stop:  # type: ignore[attr-defined]
+            return stop.value
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return self._names[module, name]
         except KeyError:
+            pass
+        full = f"{module}.{name}"
+        if _is_attack(module, name):
             raise CheckpointError(
-                f"{self._location}: holds a pickled object other than tensors ({f'{module}.{name}'[:120]!a}); nothing "
-                "was executed. Save its state_dict() alone",
+                f"{self._location}: its pickle names {full[:120]!a}, which no saved model needs but an attack does; "
+                "nothing was executed. Save the model's state_dict() alone",
                 "unsafe",
-            ) from None
+            )
+        if len(self._unknown) < MAX_UNKNOWN:
+            self._unknown[full] = None
+        return placeholder(full)
 
     def persistent_load(self, reference: Any) -> Any:
         if self._persistent is None:
@@ -289,15 +472,41 @@ class _Unpickler(pickle._Unpickler):
                 raise pickle.UnpicklingError("a key of tuples within tuples")
         self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
+    def _instantiate(self, kind: Any, arguments: list[Any]) -> None:
+        self.append(_called(kind, tuple(arguments)))
+
+    def _new(self) -> None:
+        arguments = self.stack.pop()
+        self.stack[-1] = _called(self.stack[-1], arguments)
+
+    def _new_with_keywords(self) -> None:
+        self.stack.pop()
+        self._new()
+
     def _set(self) -> None:
-        self.append(Placeholder())
+        self.append(Placeholder([]))
 
     def _add_items(self) -> None:
-        self.pop_mark()
+        items = self.pop_mark()
+        # Not hashed, as a set would; a set is a placeholder made of a list.
+        if isinstance(self.stack[-1], Placeholder):
+            (members,) = self.stack[-1].arguments
+            members.extend(items)
 
     def _frozen_set(self) -> None:
-        self.pop_mark()
-        self.append(Placeholder())
+        items = self.pop_mark()  # which sets another list to append to
+        self.append(Placeholder(items))
+
+    def _frame(self) -> None:
+        # Read through rather than ahead: what follows need not be in memory.
+        self.read(8)
+
+    def _byte_array(self) -> None:
+        (count,) = struct.unpack("<Q", self.read(8))
+        content = self.read(count)
+        if len(content) < count:
+            raise EOFError("it ends too early")
+        self.append(content)
 
     def _refuse(self) -> None:
         raise pickle.UnpicklingError("an opcode that torch does not write")
@@ -310,8 +519,41 @@ class _Unpickler(pickle._Unpickler):
         pickle.EMPTY_SET[0]: _set,
         pickle.ADDITEMS[0]: _add_items,
         pickle.FROZENSET[0]: _frozen_set,
-        pickle.BYTEARRAY8[0]: _refuse,
+        pickle.REDUCE[0]: _new,
+        pickle.NEWOBJ[0]: _new,
+        pickle.NEWOBJ_EX[0]: _new_with_keywords,
+        pickle.FRAME[0]: _frame,
+        pickle.BYTEARRAY8[0]: _byte_array,
         pickle.EXT1[0]: _refuse,
         pickle.EXT2[0]: _refuse,
         pickle.EXT4[0]: _refuse,
+    }
+
+
+def _deferring(width: str, *, is_text: bool) -> Callable[["_DeferringUnpickler"], None]:
+    """Return an opcode of bytes or a text whose length is stored in so many bytes."""
+
+    def opcode(self: "_DeferringUnpickler") -> None:
+        (count,) = struct.unpack(width, self.read(struct.calcsize(width)))
+        if count >= (MIN_DEFERRED_TEXT if is_text else MIN_DEFERRED_BYTES):
+            start, stop = self.stream.skip(count)
+            self.append(Deferred(start, stop, is_text))
+        else:
+            content = self.read(count)
+            self.append(content.decode("utf-8", "surrogatepass") if is_text else content)
+
+    return opcode
+
+
+class _DeferringUnpickler(_Unpickler):
+    """Leaves long bytes and texts in the file, so that listing the arrays of a pickle does not read them."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Unpickler.dispatch | {
+        pickle.SHORT_BINBYTES[0]: _deferring("<B", is_text=False),
+        pickle.BINBYTES[0]: _deferring("<I", is_text=False),
+        pickle.BINBYTES8[0]: _deferring("<Q", is_text=False),
+        pickle.BYTEARRAY8[0]: _deferring("<Q", is_text=False),
+        pickle.BINSTRING[0]: _deferring("<I", is_text=False),
+        pickle.BINUNICODE[0]: _deferring("<I", is_text=True),
+        pickle.BINUNICODE8[0]: _deferring("<Q", is_text=True),
     }

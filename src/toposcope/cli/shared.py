@@ -112,11 +112,13 @@ class Opening:
 
 
 def check_exists(spec: str) -> None:
-    """Refuse a path that does not exist."""
+    """Refuse a path that does not exist, with or without the key of one of several models."""
+    from toposcope.checkpoints.series import split_key
     from toposcope.checkpoints.sources import is_remote, local_path
 
     with bad_use():
-        if not is_remote(spec) and not local_path(spec).exists():
+        path, _ = split_key(spec)
+        if not is_remote(path) and not local_path(path).exists():
             raise BadUse(f"{spec}: no such file or folder")
 
 

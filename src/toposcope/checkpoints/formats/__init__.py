@@ -4,20 +4,24 @@ A format is a module with two functions; adding one means adding its file to thi
 point of the group ``toposcope.formats`` in a package of one's own.
 
 - ``claims(names) -> bool``: are files of these names, relative to one place, one checkpoint of this format?
-- ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data.
+- ``entries(spec, files) -> list[Entry]``: its tensors, without reading their data; a `Listing` also has notes.
+
+A format whose files can hold several models has a third, ``inside(spec, files, key) -> Inside``, and takes the key as
+another argument of ``entries``.
 """
 
 from collections.abc import Collection
 from functools import cache
 from types import ModuleType
 
-from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.contents import Inside, Key, text_of
+from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect
 
-__all__ = ["Entry", "entries", "is_checkpoint"]
+__all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
 
 MAX_NAME_LENGTH = 1000
 """Of a tensor."""
@@ -44,8 +48,8 @@ def is_checkpoint(names: Collection[str]) -> bool:
     return any(f.claims(names) for f in _formats())
 
 
-def entries(spec: str, files: Files) -> list[Entry]:
-    """Return the tensors stored in one checkpoint.
+def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+    """Return the tensors stored in one checkpoint, with notes on what was chosen or left unread.
 
     Parameters
     ----------
@@ -53,22 +57,44 @@ def entries(spec: str, files: Files) -> list[Entry]:
         Its location, for messages.
     files : mapping
         Its files by name.
+    key : tuple of str or int
+        Leads to one of several models in them.
 
     Raises
     ------
     ToposcopeError
-        If no format recognises the files, or one is damaged or unsafe.
+        If no format recognises the files, there is no such key, or a file is damaged or unsafe.
     """
+    module = _format_for(spec, files, key)
+    listed: list[Entry] = module.entries(spec, files, key) if key else module.entries(spec, files)
+    for entry in listed:
+        if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
+            raise CheckpointError(
+                f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
+            )
+    _check_expansion(spec, files, listed)
+    return listed if isinstance(listed, Listing) else Listing(listed)
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters.
+
+    Raises
+    ------
+    ToposcopeError
+        As `entries` does.
+    """
+    module = _format_for(spec, files, key)
+    found: Inside = module.inside(spec, files, key) if hasattr(module, "inside") else Inside()
+    return found
+
+
+def _format_for(spec: str, files: Files, key: Key) -> ModuleType:
     for module in _formats():
         if module.claims(files):
-            listed: list[Entry] = module.entries(spec, files)
-            for entry in listed:
-                if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
-                    raise CheckpointError(
-                        f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
-                    )
-            _check_expansion(spec, files, listed)
-            return listed
+            if key and not hasattr(module, "inside"):
+                raise ToposcopeError(f"{spec}: holds one model, not several; leave out :{text_of(key)[:40]}")
+            return module
     raise ToposcopeError(
         f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "
         "folder of torch.distributed.checkpoint)"

@@ -15,15 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import model_folder
+from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, weights_of, without_attribute
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.torch_file import (
-    MAX_EXPANDED_BYTES,
-    WEIGHT_KEYS,
-    Archive,
-    weights_of,
-    without_attribute,
-)
+from toposcope.checkpoints.formats.strided import MAX_EXPANDED_BYTES
+from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,

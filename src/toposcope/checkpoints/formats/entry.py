@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ class Entry:
         Whether rows can be read without the bytes of all others; not those of a transposed matrix.
     place : tuple of StoredFile and int, optional
         The file, and the offset in it, where the numbers follow each other row by row.
+    note : str
+        How its numbers were made from what is stored, in a few words: ``GGUF Q4_K``.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Entry:
     read: Callable[[int, int], NDArray[Any]]
     sequential_rows: bool = True
     place: tuple[StoredFile, int] | None = None
+    note: str = ""
 
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
@@ -81,6 +84,19 @@ class Entry:
         step = max(1, BLOCK_BYTES // max(1, width))
         for start in range(0, count, step):
             yield read(start, min(start + step, count))
+
+
+class Listing(list[Entry]):
+    """The tensors of a checkpoint, with remarks on what was chosen or left unread in its files.
+
+    `stated` holds the counters that a single file states, where they were at hand; None where they were not.
+    """
+
+    def __init__(
+        self, entries: Iterable[Entry] = (), notes: Iterable[str] = (), stated: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(entries)
+        self.notes, self.stated = tuple(notes), stated
 
 
 @cache

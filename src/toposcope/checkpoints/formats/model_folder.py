@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from toposcope.checkpoints.formats import safetensors_file, torch_file
-from toposcope.checkpoints.formats.entry import Entry
+from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
+from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.trainer_state import trainer_counters
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import is_relative_name
 
@@ -20,6 +23,13 @@ NAMES = (
 SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 MAX_NAME_LENGTH = 255
 MAX_INDEX_BYTES = 100_000_000
+
+
+class _Format(Protocol):
+    """What reads a whole file."""
+
+    def entries(self, spec: str, files: Files, key: Key) -> list[Entry]: ...
+    def inside(self, spec: str, files: Files, key: Key) -> Inside: ...
 
 
 class _ShardIndex(msgspec.Struct):
@@ -37,7 +47,7 @@ def is_file_name(name: str) -> bool:
     return "/" not in name and is_relative_name(name) and len(name) <= MAX_NAME_LENGTH
 
 
-def entries(spec: str, files: Files) -> list[Entry]:
+def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors of every shard."""
     name = next((name for name in NAMES if name in files), None)
     if name is None:
@@ -46,12 +56,13 @@ def entries(spec: str, files: Files) -> list[Entry]:
             f"{spec}: {len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too",
             "missing shard",
         )
-    read = safetensors_file.entries_of if "safetensors" in name else torch_file.entries_of
     if not name.endswith(".json"):
-        return read(files[name])
+        return _whole(name).entries(spec, {name: files[name]}, key)
+    refuse_key(spec, key)
+    read = safetensors_file.entries_of if "safetensors" in name else torch_file.entries_of
     index = _index(files[name], files)
     shard_of = index.weight_map
-    listed = []
+    listed = Listing()
     for shard in sorted(set(shard_of.values())):
         inside = read(files[shard])
         strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
@@ -61,7 +72,7 @@ def entries(spec: str, files: Files) -> list[Entry]:
             raise CheckpointError(
                 f"{files[shard].location}: holds {strays[0]!r}, {placed}; fetch the shards again", "index"
             )
-        listed += inside
+        listed = Listing([*listed, *inside], [*listed.notes, *getattr(inside, "notes", ())])
     missing = sorted(set(shard_of) - {entry.name for entry in listed})
     if missing:
         raise CheckpointError(
@@ -69,6 +80,20 @@ def entries(spec: str, files: Files) -> list[Entry]:
             "index",
         )
     return listed
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return what else the one file holds, and the counters stated there or in the folder."""
+    name = next((name for name in NAMES if name in files), "")
+    if name and not name.endswith(".json"):
+        found = _whole(name).inside(spec, {name: files[name]}, key)
+        return replace(found, stated=trainer_counters(files) | found.stated)
+    refuse_key(spec, key)
+    return Inside(stated=trainer_counters(files))
+
+
+def _whole(name: str) -> _Format:
+    return cast(_Format, safetensors_file if "safetensors" in name else torch_file)
 
 
 def disagreement(files: Files, stored: Sequence[Entry]) -> str:

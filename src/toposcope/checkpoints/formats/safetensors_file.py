@@ -7,9 +7,11 @@ from typing import Annotated
 
 import msgspec
 
+from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 
 DTYPES = {
@@ -49,6 +51,11 @@ class _Described(msgspec.Struct):
     data_offsets: tuple[_Whole, _Whole]
 
 
+class _Metadata(msgspec.Struct):
+    metadata: dict[str, str] | None = msgspec.field(name="__metadata__", default=None)
+
+
+_METADATA = msgspec.json.Decoder(_Metadata)
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DESCRIBED = msgspec.json.Decoder(_Described)
 _Tensor = tuple[str, tuple[int, ...], str, int]
@@ -60,8 +67,9 @@ def claims(names: Collection[str]) -> bool:
     return len(names) == 1 and next(iter(names)).endswith(".safetensors")
 
 
-def entries(spec: str, files: Files) -> list[Entry]:
+def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors from the header alone."""
+    refuse_key(spec, key)
     (file,) = files.values()
     return entries_of(file)
 
@@ -83,6 +91,18 @@ def entries_of(file: StoredFile) -> list[Entry]:
     if begin + data_size < file.size:
         raise _damaged(file, f"{file.size - begin - data_size} bytes more than the header promises")
     return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return the counters in the metadata of the header, which are texts."""
+    refuse_key(spec, key)
+    (file,) = files.values()
+    try:
+        metadata = _METADATA.decode(_header(file)).metadata or {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(file, f"its header is not valid ({str(error)[:120]!a})") from error
+    counters = {name: metadata.get(name, "") for name in COUNTERS}
+    return Inside(stated={name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19})
 
 
 def _header(file: StoredFile) -> bytes:

@@ -1,64 +1,158 @@
-"""One file written by ``torch.save``: a pickle, read as data, and the numbers of its tensors."""
+"""One file written by ``torch.save`` or ``pickle.dump``: a pickle, read as data, and the numbers of its tensors."""
 
 import io
-import math
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import numpy as np
-from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
-
-from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
-from toposcope.checkpoints.formats.entry import Entry, as_array
-from toposcope.checkpoints.formats.weight_names import TORCH, is_other
+from toposcope.checkpoints.formats.contents import (
+    MAX_LISTED,
+    WEIGHT_KEYS,
+    Contents,
+    Inside,
+    Key,
+    Model,
+    Stored,
+    contents_of,
+    descend,
+    fields_of,
+    is_module,
+    is_tensor,
+    model_of,
+    repeats,
+    resolved,
+    text_of,
+    without_attribute,
+)
+from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.pickles import Legacy, Plain, Unknown, array_entry, opened, storage_of
+from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
+from toposcope.checkpoints.formats.strided import not_weights, strided_entry
+from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other
+from toposcope.checkpoints.pickled_arrays import NAMES, StoredArray
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.range_stream import RangeStream
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, TENSOR_NAMES, StoredStorage, StoredTensor, load
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, load
 
-WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app")
-"""Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
-then model), the recipes of torch.distributed.checkpoint (app, then model)."""
-MAX_NESTING = 4
-"""Keys within keys; a pickled dictionary can hold itself."""
 LOCAL_HEADER_BYTES = 30
-MAX_EXPANDED_BYTES = 1 << 24
-"""Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 MAX_PADDING = 128
 """Bytes that torch may put between a record's header and its numbers."""
 CHECKED_BYTES = 1 << 24
 """Bytes of a record in memory at a time while its checksum is computed."""
 MAX_READ_AHEAD = 1 << 15
 """Bytes of a record that are read together with its header."""
-SIGNATURES = {"zip": b"PK\x03\x04", "legacy": b"\x80"}
-NAMES = (str, int)
-Data = Callable[[int, int], Bytes]
-"""Reads a range of the bytes of a storage."""
-MAGIC = 0x1950A86A20F9469CFC6C
-"""Pickled first in files from before torch 1.6."""
+SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
+_BEGINNINGS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"\x1f\x8b": "a file compressed by gzip; unpack it",
+    b"BZh": "a file compressed by bzip2; unpack it",
+    b"\xfd7zXZ": "a file compressed by xz; unpack it",
+    b"(\xb5/\xfd": "a file compressed by zstd; unpack it",
+    b"7z\xbc\xaf": "a 7z archive; unpack it",
+    b"Rar!": "a RAR archive; unpack it",
+    b"\x89HDF": "an HDF5 file; save the model's state_dict with torch.save",
+    b"SQLite format 3": "an SQLite database",
+    b"\x93NUMPY": "an array of NumPy; rename it to .npy",
+    b"GGUF": "a GGUF file; rename it to .gguf",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the file itself with git lfs pull",
+    b"\x7fELF": "a program",
+    b"<": "a web page (HTML or XML), as servers send instead of a file that needs a login; fetch it again",
+    b"{": "text (JSON)",
+    b"[": "text (JSON)",
+}
+"""First bytes of other files."""
 
 
 def claims(names: Collection[str]) -> bool:
     """By the suffix of a single file that does not belong to the optimizer."""
-    return len(names) == 1 and (name := next(iter(names))).endswith(TORCH) and not is_other(name)
+    return len(names) == 1 and (name := next(iter(names))).endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
-def entries(spec: str, files: Files) -> list[Entry]:
+def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors without reading their data."""
     (file,) = files.values()
-    return entries_of(file)
+    return entries_of(file, key)
 
 
-def entries_of(file: StoredFile) -> list[Entry]:
-    """List the tensors of one file."""
-    begin = file.read(0, min(4, file.size)).tobytes()
-    if not begin.startswith(tuple(SIGNATURES.values())):
-        raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
-    archive = Archive(file) if begin == SIGNATURES["zip"] else Legacy(file)
-    return [archive.entry(name, tensor) for name, tensor in _model(file, archive.content).items()]
+def entries_of(file: StoredFile, key: Key = ()) -> Listing:
+    """List the tensors of the model in one file, or of the one under a key."""
+    saved = open_file(file)
+    content = _content(file, saved)
+    inner = descend(content, key, file.location)
+    found = contents_of(inner, resolved(content, key, file.location))
+    if found.chosen is None:
+        raise _no_choice(file, inner, found, key, saved.unknown)
+    chosen = descend(content, found.chosen, file.location)
+    model = model_of(chosen)
+    if not model.has_matrix and any(map(is_tensor, model.unread.values())):
+        raise unsupported(
+            file,
+            f"its tensors are not plain numbers: {_some_unread(model)}; save plain ones (full_tensor(), dequantize(), "
+            "to_dense())",
+        )
+    tensors = model.tensors
+    if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
+        tensors = without_attribute(tensors)
+    notes = _notes(found, model, chosen, saved.unknown)
+    stated = stated_along(content, found.chosen, partial(_counter, saved))
+    return Listing((saved.entry(name, tensor) for name, tensor in tensors.items()), notes, stated)
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return the series in a file, or below a key of it, and the counters that it states."""
+    (file,) = files.values()
+    return inside_of(file, key)
+
+
+def inside_of(file: StoredFile, key: Key = ()) -> Inside:
+    """Return the series in one file, and the counters that it states."""
+    saved = open_file(file)
+    content = _content(file, saved)
+    key = resolved(content, key, file.location)
+    found = contents_of(descend(content, key, file.location), key)
+
+    read = partial(_counter, saved)
+    way = key if found.chosen is None else found.chosen
+    return Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
+
+
+def _counter(saved: "Archive | Legacy | Plain", tensor: Stored) -> Any:
+    """Return the value of a small tensor, None of a large one."""
+    entry = saved.entry("counter", tensor)
+    return entry.whole().tolist() if entry.n_bytes <= MAX_COUNTERS else None
+
+
+def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
+    """Return a file as what it is, by its first bytes.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none of torch or pickle.
+    """
+    begin = file.read(0, min(32, file.size)).tobytes()
+    if begin.startswith(SIGNATURES["zip"]):
+        return Archive(file)
+    if begin.startswith(SIGNATURES["pickle"]):
+        return opened(file)
+    if len(begin) < 4:
+        raise CheckpointError(
+            f"{file.location}: truncated or damaged: a file of {file.size} bytes; fetch or save it again", "truncated"
+        )
+    what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")
+    if begin[8:9] == b"{" and not what:
+        what = "a safetensors file; rename it to .safetensors"
+    if what:
+        raise unsupported(file, f"not a torch file; it begins as {what}")
+    raise CheckpointError(
+        f"{file.location}: damaged, or not a torch file or a pickle of protocol 2 or later; fetch or save it again",
+        "damaged",
+    )
 
 
 def check(file: StoredFile, *, only_weights: bool) -> None:
@@ -79,24 +173,77 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
         Archive(file).check(only_weights=only_weights)
 
 
-def _model(file: StoredFile, content: object) -> dict[str, StoredTensor]:
-    """Find the tensors of the model, also under a single key of the user's own."""
-    weights = weights_of(content)
-    keys: Mapping[Any, Any] = content if isinstance(content, Mapping) else {}
-    is_usual = any(key in WEIGHT_KEYS for key in keys)
-    if weights and (is_usual or any(len(tensor.shape) > 1 for tensor in weights.values())):
-        return weights
-    own = [key for key in keys if _tensors(keys[key]) and not is_other(str(key))]
-    if len(own) == 1 and not is_usual:
-        return _tensors(keys[own[0]])
-    if weights and not own:
-        return weights
-    there = ", ".join(ascii(str(key)[:40]) for key in (own or [*keys])[:6]) or "no dictionary of tensors"
-    raise CheckpointError(
-        f"{file.location}: no tensors at the top level or under {', '.join(WEIGHT_KEYS)}; there is {there}. Save the "
-        "model's state_dict under one of these names",
-        "damaged",
+def unsupported(file: StoredFile, reason: str) -> CheckpointError:
+    """Return the error of a file that is whole but cannot be read."""
+    return CheckpointError(f"{file.location}: {reason}", "unsupported")
+
+
+def _content(file: StoredFile, saved: "Archive | Legacy | Plain") -> Any:
+    """Return the object in a file, unless the same values lie in so many places that they cannot all be looked at."""
+    content = saved.content
+    if repeats(content):
+        raise not_weights(file, "the same values again and again, in dictionaries within dictionaries")
+    return content
+
+
+def _no_choice(file: StoredFile, content: Any, found: Contents, key: Key, unknown: Unknown) -> CheckpointError:
+    """Return why no model is read, and the keys that there are."""
+    if (series := series_of(content, key, lambda _: None)) is not None:
+        return unsupported(
+            file,
+            f"holds a series of {len(series.keys)} models; choose one with {file.location}:{text_of(series.keys[0])}",
+        )
+    if found.others:
+        names = ", ".join(ascii(text_of(other)[:60]) for other in found.others[:MAX_LISTED])
+        return unsupported(
+            file,
+            f"holds {len(found.others)} models, none under a usual name: {names}; choose one with "
+            f"{file.location}:{text_of(found.others[0])[:60]}",
+        )
+    keys = fields_of(content) or {}
+    if "param_groups" in keys:
+        return unsupported(file, "holds the state of an optimizer, not a model; name the model's file")
+    there = ", ".join(ascii(str(name)[:40]) for name in [*keys][:6]) or "no dictionary of tensors"
+    if unknown:
+        classes = ", ".join(ascii(name[:40]) for name in [*unknown][:2])
+        there += f", and objects of other classes ({classes}), of which nothing was executed"
+    return unsupported(
+        file,
+        f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}; there is {there}. Save the model's "
+        "state_dict() under one of these names",
     )
+
+
+def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list[str]:
+    """Return what was chosen and what was left unread, a remark each."""
+    notes = []
+    if found.others:
+        names = [text_of(other)[:60] for other in found.others]
+        notes.append(f"also holds {_some(names)}; to read one, add its key to the path, as in :{names[0]}")
+    if found.left:
+        notes.append(f"next to the model, left unread: {_some(found.left)}")
+    if model.unread:
+        notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
+    if is_module(chosen) and isinstance(chosen, Placeholder):
+        notes.append(f"a whole module was saved ({chosen.name[:80]}); its parameters and buffers are read")
+    elif unknown:
+        notes.append(f"objects of other classes left unread: {_some([name[:80] for name in unknown])}")
+    return [note if note.isprintable() else ascii(note) for note in notes]
+
+
+def _some_unread(model: Model) -> str:
+    return _some([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()])
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def model_within(file: StoredFile, content: Any) -> Model:
+    """Return the usual model of a file, or nothing where there are several or none."""
+    chosen = contents_of(content).chosen
+    return Model() if chosen is None else model_of(descend(content, chosen, file.location))
 
 
 class Archive:
@@ -112,10 +259,13 @@ class Archive:
     ----------
     pickle : bytes
         Describes the tensors; not parsed yet.
+    unknown : dict
+        Names of other classes in it, as far as it was parsed.
     """
 
     def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
         self._file, self._start = file, start
+        self.unknown: Unknown = {}
         # The directory at the end lists as many records as there are tensors.
         ahead = 1 << 16 if stop is None else 1 << 12
         try:
@@ -126,7 +276,7 @@ class Archive:
                 # With torch.serialization.set_crc32_options(False) all of them are 0.
                 self._has_checksums = any(info.CRC for info in listed)
             if "byteorder" in self._records and self._content("byteorder") != b"little":
-                raise self._damaged("its numbers are big-endian; save it again on another machine")
+                raise unsupported(file, "its numbers are big-endian; save it again on another machine")
             self.pickle = self._content("data.pkl")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(
@@ -138,22 +288,28 @@ class Archive:
     @property
     def content(self) -> Any:
         """The saved object, `StoredTensor` for each tensor; parsed anew each time rather than kept in memory."""
-        return load(io.BytesIO(self.pickle), self._file.location, TENSOR_NAMES, _storage)
+        return load(io.BytesIO(self.pickle), self._file.location, NAMES, storage_of, self.unknown)
 
     def _check(self, count: int) -> None:
         if "data.pkl" not in self._records:
-            raise self._damaged("it has no data.pkl")
+            raise unsupported(
+                self._file, "a zip archive without data.pkl, which torch.save does not write; name a file of torch.save"
+            )
         if "constants.pkl" in self._records:
-            raise self._damaged("it is a TorchScript program; save its state_dict() instead")
+            raise unsupported(self._file, "a TorchScript program; save its state_dict() with torch.save")
         if len(self._records) != count:
             raise self._damaged("it holds two records of the same name")
         if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
-            raise self._damaged("its records are compressed, which torch never does")
+            raise unsupported(self._file, "its records are compressed, which torch never does; save it with torch.save")
 
     def _content(self, record: str) -> bytes:
         info = self._records[record]
         if info.file_size > MAX_PICKLE_BYTES:
-            raise self._damaged(f"its {record} would be {info.file_size} bytes long")
+            raise unsupported(
+                self._file,
+                f"its {record} would be {info.file_size} bytes long, too many for names alone; save the model's "
+                "state_dict of tensors",
+            )
         content = self._data(info, 0, info.file_size).tobytes()
         if self._has_checksums and zlib.crc32(content) != info.CRC:
             raise zipfile.BadZipFile
@@ -174,7 +330,8 @@ class Archive:
         """
         names = list(self._records) if self._has_checksums else []
         if only_weights:
-            needed = {f"data/{tensor.storage.record}" for tensor in _model(self._file, self.content).values()}
+            tensors = model_within(self._file, self.content).tensors.values()
+            needed = {f"data/{tensor.storage.record}" for tensor in tensors if isinstance(tensor, StoredTensor)}
             names = [name for name in names if name in needed]
         for name in names:
             info, crc = self._records[name], 0
@@ -187,12 +344,14 @@ class Archive:
                     "damaged",
                 )
 
-    def entry(self, name: str, tensor: StoredTensor) -> Entry:
+    def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
         """Return one of its tensors; its record must exist and be long enough."""
+        if isinstance(tensor, StoredArray):
+            return array_entry(self._file, name, tensor)
         info = self._records.get(f"data/{tensor.storage.record}")
         if info is None:
             raise self._damaged(f"{name[:80]!r} has no data")
-        return _entry(self._file, name, tensor, info.file_size, partial(self._data, info))
+        return strided_entry(self._file, name, tensor, info.file_size, partial(self._data, info))
 
     def _data(self, info: zipfile.ZipInfo, start: int, stop: int) -> Bytes:
         """Read bytes of a record's numbers, which begin after a header of variable length."""
@@ -208,138 +367,4 @@ class Archive:
         return self._file.read(at + begin + start, at + begin + stop)
 
     def _damaged(self, reason: str) -> CheckpointError:
-        return _not_weights(self._file, reason)
-
-
-class Legacy:
-    """A file from before torch 1.6: a sequence of pickles, then the numbers.
-
-    Attributes
-    ----------
-    content : object
-        The saved object with a `StoredTensor` for each tensor.
-    """
-
-    def __init__(self, file: StoredFile) -> None:
-        self._file = file
-        self._storages: dict[str, StoredStorage] = {}
-        stream = cast(BinaryIO, io.BufferedReader(RangeStream(file), 1 << 16))
-        magic, _version, system, self.content, keys = (self._load(stream) for _ in range(5))
-        if magic != MAGIC or not isinstance(system, Mapping) or not isinstance(keys, list):
-            raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
-        if system.get("little_endian") is not True:
-            raise _not_weights(file, "its numbers are big-endian; save it again on another machine")
-        self._begins = self._places(keys, stream.tell())
-
-    def _load(self, stream: BinaryIO) -> Any:
-        return load(stream, self._file.location, TENSOR_NAMES, self._stored)
-
-    def _stored(self, reference: Any) -> StoredStorage:
-        storage = _storage(reference)
-        return self._storages.setdefault(storage.record, storage)
-
-    def _places(self, keys: list[Any], at: int) -> dict[str, int]:
-        """Return where the numbers of each storage begin; the storages follow each other, each after its count."""
-        begins = {}
-        for key in keys:
-            storage = self._storages.get(key) if isinstance(key, str) else None
-            if storage is None or key in begins:
-                raise _not_weights(self._file, "it lists a storage that belongs to no tensor")
-            begins[key] = at + 8
-            at += 8 + storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
-        if at > self._file.size:
-            raise CheckpointError(
-                f"{self._file.location}: truncated or damaged: {at} bytes are needed, there are {self._file.size}; "
-                "fetch or save it again",
-                "truncated",
-            )
-        return begins
-
-    def entry(self, name: str, tensor: StoredTensor) -> Entry:
-        """Return one of its tensors."""
-        storage = tensor.storage
-        if storage.record not in self._begins:
-            raise _not_weights(self._file, f"{name[:80]!r} has no data")
-        size = storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
-        return _entry(self._file, name, tensor, size, partial(self._data, storage))
-
-    def _data(self, storage: StoredStorage, start: int, stop: int) -> Bytes:
-        begin = self._begins[storage.record]
-        if int.from_bytes(self._file.read(begin - 8, begin).tobytes(), "little") != storage.count:
-            raise _not_weights(self._file, "the count of its numbers is wrong")
-        return self._file.read(begin + start, begin + stop)
-
-
-def _not_weights(file: StoredFile, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.location}: not weights saved by torch, or damaged: {reason}", "damaged")
-
-
-def _storage(reference: Any) -> StoredStorage:
-    kind, typed, record, _device, count, *view = reference
-    if kind != "storage" or not isinstance(typed, StoredStorage) or view.count(None) < len(view):
-        raise ValueError("an unknown kind of stored object")
-    if not isinstance(record, str) or type(count) is not int or count < 0:
-        raise ValueError("a storage without name or count")
-    return StoredStorage(record, typed.dtype, count)
-
-
-def _entry(file: StoredFile, name: str, tensor: StoredTensor, size: int, data: Data) -> Entry:
-    """Return a tensor of a storage of `size` bytes."""
-    needed = (tensor.offset + _extent(tensor.shape, tensor.strides)) * itemsize(tensor.dtype)
-    if needed > size:
-        raise _not_weights(file, f"{name[:80]!r} needs more than the {size} bytes of its storage")
-    expanded = math.prod(tensor.shape) * itemsize(tensor.dtype)
-    if expanded > max(size, MAX_EXPANDED_BYTES):
-        raise _not_weights(file, f"{name[:80]!r} expands {size} stored bytes to {expanded:.3g} by repeating them")
-    read = partial(_read, tensor, data)
-    return Entry(name, tensor.shape, tensor.dtype, read, _rows_are_separate(tensor.shape, tensor.strides))
-
-
-def _read(tensor: StoredTensor, data: Data, start: int, stop: int) -> NDArray[Any]:
-    size = itemsize(tensor.dtype)
-    shape = (stop - start, *tensor.shape[1:]) if tensor.shape else ()
-    span = _extent(shape, tensor.strides)
-    if not span:
-        return np.empty(shape, DTYPES[tensor.dtype])
-    first = (tensor.offset + start * (tensor.strides[0] if tensor.shape else 0)) * size
-    numbers = as_array(data(first, first + span * size), tensor.dtype, (span,))
-    return as_strided(numbers, shape, [stride * size for stride in tensor.strides])
-
-
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many numbers of the storage a tensor covers."""
-    span = 1
-    for extent, stride in zip(shape, strides, strict=True):
-        if not extent:
-            return 0
-        span += (extent - 1) * stride
-    return span
-
-
-def _rows_are_separate(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether the rows of a tensor follow each other in the storage, or are all the same."""
-    return not shape or _extent(shape[1:], strides[1:]) <= max(strides[0], 1) or strides[0] == 0
-
-
-def weights_of(content: object, depth: int = MAX_NESTING) -> dict[str, StoredTensor]:
-    """Find the tensors of a model in what was saved, by name."""
-    if not isinstance(content, Mapping):
-        return {}
-    for key in WEIGHT_KEYS if depth else ():
-        inner = content.get(key)
-        if isinstance(inner, Mapping) and (weights := weights_of(inner, depth - 1)):
-            return without_attribute(weights) if "pytorch-lightning_version" in content else weights
-    return _tensors(content)
-
-
-def _tensors(content: object) -> dict[str, StoredTensor]:
-    items = content.items() if isinstance(content, Mapping) else ()
-    return {str(name): v for name, v in items if isinstance(v, StoredTensor) and isinstance(name, NAMES)}
-
-
-def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:
-    """Remove the name of the attribute under which a LightningModule keeps its model."""
-    outer = {name.partition(".")[0] for name in weights}
-    if len(outer) != 1 or not all("." in name for name in weights):
-        return weights
-    return {name.partition(".")[2]: tensor for name, tensor in weights.items()}
+        return not_weights(self._file, reason)

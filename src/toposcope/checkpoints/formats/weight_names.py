@@ -7,7 +7,9 @@ from typing import TypeVar
 File = TypeVar("File")
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-_ENDINGS = ((".safetensors", ".distcp"), TORCH)
+PICKLES = (".pkl", ".pickle")
+"""Of anything; taken for weights only where nothing else is."""
+_ENDINGS = ((".safetensors", ".distcp"), TORCH, PICKLES)
 _OTHER_WORDS = (
     "optim(izer)?s?|(lr_?)?schedulers?|(grad_?)?scaler|rng|rng_states?|random_states?|training_args|"
     "train(er)?(_state)?|dataloader"

@@ -1,0 +1,173 @@
+"""A series of checkpoints inside one file of a pickle, and the counters of steps saved with a model."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toposcope.checkpoints.formats.contents import (
+    WEIGHT_KEYS,
+    InnerSeries,
+    Key,
+    Model,
+    Stored,
+    contents_of,
+    descend,
+    fields_of,
+    is_module,
+    is_state,
+    is_state_dict,
+    items_of,
+    model_of,
+    parts_by_key,
+    resolved,
+    shape_of,
+)
+from toposcope.checkpoints.pickled_arrays import StoredArray
+from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
+from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
+
+Reader = Callable[[Stored], Any]
+"""Returns the numbers of a small tensor as a nested list."""
+MAX_COUNTERS = 1 << 16
+"""Of steps listed next to a series."""
+_ENSEMBLES = re.compile(r"ensemble|member|fold|agent|worker|population|expert", re.IGNORECASE)
+_CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
+_STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORECASE)
+_STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
+
+
+def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
+    """Find the series under a key of a file; its steps may lie next to it."""
+    inner = descend(content, key, "")
+    if key:
+        beside = fields_of(descend(content, key[:-1], "")) or {}
+        if (found := _series_in(str(key[-1]), inner, key, beside, read)) is not None:
+            return found
+    return series_of(inner, key, read)
+
+
+def series_of(content: Any, key: Key, read: Reader) -> InnerSeries | None:
+    """Find models of one architecture that a file holds as a list, or by their steps, below an object."""
+    if isinstance(content, list | tuple):
+        return _series_in("", content, key, {}, read)
+    fields = fields_of(content)
+    if fields is None or is_module(content) or "param_groups" in fields:
+        return None
+    candidates = [(str(name), value, (*key, name)) for name, value in fields.items() if isinstance(name, str | int)]
+    found = [
+        series
+        for name, value, inner in candidates
+        if not is_state(name, value) and (series := _series_in(name, value, inner, fields, read)) is not None
+    ]
+    has_model = contents_of(content).chosen is not None
+    found = [s for s in found if s.steps is not None or _CHECKPOINTS.search(s.place) or not has_model]
+    return _series_in("", fields, key, {}, read) or (found[0] if len(found) == 1 else None)
+
+
+def _series_in(name: str, value: Any, key: Key, beside: Mapping[Any, Any], read: Reader) -> InnerSeries | None:
+    if _ENSEMBLES.search(name) or is_module(value):
+        return None
+    value = items_of(value) if isinstance(value, Placeholder) else value
+    if isinstance(value, list | tuple):
+        parts: list[tuple[str | int, Any, int | None]] = [(k, each, None) for k, each in enumerate(value)]
+    elif isinstance(value, Mapping) and name not in WEIGHT_KEYS:
+        stepped = [(k, each, _step_of_key(k)) for k, each in value.items() if isinstance(k, str | int)]
+        parts = [part for part in stepped if part[2] is not None]
+    else:
+        return None
+    if len(parts) < 2 or not _are_alike([each for _, each, _ in parts]):
+        return None
+    keys: list[Key] = [(*key, part) for part, _, _ in parts]
+    if not isinstance(value, list | tuple):
+        return InnerSeries(name, keys, [step for _, _, step in parts if step is not None], "their keys")
+    steps, origin = _steps_beside(name, len(parts), beside, read) or _steps_within(value, read) or (None, "")
+    is_plain = name in WEIGHT_KEYS or not any(is_state_dict(each) for each in value)
+    if steps is None and is_plain and name and not _CHECKPOINTS.search(name):
+        return None
+    return InnerSeries(name, keys, steps, origin)
+
+
+def _step_of_key(key: str | int) -> int | None:
+    if isinstance(key, str):
+        return step_of(key)
+    return key if type(key) is int and 0 <= key <= MAX_STEP else None
+
+
+def _are_alike(parts: Sequence[Any]) -> bool:
+    """Return whether all hold models of the same names and shapes."""
+    first = None
+    for part in parts:
+        chosen = contents_of(part).chosen
+        model = Model() if chosen is None else model_of(descend(part, chosen, ""))
+        shapes = {name: shape_of(tensor) for name, tensor in model.tensors.items()}
+        first = shapes if first is None else first
+        if shapes != first or not model.has_matrix:
+            return False
+    return True
+
+
+def _steps_beside(name: str, count: int, beside: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
+    """Return the steps that a list of equal length gives; one named like the series rather than another."""
+    names = [key for key in beside if isinstance(key, str) and key != name and _STEPS.search(key)]
+    stem = name.rstrip("s")
+    for key in sorted(names, key=lambda key: (not key.startswith(stem), "epoch" in key)):
+        steps = _numbers(beside[key], count, read)
+        if steps is not None:
+            return steps, key
+    return None
+
+
+def _numbers(value: Any, count: int, read: Reader) -> list[int] | None:
+    if isinstance(value, StoredTensor | StoredArray):
+        value = read(value) if shape_of(value) == (count,) and count <= MAX_COUNTERS else None
+    if not isinstance(value, list | tuple) or len(value) != count:
+        return None
+    numbers = [_counter(each, read) for each in value]
+    return None if None in numbers else [number for number in numbers if number is not None]
+
+
+def _steps_within(parts: Sequence[Any], read: Reader) -> tuple[list[int], str] | None:
+    """Return the steps by a counter that every part holds, or that is paired with it."""
+    if all(isinstance(part, list | tuple) and len(part) == 2 for part in parts):
+        pairs = _numbers([part[0] for part in parts], len(parts), read)
+        return None if pairs is None else (pairs, "the number paired with each")
+    stated = [counters_of(part, read) for part in parts]
+    for name in COUNTERS:
+        if all(name in counters for counters in stated):
+            return [counters[name] for counters in stated], f"{name} of each"
+    return None
+
+
+# Counters
+
+
+def counters_of(content: Any, read: Reader) -> dict[str, int]:
+    """Return the counters of steps, epochs and tokens that were saved with a model, by name."""
+    fields = fields_of(content)
+    if fields is None or is_module(content):
+        return {}
+    found: dict[str, int] = {}
+    for state in (*(fields_of(fields.get(name)) or {} for name in _STATES), fields):
+        found |= {name: n for name in COUNTERS if (n := _counter(state.get(name), read)) is not None}
+    # The other arguments of a run, such as steps, are plans.
+    iteration = _counter((fields_of(fields.get("args")) or {}).get("iteration"), read)
+    return found if iteration is None else {"iteration": iteration} | found
+
+
+def stated_along(content: Any, key: Key, read: Reader) -> dict[str, int]:
+    """Return the counters of a model under a key: the deepest ones; those of a whole file are not of its parts."""
+    stated = counters_of(content, read)
+    for part in resolved(content, key, ""):
+        content = parts_by_key(content)[part]
+        is_part_of_series = isinstance(part, int) or step_of(part) is not None
+        stated = ({} if is_part_of_series else stated) | counters_of(content, read)
+    return stated
+
+
+def _counter(value: Any, read: Reader) -> int | None:
+    """Return a whole number that is 0 or more, also of a float, an array or a tensor of one number."""
+    if isinstance(value, StoredTensor | StoredArray):
+        value = read(value) if shape_of(value) in ((), (1,)) else None
+        value = value[0] if isinstance(value, list) and value else value
+    is_whole = type(value) is int or (type(value) is float and value.is_integer())
+    return int(value) if is_whole and 0 <= value <= MAX_STEP else None

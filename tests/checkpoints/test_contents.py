@@ -1,0 +1,668 @@
+"""What lies in a pickled file: objects of any class, whole modules, arrays, several models, series, steps."""
+
+import argparse
+import collections
+import dataclasses
+import enum
+import functools
+import pickle
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from safetensors.torch import save_file
+from small_checkpoints import OPTIMIZER, Weights, assert_refused, family_weights, model_folder, random_weights, refused
+from stored_tensors import tensor_of
+from torch import nn
+
+from toposcope.checkpoints import Checkpoint, series
+from toposcope.checkpoints.formats.torch_file import open_file
+from toposcope.checkpoints.sources import CheckpointError, LocalSource
+from toposcope.checkpoints.steps import disagreement
+from toposcope.checkpoints.unpickling import MAX_UNKNOWN, Placeholder
+from toposcope.errors import ToposcopeError
+
+WEIGHTS = random_weights({"embed.weight": (5, 4), "layers.0.fc.weight": (4, 4), "layers.0.fc.bias": (4,)})
+OTHER = random_weights({"conv.weight": (3, 2), "conv.bias": (3,)}, seed=1)
+
+
+def saved(path: Path, content: object, **how: Any) -> Path:
+    torch.save(content, path, **how)
+    return path
+
+
+def pickled(path: Path, content: object, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+def content_of(path: Path) -> Any:
+    (file,) = LocalSource(path).files().values()
+    return open_file(file).content
+
+
+def read(path: Path, *key: str | int) -> dict[str, np.ndarray]:
+    return {entry.name: entry.whole() for entry in Checkpoint(path, 0, key=key).entries}
+
+
+def assert_holds(found: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
+    assert sorted(entry.name for entry in found.entries) == sorted(weights)
+    for entry in found.entries:
+        assert torch.equal(tensor_of(entry), weights[entry.name].detach())
+
+
+# Objects of any class
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class TrainingConfig:
+    lr: float = 0.1
+    path: Path = Path("x")
+
+
+class Slotted:
+    __slots__ = ("width",)
+
+    def __init__(self) -> None:
+        self.width = 3
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Items(dict[str, int]):
+    pass
+
+
+def function_of_a_script(width: int) -> None: ...
+
+
+OBJECTS: dict[str, object] = {
+    "a dataclass": TrainingConfig(),
+    "a namespace": types.SimpleNamespace(a=1),
+    "an enum": Colour.RED,
+    "a partial": functools.partial(function_of_a_script, 1),
+    "a named tuple": Point(1, 2),
+    "slots": Slotted(),
+    "a dictionary": Items(a=1),
+    "a function": function_of_a_script,
+    "a number of NumPy": np.float32(2),
+    "a generator of NumPy": np.random.default_rng(0),
+    "an array of objects": np.array([{}, None], dtype=object),
+    "an exception": ValueError("x"),
+    "a class": TrainingConfig,
+    "a scheduler": torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))]), 1),
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("what", OBJECTS)
+def test_objects_of_other_classes_are_left_unread(what: str, protocol: int, zipped: bool, tmp_path: Path) -> None:
+    content = {"model": WEIGHTS, "config": OBJECTS[what], "list": [OBJECTS[what]]}
+    path = saved(tmp_path / "a.pt", content, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    assert_holds(Checkpoint(path, 0), WEIGHTS)
+
+
+def test_the_classes_left_unread_are_named(tmp_path: Path) -> None:
+    (checkpoint,) = series(saved(tmp_path / "a.pt", {"model": WEIGHTS, "config": TrainingConfig()}))
+    assert checkpoint.notes == [f"objects of other classes left unread: {__name__}.TrainingConfig"]
+    (checkpoint,) = series(saved(tmp_path / "a.pt", {"model": WEIGHTS, "config": {"a": 1}}))
+    assert checkpoint.notes == []
+
+
+def test_the_state_of_an_object_can_be_read(tmp_path: Path) -> None:
+    args = argparse.Namespace(tensor_model_parallel_size=2, names=["a"])
+    for protocol in (2, 4):
+        path = saved(tmp_path / "a.pt", {"args": args, "slots": Slotted(), "d": Items(a=1)}, pickle_protocol=protocol)
+        content = content_of(path)
+        assert content["args"].state == {"tensor_model_parallel_size": 2, "names": ["a"]}
+        assert content["slots"].state["width"] == 3
+        assert content["slots"].name.endswith("Slotted")
+        assert content["d"] == content["d"]
+        assert dict(content["d"]) == {"a": 1}
+
+
+def test_millions_of_names_are_not_kept(tmp_path: Path) -> None:
+    names = b"".join(b"c__main__\nC%d\n" % k for k in range(10_000))
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.PROTO + b"\x02(" + names + b"l.")
+    (file,) = LocalSource(path).files().values()
+    opened = open_file(file)
+    assert len(opened.unknown) == MAX_UNKNOWN
+    assert all(isinstance(each, Placeholder) for each in opened.content)
+
+
+@pytest.mark.parametrize("opcode", [pickle.REDUCE, pickle.NEWOBJ])
+@pytest.mark.parametrize("name", [b"c__main__\nA\n", b"cargparse\nNamespace\n", b"ccollections\nOrderedDict\n"])
+def test_arguments_over_and_over_are_not_copied(name: bytes, opcode: bytes, tmp_path: Path) -> None:
+    # 20,000 objects made of the same 20,000 arguments.
+    arguments = b"(" + 20_000 * b"N" + b"tq\x01"
+    path = tmp_path / "a.pkl"
+    path.write_bytes(b"\x80\x02" + name + b"q\x00" + arguments + b"(" + 20_000 * (b"h\x00h\x01" + opcode) + b"l.")
+    if b"OrderedDict" in name:
+        with refused(path, "damaged", "too many arguments"):
+            content_of(path)
+    else:
+        first, *_, last = content_of(path)
+        assert first.arguments is last.arguments
+
+
+def test_an_ordered_dictionary_of_python_2(tmp_path: Path) -> None:
+    pairs = [["w.x", np.ones((2, 2))], ["v.x", np.ones((2, 3))]]
+    stored = pickle.dumps(pairs, protocol=2)[2:-1]
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x02ccollections\nOrderedDict\n(" + stored + b"tR.")
+    assert sorted(read(tmp_path / "a.pkl")) == ["v.x", "w.x"]
+
+
+def test_state_set_over_and_over_is_not_copied(tmp_path: Path) -> None:
+    # A dictionary of 20,000 items, set as the state of an object 20,000 times.
+    items = b"".join(b"J" + k.to_bytes(4, "little") + b"N" for k in range(20_000))
+    both = b"(}(" + items + b"uq\x01" + b"h\x01t0"
+    path = tmp_path / "a.pkl"
+    path.write_bytes(b"\x80\x02" + both + b"c__main__\nA\n" + 20_000 * b"h\x01b" + b".")
+    assert len(content_of(path).state) == 20_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_that_are_no_plain_numbers_are_named(tmp_path: Path) -> None:
+    strange: dict[str, Any] = {
+        "q": torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8),
+        "s": torch.eye(3).to_sparse(),
+        "m": torch.ones(2, 2, device="meta"),
+        "c": torch.ones(2, dtype=torch.complex64).conj(),
+        "a._extra_state": TrainingConfig(),
+    }
+    (checkpoint,) = series(saved(tmp_path / "a.pt", {"model": {**WEIGHTS, **strange}}))
+    assert_holds(checkpoint, WEIGHTS)
+    note = checkpoint.notes[0]
+    assert note.startswith("5 values other than plain tensors left unread: q (quantised tensor), s (sparse tensor)")
+    assert "a._extra_state" in note
+    with refused(saved(tmp_path / "b.pt", {"model": strange, "ema": WEIGHTS}), "not plain numbers", "q (quantised"):
+        Checkpoint(tmp_path / "b.pt", 0).layers()
+
+
+# Whole modules
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 4)) for _ in range(2)])
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.register_buffer("mask", torch.ones(2, 2), persistent=False)
+        self.register_buffer("kept", torch.ones(2, 2))
+        self.register_parameter("none", None)
+        self.tied = self.head
+        self.step = 7
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_whole_module_is_its_state(zipped: bool, protocol: int, tmp_path: Path) -> None:
+    net = Net()
+    for content in (net, {"model": net, "epoch": 3}, {"net": net, "optimizer": OPTIMIZER}):
+        path = saved(tmp_path / "a.pt", content, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+        (checkpoint,) = series(path)
+        assert_holds(checkpoint, net.state_dict())
+        assert f"a whole module was saved ({__name__}.Net)" in checkpoint.notes[-1]
+    assert_holds(series(saved(tmp_path / "b.pt", nn.DataParallel(net)))[0], net.state_dict())
+
+
+def test_a_module_inside_itself(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    net._modules["own"] = net
+    assert sorted(read(saved(tmp_path / "a.pt", net))) == ["0.bias", "0.weight"]
+
+
+# Arrays
+
+
+DTYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "b1", "c8", "c16", ">f4", ">f8", ">i2"]
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray:
+    shape = tuple(draw(st.lists(st.integers(0, 9), max_size=3)))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    count = int(np.prod(shape))
+    numbers = np.random.default_rng(count).integers(0, 100, count).astype(dtype).reshape(shape)
+    return np.asfortranarray(numbers) if draw(st.booleans()) else numbers
+
+
+@examples(150)
+@given(
+    state=st.dictionaries(st.sampled_from(["a", "b.c", "d"]), arrays(), min_size=1),
+    protocol=st.sampled_from([2, 3, 4, 5]),
+    data=st.data(),
+)
+def test_any_arrays(
+    state: dict[str, np.ndarray], protocol: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "arrays.pkl"
+    content = {"model": state, "rest": np.arange(3)}
+    if data.draw(st.booleans()):
+        pickled(path, content, protocol)
+    else:
+        saved(path, content, pickle_protocol=min(protocol, 4))
+    checkpoint = Checkpoint(path, 0)
+    assert {entry.name for entry in checkpoint.entries} == set(state)
+    for entry in checkpoint.entries:
+        expected = state[entry.name]
+        assert entry.shape == expected.shape
+        found = entry.whole()
+        assert found.dtype == expected.dtype.newbyteorder("=")
+        assert np.array_equal(found, expected)
+        if entry.shape:
+            start = data.draw(st.integers(0, len(expected)))
+            assert np.array_equal(entry.read(start, len(expected)), expected[start:])
+
+
+NESTED: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
+    "Flax": (
+        {
+            "params": {
+                "Dense_0": {"kernel": np.ones((3, 2)), "bias": np.ones(2)},
+                "Dense_1": {"kernel": np.ones((2, 3))},
+            }
+        },
+        {"Dense_0.kernel": (3, 2), "Dense_0.bias": (2,), "Dense_1.kernel": (2, 3)},
+    ),
+    "Flax with its state": (
+        {
+            "step": 3,
+            "params": {"params": {"Dense_0": {"kernel": np.ones((3, 2))}}},
+            "opt_state": [{"m": np.ones((3, 2))}],
+        },
+        {"Dense_0.kernel": (3, 2)},
+    ),
+    "Flax without a key": (
+        {"model": {"Dense_0": {"kernel": np.ones((3, 2))}}, "lm_head": {"kernel": np.ones((2, 3))}},
+        {"model.Dense_0.kernel": (3, 2), "lm_head.kernel": (2, 3)},
+    ),
+    "Haiku": (
+        {"mlp/~/linear": {"w": np.ones((3, 2)), "b": np.ones(2)}, "mlp/~/linear_1": {"w": np.ones((2, 3))}},
+        {"mlp.~.linear.w": (3, 2), "mlp.~.linear.b": (2,), "mlp.~.linear_1.w": (2, 3)},
+    ),
+    "lists": (
+        {"weights": [np.ones((3, 2)), np.ones((2, 3))], "biases": [np.ones(3), np.ones(2)], "epoch": 3},
+        {"weights.0": (3, 2), "weights.1": (2, 3), "biases.0": (3,), "biases.1": (2,)},
+    ),
+    "a list": ([np.ones((3, 2)), np.ones(3), np.ones((2, 3))], {"0": (3, 2), "1": (3,), "2": (2, 3)}),
+    "a list of layers": (
+        [{"W": np.ones((3, 2)), "b": np.ones(3)}, {"W": np.ones((2, 3)), "b": np.ones(2)}],
+        {"0.W": (3, 2), "0.b": (3,), "1.W": (2, 3), "1.b": (2,)},
+    ),
+    "layers": (
+        {"layers": [{"W": np.ones((3, 3)), "b": np.ones(3)}, {"W": np.ones((3, 3)), "b": np.ones(3)}]},
+        {"layers.0.W": (3, 3), "layers.0.b": (3,), "layers.1.W": (3, 3), "layers.1.b": (3,)},
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize("what", NESTED)
+def test_nested_parameters(what: str, protocol: int, tmp_path: Path) -> None:
+    content, expected = NESTED[what]
+    found = read(pickled(tmp_path / "params.pkl", content, protocol))
+    assert {name: array.shape for name, array in found.items()} == expected
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("name", ["a.pkl", "a.pickle", "a.pt"])
+def test_pickled_tensors_of_torch(name: str, protocol: int, tmp_path: Path) -> None:
+    (checkpoint,) = series(
+        pickled(tmp_path / name, {**WEIGHTS, "t": torch.ones(3, 2).T, "half": torch.ones(2, 2).bfloat16()}, protocol)
+    )
+    assert_holds(checkpoint, {**WEIGHTS, "t": torch.ones(2, 3), "half": torch.ones(2, 2).bfloat16()})
+    copied = pickle.loads(pickle.dumps(checkpoint.layers()[0]))  # noqa: S301 - our own bytes
+    assert np.array_equal(copied.read(), checkpoint.layers()[0].read())
+
+
+def test_arrays_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    strange = {"objects": np.array([{}, 1], dtype=object), "text": np.array(["a", "bc"]), "when": np.zeros(3, "M8[s]")}
+    records = {"records": np.zeros(2, [("a", "f4"), ("b", "i4")])}
+    (checkpoint,) = series(pickled(tmp_path / "a.pkl", {"W": np.ones((2, 2)), **strange, **records}))
+    assert [entry.name for entry in checkpoint.entries] == ["W"]
+    assert checkpoint.notes[0].startswith("4 values other than plain tensors left unread: objects (array of dtype O8)")
+
+
+def test_listing_reads_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pickled(tmp_path / "a.pkl", {"W": np.ones((4000, 1000), np.float32), "V": np.ones((2, 2))}, 5)
+    monkeypatch.setattr("toposcope.checkpoints.unpickling.MAX_PICKLE_BYTES", 1 << 16)
+    (checkpoint,) = series(path)
+    assert [layer.shape for layer in checkpoint.layers()] == [(2, 2), (4000, 1000)]
+    assert checkpoint.layers()[1].read(3999).sum() == 1000
+    path.write_bytes(path.read_bytes()[:10_000_000])
+    with refused(path, "damaged"):
+        Checkpoint(path, 0).layers()
+
+
+def test_a_pickle_next_to_a_checkpoint_is_none(tmp_path: Path) -> None:
+    saved(tmp_path / "ckpt.pt", {"model": WEIGHTS, "iter_num": 3})
+    pickled(tmp_path / "meta.pkl", {"vocab_size": 65})
+    assert series(tmp_path).steps == [3]
+    (tmp_path / "meta.pkl").rename(tmp_path / "step_9.pkl")
+    assert series(tmp_path).steps == [9]
+
+
+# Several models
+
+
+def test_the_others_are_named_and_can_be_chosen(tmp_path: Path) -> None:
+    content = {"model": WEIGHTS, "ema": {"shadow": OTHER, "decay": 0.9}, "optimizer": OPTIMIZER, "opt_g": OPTIMIZER}
+    path = saved(tmp_path / "step_5.pt", {**content, "discriminator": nn.Linear(3, 2), "rng": [torch.ones(2, 2)]})
+    (checkpoint,) = series(path)
+    assert_holds(checkpoint, WEIGHTS)
+    assert checkpoint.notes[0].startswith("also holds ema, discriminator; to read one, add its key")
+    (ema,) = series(f"{path}:ema")
+    assert_holds(ema, OTHER)
+    assert (ema.location, ema.key, ema.step) == (f"{path}:ema", ("ema",), 5)
+    assert repr(ema) == f"Checkpoint('{path}:ema', step=5)"
+    assert series(ema.location)[0] == ema
+    assert pickle.loads(pickle.dumps(ema)) == ema  # noqa: S301 - our own bytes
+    assert sorted(e.name for e in series(f"{path}:discriminator")[0].entries) == ["bias", "weight"]
+    assert_holds(series(f"file://{path}:ema")[0], OTHER)
+    assert ema.content_hash() != checkpoint.content_hash()
+
+
+def test_one_key_for_a_folder(tmp_path: Path) -> None:
+    for step in (1, 2):
+        saved(tmp_path / f"step_{step}.pt", {"state": {"model": WEIGHTS, "ema_model": OTHER}})
+    for key in ("state.ema_model", "state"):
+        found = series(f"{tmp_path}/:{key}")
+        assert found.steps == [1, 2]
+        assert found.spec == f"{tmp_path}:{key}"
+        assert_holds(found[1], OTHER if "ema" in key else WEIGHTS)
+    with refused(tmp_path / "step_1.pt", "no key 'ema'", "Choose from model, ema_model"):
+        series(f"{tmp_path}:state.ema")[0].layers()
+
+
+def test_a_key_that_is_not_there(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pt", {"model": WEIGHTS, "ema": OTHER})
+    with refused(path, "no key 'emma'", "did you mean 'ema'? Choose from model, ema"):
+        series(f"{path}:emma")
+    with pytest.raises(ToposcopeError, match="no such file"):
+        series(f"{tmp_path}/gone.pt:ema")
+    save_file(WEIGHTS, tmp_path / "a.safetensors")
+    with refused(tmp_path / "a.safetensors", "holds one model", "leave out :ema"):
+        series(f"{tmp_path}/a.safetensors:ema")
+    saved(tmp_path / "a.pt:b.pt", OTHER)
+    assert_holds(series(f"{path}:b.pt")[0], OTHER)
+
+
+@pytest.mark.parametrize(
+    "names", [("generator", "discriminator"), ("encoder", "decoder"), ("net_a", "net_b"), ("actor", "critic")]
+)
+@pytest.mark.parametrize("inner", ["", "state_dict"])
+def test_several_without_a_usual_name_are_refused(names: tuple[str, str], inner: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pt", dict.fromkeys(names, {inner: WEIGHTS} if inner else WEIGHTS) | {"epoch": 1})
+    with refused(path, "2 models", names[0], names[1], f"{path}:{names[0]}") as _:
+        Checkpoint(path, 0).layers()
+    assert_holds(series(f"{path}:{names[1]}")[0], WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("content", "weights"),
+    [
+        ({"net": {"encoder.w": torch.ones(2, 2)}, "acc": 0.5}, {"encoder.w": torch.ones(2, 2)}),
+        ({"a": {"b": {"state_dict": WEIGHTS}}}, WEIGHTS),
+        ({"state": {"lr": torch.tensor(1.0)}, "net": WEIGHTS}, WEIGHTS),
+        ({"confusion": torch.ones(4, 4), "net": WEIGHTS}, WEIGHTS),
+        ({"state_dict": WEIGHTS, "state_dict_ema": WEIGHTS, "opt_state": {"m": torch.ones(2, 2)}}, WEIGHTS),
+        ({**WEIGHTS, "head": {"weight": torch.ones(2, 2)}}, WEIGHTS | {"head.weight": torch.ones(2, 2)}),
+    ],
+)
+def test_where_the_one_model_is(content: Any, weights: Weights, tmp_path: Path) -> None:
+    assert_holds(series(saved(tmp_path / "a.pt", content))[0], weights)
+
+
+def test_a_model_and_its_optimizer_in_a_tuple(tmp_path: Path) -> None:
+    assert_holds(series(saved(tmp_path / "a.pt", (WEIGHTS, OPTIMIZER)))[0], WEIGHTS)
+    with refused(saved(tmp_path / "a.pt", [WEIGHTS, OTHER]), "2 models", ":0"):
+        Checkpoint(tmp_path / "a.pt", 0).layers()
+    with refused(saved(tmp_path / "b.pt", OPTIMIZER), "state of an optimizer"):
+        Checkpoint(tmp_path / "b.pt", 0).layers()
+
+
+def test_nested_names_of_megatron(tmp_path: Path) -> None:
+    inner = {
+        "embedding": {"word_embeddings": {"weight": torch.ones(4, 2)}},
+        "encoder": {"layers.0.w": torch.ones(2, 2)},
+    }
+    path = saved(tmp_path / "model_optim_rng.pt", {"model": {"language_model": inner}, "iteration": 10})
+    assert sorted(read(path)) == [
+        "language_model.embedding.word_embeddings.weight",
+        "language_model.encoder.layers.0.w",
+    ]
+    assert series(path).steps == [10]
+
+
+# A series inside a file
+
+
+def at(step: int) -> Weights:
+    return family_weights(seed=step)
+
+
+SERIES: dict[str, tuple[Callable[[], Any], list[int], str]] = {
+    "a list and its steps": (
+        lambda: {"model": at(9), "checkpoints": [at(k) for k in (0, 5, 9)], "checkpoint_epochs": [0, 5, 9]},
+        [0, 5, 9],
+        "steps from checkpoint_epochs; it also holds model: ",
+    ),
+    "steps as a tensor": (
+        lambda: {"snapshots": [at(k) for k in (0, 5, 9)], "steps": torch.tensor([0, 5, 9])},
+        [0, 5, 9],
+        "steps from steps",
+    ),
+    "steps as an array": (
+        lambda: {"snapshots": [at(k) for k in (0, 5, 9)], "iters": np.array([0, 5, 9])},
+        [0, 5, 9],
+        "steps from iters",
+    ),
+    "a counter in each": (
+        lambda: [{"step": torch.tensor(k), "model": at(k)} for k in (0, 5, 9)],
+        [0, 5, 9],
+        "steps from step of each",
+    ),
+    "pairs": (lambda: {"checkpoints": [(k, at(k)) for k in (0, 5, 9)]}, [0, 5, 9], "steps from the number paired"),
+    "a usual key and steps": (lambda: {"params": [at(0), at(5), at(9)], "steps": [0, 5, 9]}, [0, 5, 9], "from steps"),
+    "a default dictionary": (
+        lambda: {"saved": collections.defaultdict(dict, {k: at(k) for k in (0, 5, 9)})},
+        [0, 5, 9],
+        "steps from their keys",
+    ),
+    "whole numbers as keys": (lambda: {k: at(k) for k in (0, 5, 9)}, [0, 5, 9], "steps from their keys"),
+    "steps as keys": (
+        lambda: {"config": {"a": 1}} | {f"step_{k}": {"state_dict": at(k)} for k in (0, 5, 9)},
+        [0, 5, 9],
+        "steps from their keys",
+    ),
+    "below a key": (lambda: {"history": {k: at(k) for k in (0, 5, 9)}}, [0, 5, 9], "steps from their keys"),
+    "no steps": (lambda: [at(0), at(1), at(2)], [0, 1, 2], "numbered 0 to 2: no steps are saved"),
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("what", SERIES)
+def test_a_series_inside_a_file(what: str, zipped: bool, tmp_path: Path) -> None:
+    make, steps, words = SERIES[what]
+    path = saved(tmp_path / "run.pt", make(), _use_new_zipfile_serialization=zipped)
+    for spec in (path, tmp_path):
+        found = series(spec)
+        assert found.steps == steps
+        assert found.notes[0].startswith("a series of 3 inside the file, ")
+        assert words in found.notes[0]
+        for checkpoint in found:
+            assert_holds(checkpoint, at(checkpoint.step))
+            again = series(checkpoint.location)[0]
+            assert (again, again.step) == (checkpoint, checkpoint.step)
+    assert series(path, steps=[steps[1]])[0] == found[1]
+
+
+def test_which_lists_are_no_series(tmp_path: Path) -> None:
+    ensemble = saved(tmp_path / "a.pt", {"ensemble": [at(0), at(1)]})
+    two = saved(tmp_path / "b.pt", {"model": at(0), "models": [at(0), at(1)]})
+    assert len(series(two)) == len(series(ensemble)) == 1
+    assert series(two)[0].notes[0].startswith("also holds models")
+    with refused(saved(tmp_path / "d.pt", {"model": [at(0), at(1)]}), "2 models", ":model.0"):
+        Checkpoint(tmp_path / "d.pt", 0).layers()
+    equal = saved(tmp_path / "c.pt", {"checkpoints": [at(0), at(1)], "steps": [3, 3]})
+    with refused(equal, "both have step 3"):
+        series(equal)
+    with refused(equal, "a series of 2 models", f"{equal}:checkpoints.0"):
+        Checkpoint(equal, 0).layers()
+
+
+def test_the_wild_series(tmp_path: Path) -> None:
+    path = Path(__file__).parents[3] / "shared" / "data" / "wild" / "checkpoints" / "series_in_file2"
+    if not path.exists():
+        pytest.skip("needs the shared examples")
+    found = series(path)
+    assert found.steps == [0, 100, 200, 300, 400]
+    assert "it also holds model" in found.notes[0]
+
+
+# Steps inside a file
+
+
+STATED: dict[str, tuple[dict[str, Any], int]] = {
+    "nanoGPT": ({"iter_num": 300}, 300),
+    "a tensor": ({"step": torch.tensor(300)}, 300),
+    "a tensor of one": ({"step": torch.tensor([300.0])}, 300),
+    "a number of NumPy": ({"global_step": np.int64(300)}, 300),
+    "a float": ({"iteration": 300.0}, 300),
+    "a state": ({"train_state": {"step": 300}}, 300),
+    "an object": ({"trainer_state": argparse.Namespace(global_step=300)}, 300),
+    "Megatron's arguments": ({"args": argparse.Namespace(iteration=300, steps=9)}, 300),
+    "a step and an epoch": ({"epoch": 2, "global_step": 300}, 300),
+    "within": ({"model": None, "checkpoint": {"model": WEIGHTS, "iter": 300}}, 300),
+    "an epoch": ({"epoch": 2}, 2),
+    "a plan": ({"args": argparse.Namespace(steps=9), "config": {"steps": 9}}, 0),
+    "half a step": ({"step": 1.5}, 0),
+    "a truth": ({"step": True}, 0),
+    "a negative one": ({"step": -1}, 0),
+}
+
+
+@pytest.mark.parametrize("what", STATED)
+def test_the_step_inside_a_file_without_one_in_its_name(what: str, tmp_path: Path) -> None:
+    stated, step = STATED[what]
+    path = saved(tmp_path / "ckpt.pt", {"model": WEIGHTS, **stated})
+    assert series(path).steps == series(tmp_path).steps == [step]
+
+
+def test_steps_in_text(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors", {"step": "70", "format": "pt"})
+    assert series(tmp_path / "model.safetensors").steps == [70]
+    folder = model_folder(".safetensors", name="final")(tmp_path, 1, family_weights())
+    (folder / "trainer_state.json").write_text('{"global_step": 50, "epoch": 1.5, "log_history": []}')
+    assert series(folder).steps == series(folder / "model.safetensors").steps == [50]
+    saved(tmp_path / "weights.pt", WEIGHTS)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("80\n")
+    assert series(tmp_path / "weights.pt").steps == [80]
+
+
+def test_several_files_with_steps_inside(tmp_path: Path) -> None:
+    for name, step in (("best", 200), ("last", 300), ("final", None)):
+        saved(tmp_path / f"{name}.pt", {"model": WEIGHTS} | ({} if step is None else {"iter_num": step}))
+    found = series(tmp_path)
+    assert (found.steps, found.ignored) == ([200, 300], ("final.pt",))
+    assert found.notes == ("steps from inside the files: best.pt 200, last.pt 300",)
+    saved(tmp_path / "best.pt", {"model": WEIGHTS, "iter_num": 300})
+    with refused(tmp_path, "best.pt and last.pt both have step 300"):
+        series(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "words"),
+    [
+        ("step_300.pt", {"iter_num": 300}, ""),
+        ("step_300.pt", {"iter_num": 250}, "step 300 by its name, but iter_num inside is 250"),
+        ("step_300.pt", {"epoch": 2}, ""),
+        ("step_300.pt", {}, ""),
+        ("step_300.pt", {"step": 12, "global_step": 300}, ""),
+        ("epoch_3.pt", {"epoch": 2, "global_step": 900}, ""),
+        ("epoch_3.pt", {"epoch": 4}, ""),
+        ("epoch_3.pt", {"epoch": 7}, "epoch 3 by its name, but epoch inside is 7"),
+        ("epoch_3.pt", {"global_step": 900}, ""),
+        ("checkpoint_3.pt", {"epoch": 2, "step": 900}, ""),
+        ("3.pt", {"epoch": 9, "step": 900}, "step 3 by its name, but step inside is 900"),
+        ("best.pt", {"step": 900}, ""),
+    ],
+)
+def test_names_and_counters_are_compared(name: str, stated: dict[str, int], words: str, tmp_path: Path) -> None:
+    (checkpoint,) = series(saved(tmp_path / name, {"model": WEIGHTS, **stated}))
+    assert checkpoint.stated == stated
+    assert disagreement(checkpoint) == words
+
+
+def test_what_cannot_be_read_states_nothing(tmp_path: Path) -> None:
+    (tmp_path / "step_1.pt").write_bytes(b"\x80\x02damaged")
+    assert series(tmp_path / "step_1.pt")[0].stated == {}
+
+
+# Other files
+
+
+OTHERS = {
+    "a PNG image": b"\x89PNG\r\n\x1a\n" + bytes(40),
+    "compressed by gzip": b"\x1f\x8b\x08" + bytes(40),
+    "a web page": b"<!DOCTYPE html><html><body>Not found</body></html>",
+    "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(40),
+    "an SQLite database": b"SQLite format 3\0" + bytes(40),
+    "text (JSON)": b'{"error": "not found"}',
+    "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n",
+    "a safetensors file": (8).to_bytes(8, "little") + b"{}      ",
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_file_of_another_kind_is_not_called_damaged(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    path.write_bytes(OTHERS[what])
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(path, 1).layers()
+    assert_refused(caught.value, path, what, "not a torch file")
+    assert caught.value.kind == "unsupported"
+    assert "damaged" not in str(caught.value)
+
+
+def test_a_zip_archive_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "step_1.pt"
+    with path.open("wb") as file:
+        np.savez(file, a=np.ones((2, 2)))
+    with pytest.raises(CheckpointError, match=r"without data\.pkl") as caught:
+        Checkpoint(path, 1).layers()
+    assert caught.value.kind == "unsupported"
+
+
+# Hostile files
+
+
+def test_dictionaries_in_many_places_do_not_take_forever(tmp_path: Path) -> None:
+    for leaf in ({"w": np.ones((2, 2))}, {"step": 3}, {"w.x": torch.ones(2, 2)}):
+        content: Any = leaf
+        for _ in range(60):
+            content = {"a": content, "b": content, "model": content}
+        with refused(pickled(tmp_path / "a.pkl", content)):
+            Checkpoint(tmp_path / "a.pkl", 0).layers()
+        assert series(tmp_path / "a.pkl").steps == [0]
+    looped: dict[str, Any] = {"w.x": torch.ones(2, 2)}
+    looped["model"] = looped["ema"] = looped
+    assert series(saved(tmp_path / "a.pt", looped)).steps == [0]
