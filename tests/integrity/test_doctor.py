@@ -121,7 +121,7 @@ def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dic
         torch_file()(tmp_path, step, weights[step])
     (tmp_path / "step_000300.pt").write_bytes(b"<html>404</html>")
     for found in both(tmp_path):
-        assert told(found) == [("damaged", "fault", (300,))]
+        assert told(found) == [("unsupported", "fault", (300,))]
 
 
 def test_missing_steps(folder: Path) -> None:

@@ -477,7 +477,7 @@ UNREADABLE = [
     # Bare pickles of newer protocols are no torch files; whatever is said of them, they are not executed.
     (damage_pickled, ["step_000005.pt"]),
     (damage_pickled_model, ["step_000005.pt", "executed"]),
-    (damage_vectors, ["step_000005.safetensors", "no 2-D weight"]),
+    (damage_vectors, ["step_000005.safetensors", "no weight matrix"]),
 ]
 
 

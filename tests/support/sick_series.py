@@ -145,7 +145,7 @@ def checkpoint(step: int, weights: Mapping[str, Tensor]) -> Checkpoint:
     """A checkpoint that lies in memory."""
     made = Checkpoint(Path("memory") / f"step{step}", step)
     made.__dict__["files"] = {}
-    made.__dict__["entries"] = [in_memory(name, tensor) for name, tensor in weights.items()]
+    made.__dict__["_listing"] = [in_memory(name, tensor) for name, tensor in weights.items()]
     return made
 
 

@@ -26,12 +26,25 @@ class CheckpointInMemory(Checkpoint):
         By name.
     files : mapping of str to bytes
         Such as ``config.json``.
+    only_parameters : bool
+        Whether no tensor is a mask or another buffer; then none of them is read to find out.
     """
 
-    def __init__(self, name: str, tensors: "Mapping[str, Tensor]", files: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        name: str,
+        tensors: "Mapping[str, Tensor]",
+        files: Mapping[str, bytes],
+        *,
+        only_parameters: bool = False,
+    ) -> None:
         place = _Place(name, {key: _File(f"{name}/{key}", content) for key, content in files.items()})
         super().__init__(place, 0)
         self.__dict__["_tensors"] = tensors
+        self.__dict__["_only_parameters"] = only_parameters
+
+    def _all_weights(self) -> bool:
+        return bool(self.__dict__["_only_parameters"])
 
     def _stored(self) -> Sequence[Entry]:
         return [in_memory(name, tensor) for name, tensor in self.__dict__["_tensors"].items()]

@@ -1,19 +1,21 @@
-"""Inventory of a checkpoint: its layers, and how their names were recognised. No weights are read."""
+"""Inventory of a checkpoint: its weight matrices, how each was recognised, and what everything else in it is."""
 
-import math
 from collections import Counter
 
 import msgspec
 
 from toposcope.checkpoints import roles
+from toposcope.checkpoints.buffers import BUFFER, MASK, TABLE
 from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.coverage import Coverage
+from toposcope.checkpoints.matrices import BIAS, NO_NUMBERS, VECTOR
 
 MAX_NAMES = 5
 """Tensors that a summary names; the rest are counted."""
 
 
 class ListedLayer(msgspec.Struct, frozen=True):
-    """A layer as the inventory lists it; `recognised` is the family of names by which its role was recognised."""
+    """A layer as the inventory lists it: `recognised` by its ``name``, its ``shape``, ``your rule``, or ``unknown``."""
 
     name: str
     role: str
@@ -23,13 +25,15 @@ class ListedLayer(msgspec.Struct, frozen=True):
     bytes: int
     measured: bool
     transposed: bool
+    how: str
 
 
 class StoredShape(msgspec.Struct, frozen=True):
-    """Name and shape of a stored tensor that is no layer."""
+    """Name and shape of a stored tensor that is no layer, and what it is."""
 
     name: str
     shape: tuple[int, ...]
+    what: str
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -45,15 +49,21 @@ class Inventory(msgspec.Struct, frozen=True):
     bytes : int
         Of all layers.
     parameters : int
-        Of all floating-point tensors, without causal masks and rotary tables.
+        Of all floating-point tensors, without masks and tables.
+    measured : float
+        The share of the parameters that is measured, 0 to 1.
+    coverage : str
+        The same in a sentence, with the rest named.
     roles : dict of int
         Count of layers by role.
     unknown : list of str
-        Layers whose names no rule recognises.
+        Layers whose names and shapes no rule recognises.
     others : list of StoredShape
         Tensors that are no layers.
+    refused : dict of str
+        Why packed weights cannot be read, by name.
     notes : list of str
-        Remarks on how layers are read.
+        What was chosen or left unread in the file.
     """
 
     checkpoint: str
@@ -62,61 +72,80 @@ class Inventory(msgspec.Struct, frozen=True):
     layers: list[ListedLayer]
     bytes: int
     parameters: int
+    measured: float
+    coverage: str
     roles: dict[str, int]
     unknown: list[str]
     others: list[StoredShape]
+    refused: dict[str, str]
     notes: list[str]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Inventory":
         """List what a checkpoint holds."""
-        layers = checkpoint.layers()
-        names = {layer.name for layer in layers}
+        layers, weights = checkpoint.layers(), checkpoint.weights
+        coverage: Coverage = weights.coverage()
         rows = [
             ListedLayer(
                 name=layer.name,
                 role=layer.role,
-                recognised=roles.recognised(layer.name, checkpoint.roles)[1],
+                recognised=layer.why,
                 shape=layer.shape,
                 dtype=layer.dtype,
                 bytes=layer.n_bytes,
                 measured=layer.role not in roles.NOT_ANALYSED,
                 transposed=layer.transposed,
+                how=layer.how,
             )
             for layer in layers
         ]
+        shapes = {entry.name: entry.shape for entry in (*weights.entries, *checkpoint.entries)}
         return cls(
-            checkpoint.location,
-            checkpoint.step,
-            checkpoint.tokens,
-            rows,
-            sum(layer.n_bytes for layer in layers),
-            sum(math.prod(e.shape) for e in checkpoint.entries if e.is_float and not roles.is_buffer(e.name)),
-            dict(sorted(Counter(layer.role for layer in layers).items())),
-            [row.name for row in rows if row.recognised == roles.UNKNOWN],
-            [StoredShape(e.name, e.shape) for e in checkpoint.entries if e.name not in names],
-            sorted({layer.note for layer in layers if layer.note}),
+            checkpoint=checkpoint.location,
+            step=checkpoint.step,
+            tokens=checkpoint.tokens,
+            layers=rows,
+            bytes=sum(layer.n_bytes for layer in layers),
+            parameters=coverage.total,
+            measured=coverage.share,
+            coverage=coverage.sentence(),
+            roles=dict(sorted(Counter(layer.role for layer in layers).items())),
+            unknown=[row.name for row in rows if row.recognised == roles.UNKNOWN],
+            others=[StoredShape(name, shapes[name], what) for name, what in weights.others.items()],
+            refused=weights.refused,
+            notes=checkpoint.notes,
         )
 
     def summary(self) -> list[str]:
-        """Describe roles, other tensors and unknown names, a line each."""
-        lines = []
+        """Describe the measured share, roles, other tensors and unknown names, one line each."""
+        lines = [f"{self.coverage}."]
         if self.roles:
             lines.append("roles: " + ", ".join(f"{role} {count}" for role, count in self.roles.items()))
-        by_axes: dict[int, list[str]] = {}
+        kinds: dict[str, list[str]] = {}
         for other in self.others:
-            by_axes.setdefault(len(other.shape), []).append(other.name)
-        if by_axes:
-            counts = [
-                f"{len(names)} with {axes} {'axis' if axes == 1 else 'axes'}"
-                + (f" ({_some(names)})" if axes > 1 else "")
-                for axes, names in sorted(by_axes.items())
-            ]
-            lines.append("not layers: " + "; ".join(counts))
+            kinds.setdefault(other.what, []).append(other.name)
+        if kinds:
+            lines.append("not layers: " + "; ".join(_counted(kind, names) for kind, names in kinds.items()))
         if self.unknown:
             names = f"{len(self.unknown)}, measured as other: {_some(self.unknown)}"
             lines.append(f"unknown: {names}; give a role with --role REGEX=ROLE")
+        lines += [f"cannot be read: {name}: {reason}" for name, reason in list(self.refused.items())[:MAX_NAMES]]
+        if len(self.refused) > MAX_NAMES:
+            lines.append(f"and {len(self.refused) - MAX_NAMES} more that cannot be read")
         return lines
+
+
+_PLURALS = {
+    **{MASK: "masks", TABLE: "fixed tables of positions", BUFFER: "buffers", BIAS: "biases of two axes and more"},
+    **{VECTOR: "biases, norms and other vectors", NO_NUMBERS: "tensors of whole or logical numbers"},
+}
+
+
+def _counted(kind: str, names: list[str]) -> str:
+    """Count tensors of a kind, and name them unless they are vectors."""
+    words = _PLURALS.get(kind, kind.replace("part of", "parts of")) if len(names) > 1 else kind
+    counted = f"{len(names)} {'with ' if kind[:1].isdigit() else ''}{words}"
+    return counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({_some(names)})"
 
 
 def _some(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """One weight matrix of a checkpoint, read when it is needed."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ class Layer:
     Attributes
     ----------
     name : str
-        The tensor's name in the file, without prefixes of wrappers.
+        The tensor's name in the file, without prefixes of wrappers; of one of several matrices in it, with its number.
     role : str
         See docs/layers.md.
     transposed : bool
@@ -29,7 +30,13 @@ class Layer:
     source : str
         The checkpoint, for messages.
     entry : Entry
-        The stored tensor.
+        Its numbers.
+    tensor : str
+        The name of the stored tensor that it is, as stored; empty if it was made from one or several.
+    why : str
+        How its role was recognised: ``name``, ``shape``, ``your rule`` or ``unknown``.
+    how : str
+        How it is read, where not simply as stored: ``heads joined``, ``expert 3 of 8``, ``GPTQ, 4 bits``.
     """
 
     name: str
@@ -37,6 +44,9 @@ class Layer:
     transposed: bool
     source: str
     entry: "Entry"
+    tensor: str = ""
+    why: str = ""
+    how: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,11 +62,6 @@ class Layer:
     def n_bytes(self) -> int:
         """Size of the stored data."""
         return self.entry.n_bytes
-
-    @property
-    def note(self) -> str:
-        """A remark on the numbers that `read` returns; empty if they are as stored."""
-        return "8-bit numbers, widened; scale factors, if any, are not applied" if "float8" in self.dtype else ""
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Read the tensor, or its rows `start` to `stop`: as stored, except bfloat16 and 8-bit floats as float32.
@@ -89,12 +94,16 @@ class Layer:
         stored = self.read()
         return stored.T if self.transposed else stored
 
-    def content_hash(self) -> str:
-        """Return the SHA-256 of dtype, shape and bytes; equal weights have equal hashes in every format."""
+    def content_hash(self, stored: str = "") -> str:
+        """Return the SHA-256 of dtype, shape and bytes, and of the layout where it is stored (inputs, outputs).
+
+        Equal weights have equal hashes in every format. `stored` is the hash of the tensor that it is, if it is known.
+        """
         try:
-            return self.entry.content_hash()
+            content = stored or self.entry.content_hash()
         except Exception as error:
             raise self._unreadable(error) from error
+        return hashlib.sha256(f"{content} transposed".encode()).hexdigest() if self.transposed else content
 
     def _unreadable(self, error: Exception) -> ToposcopeError:
         message = f"{self.source}: layer {self.name} cannot be read: {' '.join(str(error).split())}"

@@ -1,4 +1,8 @@
-"""Layer roles from tensor names, by the user's rules, then by a table of families; other names are ``other``."""
+"""Layer roles from tensor names: the user's rules, then the usual words for each role, whatever the family.
+
+A name is read by its last part (``q_proj``, ``c_fc``, ``wte``) and by what it lies in: the nearest part that speaks of
+attention or of an MLP decides where ``proj``, ``dense`` or ``value`` could be either.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,139 +15,79 @@ NAMES = (
     *("mlp.in", "mlp.out", "head", "conv", "other"),
 )
 NOT_ANALYSED = {"embed", "pos_embed"}
-OWN_RULE, UNKNOWN = "your rule", "unknown"
+OWN_RULE, BY_NAME, BY_SHAPE, UNKNOWN = "your rule", "name", "shape", "unknown"
 
 Rules = tuple[tuple[str, str], ...]
 
-ROLES: dict[str, Rules] = {
-    "this family": (
-        (r"token_emb\.weight", "embed"),
-        (r"pos_emb\.weight", "pos_embed"),
-        (r"attn\.qkv\.weight", "attn.qkv"),
-        (r"attn\.proj\.weight", "attn.out"),
-        (r"mlp\.fc1\.weight", "mlp.in"),
-        (r"mlp\.fc2\.weight", "mlp.out"),
-        (r"head\.weight", "head"),
-    ),
-    "several families": (
-        (r"wte\.weight", "embed"),
-        (r"embed_tokens\.weight", "embed"),
-        (r"wpe\.weight", "pos_embed"),
-        (r"self_attn\.q_proj\.weight", "attn.q"),
-        (r"self_attn\.k_proj\.weight", "attn.k"),
-        (r"self_attn\.v_proj\.weight", "attn.v"),
-        (r"lm_head\.weight", "head"),
-    ),
-    # nanoGPT has the same names; nanochat keeps q, k and v apart
-    "GPT-2": (
-        (r"attn\.c_attn\.weight", "attn.qkv"),
-        (r"attn\.c_q\.weight", "attn.q"),
-        (r"attn\.c_k\.weight", "attn.k"),
-        (r"attn\.c_v\.weight", "attn.v"),
-        (r"attn\.c_proj\.weight", "attn.out"),
-        (r"mlp\.c_fc\.weight", "mlp.in"),
-        (r"mlp\.c_proj\.weight", "mlp.out"),
-    ),
-    # GPT-Neo nests its attention one level deeper
-    "GPT-J": (
-        (r"attn(\.attention)?\.q_proj\.weight", "attn.q"),
-        (r"attn(\.attention)?\.k_proj\.weight", "attn.k"),
-        (r"attn(\.attention)?\.v_proj\.weight", "attn.v"),
-        (r"attn(\.attention)?\.out_proj\.weight", "attn.out"),
-        (r"mlp\.fc_in\.weight", "mlp.in"),
-        (r"mlp\.fc_out\.weight", "mlp.out"),
-    ),
-    # Bloom and Falcon call its attention self_attention
-    "GPT-NeoX": (
-        (r"(embed_in|word_embeddings)\.weight", "embed"),
-        (r"(self_)?attention\.query_key_value\.weight", "attn.qkv"),
-        (r"(self_)?attention\.dense\.weight", "attn.out"),
-        (r"mlp\.dense_h_to_4h\.weight", "mlp.in"),
-        (r"mlp\.dense_4h_to_h\.weight", "mlp.out"),
-        (r"embed_out\.weight", "head"),
-    ),
-    "OPT": (
-        (r"decoder\.embed_positions\.weight", "pos_embed"),
-        (r"decoder\.layers\.\d+\.self_attn\.out_proj\.weight", "attn.out"),
-        (r"decoder\.layers\.\d+\.fc1\.weight", "mlp.in"),
-        (r"decoder\.layers\.\d+\.fc2\.weight", "mlp.out"),
-        (r"decoder\.project_(in|out)\.weight", "other"),
-    ),
-    # Llama, Mistral, Qwen, OLMo, OLMo 2 and 3, Gemma in transformers; Phi-3 fuses qkv, and gate with up
-    "Llama": (
-        (r"self_attn\.qkv_proj\.weight", "attn.qkv"),
-        (r"self_attn\.o_proj\.weight", "attn.out"),
-        (r"mlp\.(gate|up|gate_up)_proj\.weight", "mlp.in"),
-        (r"mlp\.down_proj\.weight", "mlp.out"),
-    ),
-    # torchtitan has Meta's names, in newer versions with q, k and v under qkv_linear
-    "Llama by Meta": (
-        (r"tok_embeddings\.weight", "embed"),
-        (r"attention\.(qkv_linear\.)?wqkv\.weight", "attn.qkv"),
-        (r"attention\.(qkv_linear\.)?wq\.weight", "attn.q"),
-        (r"attention\.(qkv_linear\.)?wk\.weight", "attn.k"),
-        (r"attention\.(qkv_linear\.)?wv\.weight", "attn.v"),
-        (r"attention\.wo\.weight", "attn.out"),
-        (r"(feed_forward|shared_experts)\.w[13]\.weight", "mlp.in"),
-        (r"(feed_forward|shared_experts)\.w2\.weight", "mlp.out"),
-        (r"^(model\.)?output\.weight", "head"),
-    ),
-    # Mixtral, OLMoE, Qwen-MoE: each expert is an MLP; the router belongs to neither of its halves
-    "mixture of experts": (
-        (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w[13]\.weight", "mlp.in"),
-        (r"(block_sparse_moe|feed_forward)\.experts\.\d+\.w2\.weight", "mlp.out"),
-        (r"mlp\.(experts\.\d+|shared_experts?)\.(gate|up)_proj\.weight", "mlp.in"),
-        (r"mlp\.(experts\.\d+|shared_experts?)\.down_proj\.weight", "mlp.out"),
-        (r"(block_sparse_moe|feed_forward|mlp|router)\.gate\.weight", "other"),
-        (r"mlp\.shared_expert_gate\.weight", "other"),
-    ),
-    # OLMo's own code, version 1; some sizes keep q, k and v apart
-    "OLMo 1": (
-        (r"blocks\.\d+\.att_proj\.weight", "attn.qkv"),
-        (r"blocks\.\d+\.q_proj\.weight", "attn.q"),
-        (r"blocks\.\d+\.k_proj\.weight", "attn.k"),
-        (r"blocks\.\d+\.v_proj\.weight", "attn.v"),
-        (r"blocks\.\d+\.attn_out\.weight", "attn.out"),
-        (r"blocks\.\d+\.(ff|up)_proj\.weight", "mlp.in"),
-        (r"blocks\.\d+\.ff_out\.weight", "mlp.out"),
-        (r"transformer\.ff_out\.weight", "head"),
-    ),
-    # its feed_forward is as Meta's
-    "OLMo-core": (
-        (r"^(model\.)?embeddings\.weight", "embed"),
-        (r"attention\.w_qkv\.weight", "attn.qkv"),
-        (r"attention\.w_q\.weight", "attn.q"),
-        (r"attention\.w_k\.weight", "attn.k"),
-        (r"attention\.w_v\.weight", "attn.v"),
-        (r"attention\.w_out\.weight", "attn.out"),
-        (r"lm_head\.w_out\.weight", "head"),
-    ),
-    # its attn.qkv and attn.proj are as this family's
-    "LitGPT": (
-        (r"attn\.attn\.weight", "attn.qkv"),
-        (r"mlp(\.experts\.\d+)?\.fc(_[12])?\.weight", "mlp.in"),
-        (r"mlp(\.experts\.\d+)?\.proj\.weight", "mlp.out"),
-    ),
-    # one mixer a block, with projections into it and out of it
-    "Mamba": (
-        (r"backbone\.embeddings?\.weight", "embed"),
-        (r"mixer\.in_proj\.weight", "mlp.in"),
-        (r"mixer\.out_proj\.weight", "mlp.out"),
-        (r"mixer\.conv1d\.weight", "conv"),
-        (r"mixer\.(x_proj\.weight|dt_proj\.weight|A_log)", "other"),
-    ),
-}
-"""(pattern, role) by family; a pattern is a regular expression of the last parts of a name, and no name matches two."""
+_LEAVES = {"weight", "kernel", "w", "weights", "default", "linear"}
+"""Last parts that say nothing of their own: the part before them is the name."""
+_TABLES = {"embedding", "emb", "lut"}
+"""The same, of tables: of what, the part before says."""
+_BEFORE = r"(?:c_|to_|w_?|project_|linear_|lin_|attn_|att_|in_proj_|fc_|proj_|self_)?"
+_AFTER = (
+    r"(?:_?(?:proj(?:ection)?|lin(?:ear)?|head|layer|weights?|w|a|b|(?:[ab]|down|up)_proj|net|kernel))?"
+    r"(?:_(?:current|delayed|global))?"
+)
 
-_COMPILED = [
-    (re.compile(rf"(?:^|\.)(?:{pattern})$"), role, family) for family, rules in ROLES.items() for pattern, role in rules
-]
-# The bias of a linear map that is itself called attn (LitGPT's attn.attn) is no buffer.
+_ATTENTION = re.compile(r"att(?:n|en|entions?)?(?:$|_|\d)|att(?:n|ention)|^sa$|^mha|^self$|lstm_layer")
+_MLP = re.compile(r"mlp|^ff|_ff$|ffn|ffwd|feed_?forward|expert|moe|densereludense|intermediate")
+_MAMBA = re.compile(r"mixer|mamba|ssm|^conv$|temporal_block")
+_TRANSFORM = re.compile(r"transform|predictions|pooler|lm_head|cls")
+
+_POSITION = re.compile(
+    r"wpe|w_pos|(?:.*_)?pos(?:ition)?s?(?:al)?_?(?:emb|enc|bias|table).*|.*emb\w*_?pos(?:ition)?s?(?:al)?|positions?|pe"
+    r"|(?:token_?)?type_?emb\w*|segment_?emb\w*|.*rel(?:ative)?_(?:pos|att).*|\w*position\w*emb\w*|bias_values|pos"
+)
+_EMBEDDING = re.compile(
+    r"wte|w_e|emb|embed|lut|shared|.*emb(?:ed)?(?:ding)?s?(?:_table|_layer|_matrix)?|embed_(?:tokens?|in|global)(?:_\w+)?"
+    r"|(?:w|tok\w*|word|vocab|input|src|tgt|char)_?emb\w*|\w*tok(?:en)?s?_emb\w*|embeddings_\d+"
+)
+_HEAD = re.compile(
+    r"lm_head|head|(?:lm_|out_|output_|de_?)?(?:unembed\w*|embed_out|w_u)|out_head|output|output_(?:layer|projection|head)"
+    r"|\w*logits|lm_loss|vocab_proj\w*|proj_out|generator(?:_lm_head)?|decoder|final_(?:proj|linear|layer)|pred_layer"
+    r"|classifier|ff_out|lm_out|fc_out|w_out|to_vocab|unembedding"
+)
+_OTHER = re.compile(
+    r"(?:\w*_)?(?:router|gate)|router\w*|x_proj|dt_proj|bcdt_proj|a_log|d|project_(?:in|out)|in_proj_[abz]+|[abfgr]_proj"
+    r"|[fg]_[ab]_proj|\w*gate_preact|shared_expert_gate|receptance|pooler|dense|\w*hidden_mapping_in|classifier|sink_proj"
+    r"|per_layer_\w+|embeddings?_proj\w*|weights_proj|conv_(?:kernel|out)_layer|output_gate|layer"
+)
+_QKV = re.compile(
+    rf"{_BEFORE}(?:qkvz?o?|kqv|query_key_value|q_?k_?v|k_?v|qk|kv_[ab]|kv_a_proj_with_mqa|wkv_[ab]|kv_down|kv_up){_AFTER}"
+    r"|c_attn|attn|in_proj_weight|in_proj|att_proj"
+)
+_Q = re.compile(rf"{_BEFORE}(?:q|quer(?:y|ies)|receptance|r){_AFTER}")
+_K = re.compile(rf"{_BEFORE}keys?{_AFTER}|{_BEFORE}k{_AFTER}")
+_V = re.compile(rf"{_BEFORE}values?{_AFTER}|{_BEFORE}v{_AFTER}")
+_ATTENTION_OUT = re.compile(
+    r"(?:c_|o_|out_|output_|linear_)?proj(?:ection)?|w_?o|w_out|o|to_out|out|dense|attn_out|attention_out|out_lin(?:ear)?"
+    r"|output|o_[ab]_proj|linear_out|attn_output|fc_?o|w_concat|wo_[ab]|attn_proj|fc_out|post"
+)
+_MLP_IN = re.compile(
+    r"(?:c_)?fc|fc_?1|fc_2|fc_in|w_?1|w_?3|v1|w12|w_?i(?:_?\d)?|w_in|w_?gate|w_?up|up|gate|(?:gate|up|gate_up|in|ff)_proj"
+    r"|proj_(?:up|in|gate|up_gate)|dense_h_to_4h|(?:lin|linear)(?:_fc)?_?1|linear_[vxy]|ffn?_(?:up|gate|in|1)|up_gate"
+    r"|intermediate|layer_?1|input_linear|dense_?1|dense|key|receptance|\w*gate_up\w*|ffn|w_[01]|w1w3|c_gate|gating"
+)
+_MLP_OUT = re.compile(
+    r"(?:c_)?proj|fc2|fc_out|w_?2|w_?o|w_?out|w_?down|down|(?:down|out|c|output)_proj|proj_(?:down|out)|dense_4h_to_h"
+    r"|(?:lin|linear)(?:_fc)?_?2|linear_out|ffn?_(?:down|out|2|output)|layer_?2|output_linear|dense_?2|value|output|out"
+)
+# Said by the name alone, within a block but in no part that speaks of attention or of an MLP.
+_ALONE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"c_attn|\w*qkv\w*|att_proj|query_key_value|in_proj_weight"), "attn.qkv"),
+    (
+        re.compile(
+            r"ff_proj|up_proj|gate_proj|gate_up_proj|c_fc|fc_?1|fc_in|lin(?:ear)?_?1|linear_[xy]|ffn|w_?[13]|ffn_(?:up|gate)"
+        ),
+        "mlp.in",
+    ),
+    (re.compile(r"ff_out|down_proj|fc_?2|fc_out|lin(?:ear)?_?2|ffn_(?:output|down)|w_?2"), "mlp.out"),
+    (re.compile(r"[oO]_proj|attn_out(?:put)?|out_lin|wo|w_o|out_proj|linear_out"), "attn.out"),
+)
 _BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
-_BUFFER = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.(?:bias|masked_bias)$|(?:^|\.)inv_freq$")
 _WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
 _WRAPPER = re.compile(rf"^(?:{_WRAPPED}|module\.)+|(?<=\.){_WRAPPED}")
-_GPT2_MATRIX = re.compile(r"\.c_(attn|proj|fc)\.weight$")
+_CONV = re.compile(r"conv(?:_?\d?d)?(?:_\w+)?|\w*_conv")
 
 
 def role_of(name: str, own: Iterable[tuple[str, str]] = ()) -> str:
@@ -152,7 +96,7 @@ def role_of(name: str, own: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """Return the role of a tensor and how it was recognised: by a family, `OWN_RULE`, or `UNKNOWN`.
+    """Return the role of a tensor and how it was recognised: `BY_NAME`, `OWN_RULE`, or `UNKNOWN`.
 
     Parameters
     ----------
@@ -163,19 +107,91 @@ def recognised(name: str, own: Iterable[tuple[str, str]] = ()) -> tuple[str, str
     Examples
     --------
     >>> recognised("h.0.mlp.c_fc.weight"), recognised("h.0.mlp.c_fc.weight", [("c_fc", "other")])
-    (('mlp.in', 'GPT-2'), ('other', 'your rule'))
+    (('mlp.in', 'name'), ('other', 'your rule'))
+    >>> recognised("blocks.0.sa.proj.weight")[0], recognised("blocks.0.ffwd.proj.weight")[0]
+    ('attn.out', 'mlp.out')
     """
     for pattern, role in own:
         if re.search(pattern, name):
             return role, OWN_RULE
-    return _by_family(name)
+    role = _by_name(name)
+    return (role, BY_NAME) if role else ("other", UNKNOWN)
 
 
 @lru_cache(maxsize=1 << 16)
-def _by_family(name: str) -> tuple[str, str]:
+def _by_name(name: str) -> str:
     # The checkpoints of a series have the same names.
-    plain = _plain_name(name)
-    return next(((role, family) for pattern, role, family in _COMPILED if pattern.search(plain)), ("other", UNKNOWN))
+    *outer, last = _words(_plain_name(name))
+    before = outer[-1] if outer else ""
+    if last in _TABLES and _POSITION.fullmatch(before):
+        return "pos_embed"
+    if last.isdecimal() and before.endswith("s") and (table := _table_role(before)):
+        return table
+    if table := _table_role(last):
+        return table
+    context = next((kind for part in reversed(outer) for kind, words in _CONTEXTS if words.search(part)), "")
+    in_block = any(part.isdecimal() for part in outer)
+    found = _in_context(context, outer, last) if context else ""
+    if not in_block and last in _HEAD_PARTS and before in _HEAD_MODULES:
+        found = "head"
+    if not found and not in_block and context != "attention" and _HEAD.fullmatch(last):
+        found = "head"
+    if not found and last == "dense" and before == "output":
+        # BERT and its kin; that of attention was found above.
+        found = "mlp.out"
+    if not found:
+        found = next((role for pattern, role in _ALONE if pattern.fullmatch(last)), "")
+    if not found and in_block:
+        found = _in_context("attention", outer, last) if last not in {"dense", "proj", "output", "out"} else ""
+    if not found and _CONV.fullmatch(last):
+        found = "conv"
+    return found or ("other" if _OTHER.fullmatch(last) else "")
+
+
+_HEAD_PARTS = {"proj", "out_proj", "decoder", "out"}
+_HEAD_MODULES = {"generator", "pred_layer", "lm_head", "head"}
+_CONTEXTS = (("transform", _TRANSFORM), ("mlp", _MLP), ("attention", _ATTENTION), ("mamba", _MAMBA))
+
+
+def _words(name: str) -> list[str]:
+    """Return the parts of a name in lower case, without those that say nothing at its end."""
+    parts = name.lower().replace("/", ".").split(".")
+    while len(parts) > 1 and parts[-1] in _LEAVES:
+        parts.pop()
+    return parts
+
+
+def _table_role(last: str) -> str:
+    """Return the role of a table of embeddings or positions, or an empty text."""
+    if _POSITION.fullmatch(last):
+        return "pos_embed"
+    return "embed" if _EMBEDDING.fullmatch(last) and not _HEAD.fullmatch(last) else ""
+
+
+def _in_context(context: str, outer: Sequence[str], last: str) -> str:
+    """Return the role of a matrix within attention, an MLP or a mixer, or an empty text."""
+    if context == "attention":
+        ordered: tuple[tuple[re.Pattern[str], str], ...] = (
+            (_ATTENTION_OUT, "attn.out"),
+            *((_QKV, "attn.qkv"), (_Q, "attn.q"), (_K, "attn.k"), (_V, "attn.v")),
+        )
+        return next((role for pattern, role in ordered if pattern.fullmatch(last)), "")
+    if context == "mlp":
+        if last == "gate" and not outer[-1].isdecimal():
+            # A router of experts, in every family that has one; a gate of one's own is gate_proj, w1 or wi_0.
+            return "other"
+        if last == "dense" and outer[-1] == "output":
+            return "mlp.out"
+        return next((r for p, r in ((_MLP_OUT, "mlp.out"), (_MLP_IN, "mlp.in")) if p.fullmatch(last)), "")
+    if context == "mamba":
+        # What leads into a mixer and out of it takes the place of the MLP.
+        return {"in_proj": "mlp.in", "out_proj": "mlp.out", "linear_out": "mlp.out"}.get(last, "") or _attention(last)
+    return "other" if last in {"dense", "proj"} else ""
+
+
+def _attention(last: str) -> str:
+    ordered = ((_Q, "attn.q"), (_K, "attn.k"), (_V, "attn.v"))
+    return "attn.out" if last == "o_proj" else next((role for p, role in ordered if p.fullmatch(last)), "")
 
 
 def checked(rules: Mapping[str, str]) -> Rules:
@@ -197,12 +213,6 @@ def checked(rules: Mapping[str, str]) -> Rules:
 
 
 @lru_cache(maxsize=1 << 16)
-def is_buffer(name: str) -> bool:
-    """Return whether a tensor is a causal mask or rotary table, which old files store beside the weights."""
-    return _BUFFER.search(name) is not None
-
-
-@lru_cache(maxsize=1 << 16)
 def _plain_name(name: str) -> str:
     return _WRAPPER.sub("", name)
 
@@ -217,15 +227,3 @@ def plain_names(names: Sequence[str]) -> list[str]:
     """Remove what wrappers (torch.compile, DistributedDataParallel, FSDP, Fabric) add to names, unless they collide."""
     plain = [_plain_name(name) for name in names]
     return plain if len(set(plain)) == len(plain) else list(names)
-
-
-def stored_transposed(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """Return the names of matrices stored as (inputs, outputs).
-
-    GPT-2 in transformers does so (``Conv1D``); nanoGPT uses the same names for ordinary linear maps, so the shape of
-    the fused qkv, (d, 3d) or (3d, d), decides.
-    """
-    fused = [shape for name, shape in shapes.items() if name.endswith("attn.c_attn.weight") and len(shape) == 2]
-    if not any(shape[1] == 3 * shape[0] for shape in fused):
-        return set()
-    return {name for name in shapes if _GPT2_MATRIX.search(name)}

@@ -56,6 +56,10 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
         rows = [(f.check, f.severity, short_steps(f.steps), f.layer, f.message) for f in diagnosis.findings]
         if rows:
             print_table(("check", "severity", "steps", "layer", "message"), rows, diagnosis.series)
+        if diagnosis.coverage:
+            click.echo(f"{diagnosis.coverage}.")
+        for remark in diagnosis.remarks:
+            click.echo(f"note: {remark}")
         click.echo(diagnosis.summary)
     if out is not None:
         from toposcope.report.doctor import write_diagnosis

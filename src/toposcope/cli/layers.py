@@ -15,11 +15,11 @@ from toposcope.cli.shared import Opening, print_table, series_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @series_options
 def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None:
-    """Show the layers of one checkpoint and what was recognised in their names. No weights are read.
+    """Show the layers of one checkpoint, how each was recognised, and what the other tensors are.
 
-    SPEC is a series or one checkpoint, as for `toposcope measure`. A layer is a two-dimensional weight. Layers whose
-    names are not recognised have the role "other" and are measured too; --role, repeated as needed, gives them a role
-    and takes precedence over the built-in rules.
+    SPEC is a series or one checkpoint, as for `toposcope measure`. A layer is a weight matrix. Layers that are not
+    recognised have the role "other" and are measured too; --role, repeated as needed, gives them a role and takes
+    precedence over the built-in rules.
 
     \b
     Example:
@@ -31,15 +31,16 @@ def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None
 
     from toposcope.checkpoints.inventory import Inventory
 
-    inventory = Inventory.of((opening if step is None else replace(opening, steps=[step])).open(spec)[-1])
+    opened = (opening if step is None else replace(opening, steps=[step])).open(spec)
+    inventory = Inventory.of(opened[-1])
     if as_json:
         click.echo(msgspec.json.encode(inventory).decode())
         return
-    columns = ("layer", "role", "recognised by", "shape", "dtype", "size", "measured", "stored")
+    columns = ("layer", "role", "recognised by", "shape", "dtype", "size", "measured", "read as")
     rows = [
         (
             *(row.name, row.role, row.recognised, " x ".join(map(str, row.shape)), row.dtype, decimal(row.bytes)),
-            *("yes" if row.measured else "no", "transposed" if row.transposed else ""),
+            *("yes" if row.measured else "no", ", ".join(filter(None, (row.how, "transposed" * row.transposed)))),
         )
         for row in inventory.layers
     ]
@@ -48,5 +49,5 @@ def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None
     click.echo(f"{len(rows)} layers, {decimal(inventory.bytes)}; {inventory.parameters:,} parameters stored in all")
     for line in inventory.summary():
         click.echo(line)
-    for note in inventory.notes:
+    for note in (*opened.notes, *inventory.notes):
         click.echo(f"note: {note}", err=True)

@@ -152,6 +152,8 @@ def measure(
         if out is not None and not (errors and frame.is_empty()):
             _write(frame, out)
         _print(study, frame, out, as_json)
+        if not as_json and (coverage := study.coverage()):
+            click.echo(f"{coverage}.")
         _print_landmark_note(frame)
         _print_doubt_note(frame)
         for note in study.notes():

@@ -8,9 +8,10 @@ import msgspec
 
 from toposcope import checkpoints
 from toposcope.checkpoints import Series
+from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import discontinuity, duplicates, initialisation, outlying, rounding, step_grid, values
-from toposcope.integrity.finding import Finding, short_steps
+from toposcope.integrity.finding import Finding, short_steps, steps_text
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.unlike_manifest import unlike_manifest
@@ -37,6 +38,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
         How many findings are of either severity.
     findings : list of Finding
         Faults first, then by step.
+    coverage : str
+        Which share of the parameters can be measured, of the checkpoint where it is least, in a sentence.
+    remarks : list of str
+        What was chosen or left unread in the files.
     """
 
     series: str
@@ -46,6 +51,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     faults: int
     notes: int
     findings: list[Finding]
+    coverage: str = ""
+    remarks: list[str] = []
 
     def __repr__(self) -> str:
         return f"Diagnosis({self.series!r}, {self.summary})"
@@ -109,7 +116,26 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         findings = [*diagnose(summaries), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
-    return Diagnosis(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings)
+    return Diagnosis(
+        *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
+        coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
+        remarks=list(dict.fromkeys([*opened.notes, *remarks_of(summaries)])),
+    )
+
+
+def coverage_of(summaries: Sequence[CheckpointSummary]) -> Coverage | None:
+    """Return which share of the parameters is measured, of the checkpoint where it is least; None if none was read."""
+    known = [s.coverage for s in summaries if s.coverage and not s.error]
+    return min(known, key=lambda coverage: coverage.share, default=None)
+
+
+def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
+    """Return each remark on what was read, with the steps if not all have it."""
+    steps: dict[str, list[int]] = {}
+    for summary in summaries:
+        for remark in summary.remarks:
+            steps.setdefault(remark, []).append(summary.step)
+    return [r if len(at) == len(summaries) else f"{steps_text(at)}: {r}" for r, at in steps.items()]
 
 
 def _log_of(series: Series, summaries: Sequence[CheckpointSummary]) -> "LogTable | None":
@@ -160,6 +186,7 @@ def diagnose(summaries: Sequence[CheckpointSummary], log: "LogTable | None" = No
     findings = [
         *values.unreadable(summaries),
         *values.doubtful(summaries),
+        *values.misnamed(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *values.layouts(summaries),
         *values.not_finite(summaries),

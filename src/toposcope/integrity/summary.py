@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.coverage import Coverage
 from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
+from toposcope.checkpoints.steps import disagreement
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.largest import LargestValues
 from toposcope.integrity.manifest import differences, manifest_of
@@ -128,7 +130,7 @@ class CheckpointSummary(msgspec.Struct):
     files : dict of FileSummary
         Of weights, by name.
     tensors : dict of TensorSummary
-        By name; floating-point tensors except causal masks and rotary tables.
+        By name; parameters: packed ones unpacked, without masks, fixed tables and other buffers.
     error, kind : str
         Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
     doubt : str
@@ -137,6 +139,12 @@ class CheckpointSummary(msgspec.Struct):
         How tensors differ from the manifest beside the checkpoint, by name.
     manifest_error : str
         Why that manifest could not be understood, or empty.
+    coverage : Coverage or None
+        Which share of the parameters is measured; None if it could not be opened.
+    remarks : list of str
+        What was chosen or left unread in its files.
+    stated : str
+        How the step of its name differs from the one saved in it, or empty.
     """
 
     step: int
@@ -148,6 +156,9 @@ class CheckpointSummary(msgspec.Struct):
     doubt: str = ""
     differs: dict[str, str] = {}
     manifest_error: str = ""
+    coverage: Coverage | None = None
+    remarks: list[str] = []
+    stated: str = ""
 
     @property
     def matrices(self) -> dict[str, TensorSummary]:
@@ -181,6 +192,11 @@ def summarise(
         files = of_weights(checkpoint.files)
         summary.files = {name: FileSummary(f.size, f.version, f.sha256) for name, f in files.items()}
         summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
+        summary.coverage = checkpoint.weights.coverage()
+        summary.remarks = checkpoint.notes
+        summary.stated = disagreement(checkpoint)
+        if checkpoint.weights.refused:
+            raise CheckpointError(f"{checkpoint.location}: {checkpoint.weights.refusal()}", "unsupported")
         for entry in weights_of(checkpoint):
             if entry.name in known:
                 summary.tensors[entry.name] = known[entry.name]
@@ -237,7 +253,7 @@ def n_parameters(summaries: CheckpointSummary) -> int:
 
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     """Return the stored tensors that the doctor examines."""
-    return (e for e in checkpoint.entries if e.is_float and not roles.is_buffer(e.name) and 0 not in e.shape)
+    return iter(checkpoint.weights.parameters())
 
 
 def _summarise_values(

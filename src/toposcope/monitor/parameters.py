@@ -27,21 +27,25 @@ def watched(model: "Module") -> "dict[str, Parameter]":
 
 def unmeasured(model: "Module") -> dict[str, str]:
     """Return the parameters that cannot be measured, by name, with the reason."""
-    return {name: reason for name, _, reason in _named(model) if reason}
+    made = {layer.name.partition("[")[0]: layer.how for layer in _layers(model) if not layer.tensor}
+    reasons = {
+        name: f"a live run reads plain matrices only ({how}); measure its checkpoints" for name, how in made.items()
+    }
+    return reasons | {name: reason for name, _, reason in _named(model) if reason}
 
 
 def layout(model: "Module") -> list[Layer]:
-    """Return the matrices of a model as layers of a saved checkpoint: names, roles and global shapes.
+    """Return the plain matrices of a model as layers of a saved checkpoint: names, roles and global shapes.
 
     The values of sharded matrices cannot be read from the result.
-
-    Raises
-    ------
-    ToposcopeError
-        If the model has no matrix.
     """
-    inner, parameters = unwrapped(model), watched(model)
-    return CheckpointInMemory(type(inner).__name__, parameters, _config(inner)).analysed()
+    return [layer for layer in _layers(model) if layer.tensor and layer.role not in roles.NOT_ANALYSED]
+
+
+def _layers(model: "Module") -> list[Layer]:
+    """Return all layers of a model, as a saved checkpoint would have them."""
+    inner = unwrapped(model)
+    return CheckpointInMemory(type(inner).__name__, watched(model), _config(inner), only_parameters=True).layers()
 
 
 def unwrapped(model: "Module") -> "Module":

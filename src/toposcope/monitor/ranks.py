@@ -39,10 +39,8 @@ class RankGroup:
     def __init__(self, model: "Module", optimized: Callable[[], Collection[int]]) -> None:
         self._model, self._known = model, {id(parameter) for parameter in model.parameters()}
         self.parameters = watched(model)
-        try:
-            self.layers = {layer.name: layer for layer in layout(model)}
-        except ToposcopeError:  # a model without matrices still has norms and a log
-            self.layers = {}
+        # A model without matrices still has norms and a log.
+        self.layers = {layer.name: layer for layer in layout(model)}
         self._quantities = Quantities(self.parameters, list(self.layers.values()), data_parallel(model), optimized)
         self.is_leader = self._quantities.is_leader
         self._number = next(_numbers)

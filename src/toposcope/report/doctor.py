@@ -104,8 +104,10 @@ def _examined(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block 
     diagnosis, steps = material.diagnosis, material.steps
     what = "every tensor" if diagnosis.deep else "names, headers, hashes, and samples of local files"
     listed = short_steps(steps) if steps else "none"
+    coverage = f" {diagnosis.coverage}." if diagnosis.coverage else ""
     return [say(f"{diagnosis.series}: {diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all; "
-                f"read: {what}. Steps: {listed}.")]  # fmt: skip
+                f"read: {what}. Steps: {listed}.{coverage}"),
+            *(say(f"{remark}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
 
 
 def _summary(material: DoctorMaterial) -> list[str]:

@@ -121,7 +121,7 @@ class Material:
             diagrams=study.diagrams,
             states=study.states,
             examined=study.examined(),
-            notes=study.notes(),
+            notes=[*study.notes(), *filter(None, [study.coverage()])],
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
             alerts=study.alerts(),

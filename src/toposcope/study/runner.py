@@ -20,6 +20,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family import Run
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import n_parameters
+from toposcope.integrity.diagnosis import coverage_of, remarks_of
 from toposcope.logs import LogTable, log_beside, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
@@ -293,6 +294,7 @@ class _Runner:
             corpus = self.corpora.path(self.runs[name].corpus) if name in self.runs else None
             self.origins[name] = Origin(opened.source, tokenizer, corpus, self.access)
             self.store.set_meta(f"ignored {name}", ", ".join(opened.ignored))
+            self.store.set_meta(f"chosen {name}", "\n".join(opened.notes))
             if name in declared:
                 self.store.set_meta(f"absent {name}", _absent_steps(declared[name], opened))
                 self.store.set_status(name, "running", opened.steps[-1])
@@ -408,6 +410,9 @@ class _Runner:
             if name in declared and evidence:
                 self.store.set_n_parameters(name, n_parameters(evidence[max(evidence)]))
             self.store.set_meta(f"examined {name}", str(len(evidence)))
+            if coverage := coverage_of([*evidence.values()]):
+                self.store.set_meta(f"coverage {name}", msgspec.json.encode(coverage).decode())
+            self.store.set_meta(f"remarks {name}", "\n".join(remarks_of([*evidence.values()])))
             yield ExamineTask(name, list(evidence.values()), self.logs[name])
 
     def _fail(self, errors: dict[Unit, str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.coverage import Coverage
 from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
@@ -308,10 +309,8 @@ class Study:
             if (files := self._ignored(name))
         ]
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
-        notes += [
-            f"{name}: 8-bit weights, widened to float32; scale factors, if any, are not applied"
-            for name in self._runs_of_8_bits()
-        ]
+        for kind in ("chosen", "remarks"):
+            notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
@@ -321,9 +320,15 @@ class Study:
                 )
         return notes
 
-    def _runs_of_8_bits(self) -> list[str]:
-        rows = self._query("SELECT DISTINCT run FROM layers WHERE dtype LIKE 'float8%'", {"run": pl.String})
-        return rows.filter(pl.col("run").is_in(self._run_names())).get_column("run").sort().to_list()
+    def coverage(self) -> str:
+        """Return which share of the parameters was measured, of the run where it is least; empty if none was read."""
+        told = {name: text for name in self._run_names() if (text := self.meta(f"coverage {name}"))}
+        known = {name: msgspec.json.decode(text, type=Coverage) for name, text in told.items()}
+        if not known:
+            return ""
+        least = min(known, key=lambda name: known[name].share)
+        of_which = f"{least}, the least of {len(known)} runs: " if len(known) > 1 else ""
+        return of_which + known[least].sentence()
 
     def _ignored(self, name: str) -> str:
         return self.meta(f"ignored {name}")

@@ -161,7 +161,7 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
     try:
         if evidence.error:
             return Read(None, evidence)
-        layers = tuple(LayerRow.of(layer, evidence.tensors[layer.name].content_hash) for layer in checkpoint.analysed())
+        layers = tuple(_layer_row(layer, evidence) for layer in checkpoint.analysed())
         _check_unchanged(checkpoint, fingerprint)
         place = (task.run, checkpoint.step, checkpoint.location)
         return Read(CheckpointRow(*place, fingerprint, _hash_all(evidence), layers), evidence)
@@ -169,6 +169,12 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
         raise
     except BaseException as error:  # noqa: BLE001 - as in `measure_task`
         return TaskFailure(one_line(error))
+
+
+def _layer_row(layer: Layer, evidence: CheckpointSummary) -> LayerRow:
+    """Return a layer's row; its hash is that of its tensor, if it was read as it is."""
+    read = evidence.tensors.get(layer.entry.name)
+    return LayerRow.of(layer, layer.content_hash(read.content_hash if read and read.shape == layer.shape else ""))
 
 
 def examine_task(task: ExamineTask) -> list[Finding]:

@@ -25,7 +25,8 @@ class CheckpointError(ToposcopeError):
     Attributes
     ----------
     kind : str
-        ``missing shard``, ``index``, ``truncated``, ``unsafe``, ``damaged``, ``changed_error`` or ``unreachable``.
+        ``missing shard``, ``index``, ``truncated``, ``unsafe``, ``damaged``, ``unsupported`` (whole, and in a form that
+        is not read), ``changed`` or ``unreachable``.
     """
 
     def __init__(self, message: str, kind: str) -> None:

@@ -1,0 +1,262 @@
+"""A checkpoint of DeepSpeed in several files: ZeRO-3, pipeline layers; alone or inside the folder of a trainer.
+
+Under ZeRO-3 every rank holds a part of the numbers of every parameter; they are put together as DeepSpeed's own
+``zero_to_fp32.py`` does it. A checkpoint of ZeRO-1 or -2, whose one module file is whole, is a folder of one file.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from toposcope.checkpoints.formats import model_folder
+from toposcope.checkpoints.formats.contents import (
+    Inside,
+    Key,
+    fields_of,
+    model_of,
+    refuse_key,
+    stated_along,
+    without_attribute,
+)
+from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
+from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
+
+_MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
+_ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
+_OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_optim_states\.pt")
+_LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
+_EXPERT = re.compile(r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt")
+_PARTS = (_MODULE, _ZERO3, _LAYER, _EXPERT)
+FIX = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
+_UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
+
+
+def claims(names: Collection[str]) -> bool:
+    """By the files of ranks or layers, here or one folder deeper, next to no whole model."""
+    return _folder(names) is not None and not model_folder.claims(names)
+
+
+def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+    """List the tensors of the model, put together from its files."""
+    refuse_key(spec, key)
+    inner = _inside(files)
+    if {int(m[2]) for m in _matches(_ZERO3, inner)} | {int(m[1]) for m in _matches(_MODULE, inner)} - {0}:
+        ranks = {int(m[m.re.groups]) for pattern in (_MODULE, _ZERO3) for m in _matches(pattern, inner)}
+        if ranks != {0}:
+            _refuse(spec, f"{len(ranks)} model-parallel ranks (mp_rank_00, ...)", _UNIVERSAL)
+    if _matches(_EXPERT, inner):
+        _refuse(spec, "experts in files of their own", _UNIVERSAL)
+    if _matches(_LAYER, inner):
+        return _layers(spec, inner)
+    return _zero3(spec, inner) if _matches(_ZERO3, inner) else _whole(spec, inner)
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return the counters that the first rank states."""
+    refuse_key(spec, key)
+    inner = _inside(files)
+    name = min((m[0] for pattern in (_MODULE, _ZERO3) for m in _matches(pattern, inner)), default="")
+    return Inside(stated=stated_along(Saved(inner[name]).content, (), lambda _: None) if name else {})
+
+
+def missing_ranks(content: Any) -> str:
+    """Return why a rank's file is not a whole model by its own counts, or an empty text."""
+    ranks = (fields_of(content) or {}).get("mp_world_size")
+    if type(ranks) is int and ranks > 1:
+        return f"one of {ranks} model-parallel ranks of DeepSpeed; {_UNIVERSAL}"
+    return ""
+
+
+def _folder(names: Collection[str]) -> str | None:
+    """Return the prefix of the folder that holds the parts: the one that a trainer puts into its own."""
+    prefixes = {
+        prefix + slash
+        for name in names
+        for prefix, slash, last in [name.rpartition("/")]
+        if "/" not in prefix and any(pattern.fullmatch(last) for pattern in _PARTS)
+    }
+    return "" if "" in prefixes else prefixes.pop() if len(prefixes) == 1 else None
+
+
+def _inside(files: Files) -> dict[str, StoredFile]:
+    folder = _folder(files) or ""
+    return {name.removeprefix(folder): file for name, file in files.items() if name.startswith(folder)}
+
+
+def _matches(pattern: re.Pattern[str], names: Collection[str]) -> list[re.Match[str]]:
+    return [match for name in sorted(names) if (match := pattern.fullmatch(name))]
+
+
+def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
+    raise CheckpointError(f"{spec}: a checkpoint of DeepSpeed with {reason}; {fix}", "unsupported")
+
+
+def _whole(spec: str, inner: Files) -> Listing:
+    """List the tensors of the one module file."""
+    ((name, *_),) = _matches(_MODULE, inner)[:1]
+    saved = Saved(inner[name])
+    if reason := missing_ranks(saved.content):
+        raise CheckpointError(f"{saved.file.location}: {reason}", "unsupported")
+    return Listing(_module(saved))
+
+
+def _module(saved: Saved) -> list[Entry]:
+    """Return the tensors of a module by their names, without the attribute in which Lightning keeps the model."""
+    content = fields_of(saved.content) or {}
+    model = model_of(content.get("module", {}))
+    tensors: dict[str, Any] = {n: t for n, t in model.tensors.items() if isinstance(t, StoredTensor)}
+    if "pytorch-lightning_version" in content:
+        tensors = without_attribute(tensors)
+    return [saved.entry(name, tensor) for name, tensor in tensors.items()]
+
+
+def _layers(spec: str, inner: Files) -> Listing:
+    """List the tensors of pipeline layers, a file each."""
+    found = _matches(_LAYER, inner)
+    if any(int(match[2]) for match in found):
+        ranks = {match[2] for match in found}
+        fix = "merge it with the converter of GPT-NeoX (tools/ckpts/convert_neox_to_hf.py) or Megatron-DeepSpeed"
+        _refuse(spec, f"layers over {len(ranks)} tensor-parallel ranks", fix)
+    listed = []
+    for match in found:
+        saved = Saved(inner[match[0]])
+        tensors = model_of(saved.content).tensors.items()
+        listed += [saved.entry(f"{int(match[1])}.{n}", t) for n, t in tensors if isinstance(t, StoredTensor)]
+    return Listing(listed, [f"put together from {len(found)} pipeline layers, named by their numbers"])
+
+
+def _zero3(spec: str, inner: Files) -> Listing:
+    """List the parameters of ZeRO-3 by their master copies."""
+    by_rank = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_ZERO3, inner)}
+    optimizers = {int(match[1]): Saved(inner[match[0]]) for match in _matches(_OPTIMIZER, inner)}
+    if not optimizers:
+        _refuse(spec, f"{len(by_rank)} ranks of ZeRO-3 and no optim_states files, which hold the weights")
+    stated = _partition_count(next(iter(optimizers.values())))
+    count = max(stated or 0, *by_rank, *(rank + 1 for rank in optimizers), *(rank + 1 for rank in by_rank))
+    if missing := [rank for rank in range(count) if rank not in by_rank or rank not in optimizers][:4]:
+        raise CheckpointError(
+            f"{spec}: files of the ranks {', '.join(map(str, missing))} of {count} are missing, which hold parts of "
+            "every weight; fetch them",
+            "missing shard",
+        )
+    ranks = [_Rank(spec, by_rank[k], optimizers[k]) for k in range(count)]
+    merge = _Zero3(spec, ranks, stated or count)
+    note = f"put together from {count} ranks of ZeRO-3: the optimizer's master copies of the weights"
+    return Listing([*merge.trained(), *merge.frozen(), *merge.buffers()], [note])
+
+
+def _partition_count(optimizer: Saved) -> int | None:
+    count = (fields_of((fields_of(optimizer.content) or {}).get("optimizer_state_dict")) or {}).get("partition_count")
+    count = max(count, default=None) if type(count) in SEQUENCES and all(type(n) is int for n in count) else count
+    return count if type(count) is int and 0 < count < 1 << 20 else None
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What one rank of ZeRO-3 saved."""
+
+    spec: str
+    saved: Saved
+    optimizer: Saved
+
+    @property
+    def module(self) -> Mapping[Any, Any]:
+        return fields_of(self.saved.content) or {}
+
+    def flat(self) -> Entry:
+        """Return this rank's numbers of all trained parameters, one after another."""
+        state = fields_of((fields_of(self.optimizer.content) or {}).get("optimizer_state_dict")) or {}
+        groups = state.get("fp32_flat_groups")
+        groups = [groups] if isinstance(groups, StoredTensor) else groups
+        if type(groups) not in SEQUENCES or not groups or not all(_is_flat(group) for group in groups):
+            _refuse(self.spec, "ranks of ZeRO-3 without fp32_flat_groups of numbers")
+        return stacked("flat", [all_rows(self.optimizer.entry("flat", group)) for group in groups])
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, StoredTensor) and len(value.shape) == 1
+
+
+@dataclass(frozen=True)
+class _Zero3:
+    """Puts the parameters together from the parts of all ranks."""
+
+    spec: str
+    ranks: Sequence[_Rank]
+    stated: int
+
+    def trained(self) -> list[Entry]:
+        """Return the trained parameters: of each, an equal share of the numbers lies in every rank."""
+        if self.stated != len(self.ranks):
+            _refuse(self.spec, f"{len(self.ranks)} ranks of ZeRO-3 where {self.stated} are stated")
+        shapes = self._shapes("param_shapes")
+        flat = [rank.flat() for rank in self.ranks]
+        needed = sum(self._share(shape) for shape in shapes.values())
+        if wrong := [part.shape[0] for part in flat if part.shape[0] != needed]:
+            _refuse(self.spec, f"ranks of ZeRO-3 that hold {wrong[0]} numbers each where param_shapes need {needed}")
+        listed, at = [], 0
+        for name, shape in shapes.items():
+            share = self._share(shape)
+            listed.append(self._whole(name, shape, [Rows(part, at, at + share) for part in flat]))
+            at += share
+        own = self.ranks[0].module.get("shared_params")
+        by_name = {entry.name: entry for entry in listed}
+        for pair in own if type(own) in SEQUENCES else ():
+            if type(pair) in SEQUENCES and len(pair) == 2 and isinstance(pair[0], str) and pair[1] in by_name:
+                listed.append(replace(by_name[pair[1]], name=pair[0]))
+        return listed
+
+    def frozen(self) -> list[Entry]:
+        """Return the frozen parameters, of which every rank holds a fragment."""
+        listed = []
+        for name, shape in self._shapes("frozen_param_shapes").items():
+            fragments = [(fields_of(rank.module.get("frozen_param_fragments")) or {}).get(name) for rank in self.ranks]
+            if not all(_is_flat(part) and part.shape[0] == self._share(shape) for part in fragments):
+                _refuse(self.spec, f"fragments of the frozen {name[:80]!r} that do not fit its shape {list(shape)}")
+            parts = [rank.saved.entry(name, part) for rank, part in zip(self.ranks, fragments, strict=True)]
+            listed.append(self._whole(name, shape, [all_rows(part) for part in parts]))
+        return listed
+
+    def buffers(self) -> list[Entry]:
+        """Return the buffers, which every rank holds whole."""
+        first = self.ranks[0]
+        names = first.module.get("buffer_names")
+        names = set(filter(_is_text, names)) if type(names) in SEQUENCES else set()
+        return [entry for entry in _module(first.saved) if entry.name in names]
+
+    def _share(self, shape: tuple[int, ...]) -> int:
+        return -(-math.prod(shape) // len(self.ranks))
+
+    def _whole(self, name: str, shape: tuple[int, ...], pieces: list[Rows]) -> Entry:
+        if len({piece.entry.dtype for piece in pieces}) > 1:
+            _refuse(self.spec, f"parts of {name[:80]!r} of different dtypes")
+        return reshaped(name, shape, stacked(name, pieces))
+
+    def _shapes(self, field: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of parameters by name, which all ranks agree in."""
+        first, *others = (rank.module.get(field) for rank in self.ranks)
+        found: dict[str, tuple[int, ...]] = {}
+        for group in first if type(first) in SEQUENCES else [first]:
+            for name, shape in (fields_of(group) or {}).items():
+                if not isinstance(name, str) or name in found:
+                    _refuse(self.spec, f"{field} that name a parameter twice")
+                found[name] = self._shape(name, shape)
+        if not found and field == "param_shapes" and not self._shapes("frozen_param_shapes"):
+            _refuse(self.spec, "ranks of ZeRO-3 without param_shapes")
+        if any(other != first for other in others):
+            _refuse(self.spec, f"ranks of different {field}")
+        return found
+
+    def _shape(self, name: str, shape: Any) -> tuple[int, ...]:
+        try:
+            return natural_numbers(shape)
+        except ValueError:
+            _refuse(self.spec, f"no shape of {name[:80]!r}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

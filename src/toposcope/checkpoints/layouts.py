@@ -1,0 +1,200 @@
+"""Which way round a weight is stored, and the matrices in tensors of three axes and more.
+
+``nn.Linear`` stores (outputs, inputs). Conv1D of GPT-2, Flax and TransformerLens store (inputs, outputs), weights of
+attention also with an axis for the heads, mixtures of experts one matrix for each. The width of the residual stream
+shows which axis is which: attention and the first half of an MLP read it, the second half and attention's output write.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import contiguous
+
+READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
+"""Roles whose inputs are the residual stream."""
+WRITES = {"attn.out", "mlp.out"}
+"""Roles whose outputs are."""
+_NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
+_CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.weight$")
+_HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
+_INPUTS_FIRST = re.compile(r"(?:^|\.)_?W_[A-Za-z]+$")
+_EXPERTS = re.compile(r"experts?(?:$|[._])|moe", re.IGNORECASE)
+_STACKED_ROWS = re.compile(r"(.*)\.experts(?:\.mlp)?\.(w1|v1|w2)(?:\.weight)?$")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in a stored tensor: its numbers, whether stored as (inputs, outputs), and how it lies in the tensor."""
+
+    entry: Entry
+    transposed: bool = False
+    layout: str = ""
+
+
+def residual_width(entries: Sequence[Entry], embeddings: Iterable[Entry]) -> int | None:
+    """Return the width of the residual stream: that of the embedding, where the norms have it too, or of most norms."""
+    norms = Counter(
+        entry.shape[0] for entry in entries if len(entry.shape) == 1 and _NORM.search(entry.name) and entry.shape[0] > 1
+    )
+    widths = Counter(entry.shape[1] for entry in embeddings)
+    common = [width for width, _ in widths.most_common() if width in norms or not norms]
+    if common:
+        return common[0]
+    return norms.most_common(1)[0][0] if norms else None
+
+
+def matrices(found: Sequence[tuple[Entry, str]], width: int | None) -> dict[str, list[Matrix]]:
+    """Return the matrices in each tensor, by its name; none where its axes cannot be told apart.
+
+    Parameters
+    ----------
+    found : sequence of (Entry, str)
+        Tensors of two axes and more, with their roles.
+    width : int or None
+        Of the residual stream.
+    """
+    routers = {e.name: e.shape[0] for e, _ in found if "router" in e.name.lower() and len(e.shape) == 2}
+    result: dict[str, list[Matrix]] = {}
+    for entry, role in found:
+        if len(entry.shape) == 2:
+            result[entry.name] = _experts_in_rows(entry, routers) or [Matrix(entry)]
+        elif role in {"mlp.in", "mlp.out"} and len(entry.shape) == 3 and _holds_experts(entry, width):
+            count = entry.shape[0]
+            result[entry.name] = [Matrix(_slice(entry, k), layout=f"expert {k + 1} of {count}") for k in range(count)]
+        elif role.startswith("attn."):
+            matrix = _of_heads(entry, role, width)
+            result[entry.name] = [matrix] if matrix else []
+        else:
+            result[entry.name] = []
+    return _turned(result, {entry.name: role for entry, role in found}, width)
+
+
+def _turned(
+    found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None
+) -> dict[str, list[Matrix]]:
+    """Mark the matrices stored as (inputs, outputs): by their own shapes, or as the others of the same style."""
+    votes: dict[str, set[bool | None]] = {}
+    for name, parts in found.items():
+        for part in parts[:1]:
+            votes.setdefault(_style(name, part), set()).add(_vote(part.entry.shape, roles[name], width))
+    return {
+        name: [replace(part, transposed=_is_turned(name, part, roles[name], votes, width)) for part in parts]
+        for name, parts in found.items()
+    }
+
+
+def _is_turned(name: str, part: Matrix, role: str, votes: Mapping[str, set[bool | None]], width: int | None) -> bool:
+    style = _style(name, part)
+    if part.transposed or style == "done" or role in {"embed", "pos_embed"}:
+        return part.transposed
+    if style in {"kernel", "linear"}:
+        return style == "kernel"
+    of_style = votes[style] - {None}
+    own = _vote(part.entry.shape, role, width) if style != "conv1d" else None
+    if own is not None:
+        return own
+    return of_style == {True} or (not of_style and _INPUTS_FIRST.search(name) is not None)
+
+
+def _vote(shape: tuple[int, ...], role: str, width: int | None) -> bool | None:
+    """Return whether a shape shows (inputs, outputs), or None if it shows nothing."""
+    if width is None or shape[0] == shape[1] or width not in shape or role not in READS | WRITES:
+        return None
+    return (shape[0] == width) == (role in READS)
+
+
+def _style(name: str, part: Matrix) -> str:
+    """Return the way of storing that a name stands for: all of one style are stored the same way round."""
+    leaf = name.rpartition(".")[2]
+    if part.layout == "heads":
+        return "done"
+    if leaf == "kernel":
+        return "kernel"
+    if part.layout.startswith("expert"):
+        return "experts"
+    if _CONV1D.search(name):
+        return "conv1d"
+    return "linear" if leaf == "weight" or leaf.endswith("_weight") else "parameter"
+
+
+def _holds_experts(entry: Entry, width: int | None) -> bool:
+    return _EXPERTS.search(entry.name) is not None or (width is not None and width in entry.shape[1:])
+
+
+def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
+    """Return the matrix of a weight of attention with axes for heads; None if no axis is known to be the stream's."""
+    at = [axis for axis, size in enumerate(entry.shape) if size == width]
+    last = len(entry.shape) - 1
+    if len(at) != 1:
+        is_reader = role in READS
+        if entry.name.endswith(".kernel"):
+            at = [0 if is_reader else last]
+        elif _HEADS_FIRST.search(entry.name) and last == 2:
+            at = [1 if is_reader else last]
+        else:
+            return None
+    (axis,) = at
+    size = entry.shape[axis]
+    others = int(np.prod(entry.shape)) // max(1, size)
+    if 0 < axis < last:
+        # Neither rows nor columns lie together.
+        moved, transposed = _moved(entry, axis, (size, others)), role in READS
+    else:
+        moved = _reshaped(entry, (size, others) if axis == 0 else (others, size))
+        transposed = (axis == 0) == (role in READS)
+    return Matrix(moved, transposed, "heads")
+
+
+def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
+    """Return the experts stacked along the rows of a matrix, as many as the router of its block has outputs."""
+    match = _STACKED_ROWS.fullmatch(entry.name)
+    count = next((n for name, n in routers.items() if match and name.startswith(f"{match.group(1)}.")), 0)
+    if not match or not count or entry.shape[0] % count:
+        return []
+    stacked = _reshaped(entry, (count, entry.shape[0] // count, entry.shape[1]))
+    is_second = match.group(2) == "w2"
+    return [Matrix(_slice(stacked, k), is_second, f"expert {k + 1} of {count}") for k in range(count)]
+
+
+def _reshaped(entry: Entry, shape: tuple[int, ...]) -> Entry:
+    """Return a tensor with other axes, its numbers in the same order."""
+    if entry.place is not None:
+        return contiguous(entry.name, shape, entry.dtype, *entry.place)
+    return Entry(entry.name, shape, entry.dtype, partial(_rows_reshaped, entry, shape), sequential_rows=False)
+
+
+def _rows_reshaped(entry: Entry, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
+    reshaped: NDArray[Any] = np.ascontiguousarray(entry.whole()).reshape(shape)
+    return reshaped[start:stop]
+
+
+def _moved(entry: Entry, axis: int, shape: tuple[int, ...]) -> Entry:
+    """Return a tensor as a matrix whose rows are an axis in its middle."""
+    return Entry(entry.name, shape, entry.dtype, partial(_rows_moved, entry, axis, shape), sequential_rows=False)
+
+
+def _rows_moved(entry: Entry, axis: int, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
+    moved: NDArray[Any] = np.moveaxis(entry.whole(), axis, 0)
+    return moved[start:stop].reshape(stop - start, shape[1])
+
+
+def _slice(entry: Entry, k: int) -> Entry:
+    """Return the k-th matrix of a stack."""
+    name, shape = f"{entry.name}[{k}]", entry.shape[1:]
+    if entry.place is not None:
+        file, offset = entry.place
+        return contiguous(name, shape, entry.dtype, file, offset + k * (entry.n_bytes // entry.shape[0]))
+    return Entry(name, shape, entry.dtype, partial(_rows_of_slice, entry, k), entry.sequential_rows)
+
+
+def _rows_of_slice(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
+    rows: NDArray[Any] = entry.read(k, k + 1)[0][start:stop]
+    return rows

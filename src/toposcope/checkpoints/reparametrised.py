@@ -1,0 +1,88 @@
+"""Weights that torch stores in parts, put together as the model does: pruned, with weight norm or spectral norm."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.dtypes import without_8_bits
+from toposcope.kernels.magnitudes import widened
+
+_SUFFIX = re.compile(r"(.*\.|^)(?:parametrizations\.(\w+)\.(original[01]?)|(\w+)_(orig|[gv]))$")
+Matrix = NDArray[np.float64]
+
+
+def put_together(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str], dict[str, str]]:
+    """Return the tensors with each weight in one, how each of those was made, and what the parts are, by name."""
+    by_name = {entry.name: entry for entry in entries}
+    made: dict[str, tuple[Entry, str]] = {}
+    parts: dict[str, str] = {}
+    for name in by_name:
+        match = _SUFFIX.match(name)
+        found = _weight(match, by_name) if match else None
+        if found:
+            entry, how, used = found
+            made[name] = (entry, how)
+            parts |= dict.fromkeys(used, f"part of {entry.name} ({how})")
+    result = [made[e.name][0] if e.name in made else e for e in entries if e.name in made or e.name not in parts]
+    ways = {entry.name: words for entry, words in made.values()}
+    return result, ways, {name: words for name, words in parts.items() if name not in made}
+
+
+def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, str, list[str]] | None:
+    """Return the weight whose main part a name is, how it is made, and the names of its parts."""
+    prefix, name = match.group(0), f"{match.group(1)}{match.group(2) or match.group(4)}"
+    main, kind = by_name[prefix], match.group(3) or match.group(5)
+    base = f"{match.group(1)}parametrizations.{match.group(2)}." if match.group(2) else f"{name}_"
+    if kind in {"original1", "v"} and len(main.shape) > 1:
+        gain = by_name.get(base + ("original0" if match.group(2) else "g"))
+        if gain is not None and _is_gain(gain.shape, main.shape):
+            return _made(name, main, _normalised, gain), "weight norm", [prefix, gain.name]
+    if kind in {"orig", "original"} and len(main.shape) > 1:
+        mask = by_name.get(f"{base}mask")
+        if mask is not None and mask.shape == main.shape:
+            return _made(name, main, np.multiply, mask), "pruned", [prefix, mask.name]
+        u, v = (by_name.get(f"{base}{'0._' if match.group(2) else ''}{letter}") for letter in "uv")
+        rows, columns = main.shape[0], int(np.prod(main.shape[1:]))
+        if u is not None and v is not None and (u.shape, v.shape) == ((rows,), (columns,)):
+            return _made(name, main, _divided, u, v), "spectral norm", [prefix, u.name, v.name]
+        if kind == "original":
+            return _made(name, main, lambda w: w), "before its parametrisation", [prefix]
+    return None
+
+
+def _is_gain(gain: tuple[int, ...], weight: tuple[int, ...]) -> bool:
+    """Return whether a shape is that of one factor for each slice along an axis."""
+    return len(gain) == len(weight) and sum(g == w != 1 for g, w in zip(gain, weight, strict=True)) <= 1
+
+
+def _made(name: str, main: Entry, make: Callable[..., Any], *others: Entry) -> Entry:
+    return Entry(name, main.shape, "float32", partial(_rows, main, make, others), sequential_rows=False)
+
+
+def _rows(main: Entry, make: Callable[..., Any], others: Sequence[Entry], start: int, stop: int) -> NDArray[Any]:
+    values = make(*(_float64(part) for part in (main, *others)))
+    rows: NDArray[Any] = np.ascontiguousarray(values[start:stop], dtype=np.float32)
+    return rows
+
+
+def _float64(entry: Entry) -> Matrix:
+    values: Matrix = widened(without_8_bits(entry.whole(), entry.dtype)).astype(np.float64)
+    return values
+
+
+def _normalised(v: Matrix, gain: Matrix) -> Matrix:
+    """Return gain v / |v|, the norm over all axes but that of the gain (Salimans and Kingma 2016, eq. 2)."""
+    axes = tuple(axis for axis, size in enumerate(gain.shape) if size == 1 and v.shape[axis] != 1)
+    normalised: Matrix = gain * v / np.sqrt((v * v).sum(axis=axes, keepdims=True))
+    return normalised
+
+
+def _divided(weight: Matrix, u: Matrix, v: Matrix) -> Matrix:
+    """Return the weight over the spectral norm that its two stored vectors give (Miyato et al. 2018, eq. 8)."""
+    divided: Matrix = weight / (u @ weight.reshape(len(u), -1) @ v)
+    return divided

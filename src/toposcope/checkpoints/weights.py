@@ -1,0 +1,220 @@
+"""A checkpoint's tensors as weights: unpacked, adapters multiplied out, sorted into matrices and all else."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toposcope.checkpoints import adapters, matrices, quantisation, roles
+from toposcope.checkpoints.buffers import BUFFER, MASK, TABLE
+from toposcope.checkpoints.coverage import PLAIN_KINDS, Coverage
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.reparametrised import put_together
+
+PACKED = "packed weights"
+Configuration = Callable[[str], Mapping[str, Any]]
+"""Returns the content of a JSON file beside the weights, by its name."""
+Base = Callable[[Any], Sequence[Entry] | None]
+"""Returns the tensors of the base model that an adapter names, or None."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix, as a layer takes it over (see `toposcope.checkpoints.Layer`)."""
+
+    name: str
+    role: str
+    transposed: bool
+    entry: Entry
+    tensor: str
+    why: str
+    how: str
+
+    def fields(self) -> dict[str, Any]:
+        """Return all but the name."""
+        names = ("role", "transposed", "entry", "tensor", "why", "how")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the tensors of a checkpoint are.
+
+    Attributes
+    ----------
+    entries : sequence of Entry
+        All tensors, packed ones unpacked and adapters multiplied out.
+    matrices : list of Matrix
+        Embeddings included; a tied head has the role of the head.
+    others : dict of str
+        What each other tensor is, by name.
+    refused : dict of str
+        Why packed weights cannot be unpacked, by name.
+    refused_sizes : dict of int
+        Their numbers of parameters.
+    remarks : list of str
+        How they were read, where not simply as stored.
+    """
+
+    entries: Sequence[Entry]
+    matrices: list[Matrix]
+    others: dict[str, str]
+    refused: dict[str, str]
+    refused_sizes: dict[str, int]
+    remarks: list[str]
+
+    def parameters(self) -> list[Entry]:
+        """Return the tensors of floating-point parameters: all but masks, tables, caches and the like."""
+        none = {MASK, TABLE, BUFFER, matrices.EMPTY, matrices.OPTIMIZER, matrices.AVERAGE}
+        return [
+            e for e in self.entries if e.is_float and e.name not in self.refused and self.others.get(e.name) not in none
+        ]
+
+    def coverage(self) -> Coverage:
+        """Count which parameters are measured, and what the rest is; an embedding equal to the head counts once."""
+        embeddings, positions, vectors = PLAIN_KINDS
+        tables = {"embed": embeddings, "pos_embed": positions}
+        measured = [math.prod(m.entry.shape) for m in self.matrices if m.role not in tables]
+        heads = [m.entry for m in self.matrices if m.role == "head"]
+        rest = {
+            m.name: (tables[m.role], math.prod(m.entry.shape))
+            for m in self.matrices
+            if m.role in tables and not any(_are_tied(m.entry, head) for head in heads)
+        }
+        for entry in self.parameters():
+            if kind := self.others.get(entry.name):
+                plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else f"tensors of {kind}"
+                rest[entry.name] = (plain, math.prod(entry.shape))
+        rest |= {name: (PACKED, size) for name, size in self.refused_sizes.items()}
+        return Coverage.of(measured, rest)
+
+    def refusal(self) -> str:
+        """Say in one line which weights cannot be unpacked, and why."""
+        (first, reason), *more = self.refused.items()
+        others = f" and {len(more)} more" if more else ""
+        share = self.coverage().share
+        return f"{first}{others}: {reason} (without them, {100 * share:.0f}% of the parameters could be measured)"
+
+
+def weights_of(
+    entries: Sequence[Entry],
+    rules: roles.Rules,
+    configuration: Configuration,
+    base: Base = lambda name: None,
+    *,
+    all_weights: bool = False,
+) -> Weights:
+    """Sort the tensors of a checkpoint into matrices and all else.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        Under their plain names, in natural order.
+    rules : tuple of (str, str)
+        The user's patterns and roles.
+    configuration : callable
+        Reads a JSON file beside the weights; called for those that matter alone.
+    base : callable
+        Returns the tensors of the base model of that name, if it lies beside the adapter.
+    all_weights : bool
+        Whether every tensor is known to be a parameter.
+    """
+    how: dict[str, str] = {e.name: e.note for e in entries if e.note}
+    parts: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    plain = {e.name for e in entries}
+    if any(_may_be_packed(entry) for entry in entries):
+        decoded = quantisation.dequantised(entries, _quantisation(configuration))
+        how |= decoded.how
+        parts |= {name: f"part of {scheme}" for name, scheme in decoded.parts.items()}
+        refused = decoded.refused
+        shapes = {e.name: e.shape for e in entries} | decoded.refused_shapes
+        sizes = {name: math.prod(shapes[name]) for name in refused}
+        entries = decoded.entries
+    if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
+        entries, ways, made_of = put_together(entries)
+        how, parts = how | ways, parts | made_of
+    remarks = _quantisation_remarks(how, entries)
+    adapter = configuration("adapter_config.json") if any("lora" in entry.name for entry in entries) else {}
+    adapted = adapters.combined(entries, adapter, base(adapter.get("base_model_name_or_path")) if adapter else None)
+    if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
+        remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
+    how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
+    sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
+    made = set(how) | ({e.name for e in entries} - plain)
+    contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
+    found = [
+        Matrix(
+            m.name,
+            m.role,
+            m.matrix.transposed,
+            m.matrix.entry,
+            "" if m.matrix.layout or m.tensor in made else m.tensor,
+            m.why,
+            ", ".join(filter(None, (how.get(m.tensor), _LAYOUTS.get(m.matrix.layout, m.matrix.layout)))),
+        )
+        for m in contents.matrices
+    ]
+    others = contents.others | parts
+    return Weights(entries, _with_tied_head(found, configuration), others, refused, sizes, remarks)
+
+
+def _are_tied(table: Entry, head: Entry) -> bool:
+    """Return whether embedding and head are stored as one matrix twice, judged by three of their rows."""
+    if (table.shape, table.dtype) != (head.shape, head.dtype):
+        return False
+    rows = {0, table.shape[0] // 2, table.shape[0] - 1}
+    return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
+
+
+_LAYOUTS = {"heads": "heads joined"}
+
+
+def _quantisation_remarks(how: Mapping[str, str], entries: Sequence[Entry]) -> list[str]:
+    """Say how many weights were dequantised, by scheme, and how many floats of 8 bits have no scale."""
+    schemes = Counter(how.values())
+    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in schemes.items()]
+    bare = sum("float8" in entry.dtype and len(entry.shape) > 1 for entry in entries)
+    return remarks + ([f"weights of 8-bit floats without a scale, read as stored: {bare}"] if bare else [])
+
+
+def _may_be_packed(entry: Entry) -> bool:
+    """Return whether a tensor may hold packed or scaled weights: whole numbers, floats of 8 and 4 bits, or factors."""
+    if entry.name.endswith(_FACTORS):
+        return True
+    return len(entry.shape) > 1 and not entry.dtype.startswith(("float16", "float32", "float64", "bf", "bool", "comp"))
+
+
+_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
+_STATED_IN = {
+    "config.json": ("quantization_config", "quantization", "compression_config"),
+    "hf_quant_config.json": ("quantization",),
+    "quantize_config.json": (),
+    "quant_config.json": (),
+}
+"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
+
+
+def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
+    """Return what the files beside the weights say of their packing."""
+    for name, keys in _STATED_IN.items():
+        content = configuration(name)
+        inner = content.get("text_config")
+        for place in (content, inner if isinstance(inner, dict) else {}):
+            found = [place.get(key) for key in keys] or [content]
+            stated = next((value for value in found if isinstance(value, dict) and value), None)
+            if stated is not None:
+                return stated
+    return {}
+
+
+def _with_tied_head(found: list[Matrix], configuration: Configuration) -> list[Matrix]:
+    """Give the embedding the role of the head if no head is stored: the two are one matrix."""
+    place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
+    if place is None or any(m.role == "head" for m in found):
+        return found
+    if configuration("config.json").get("tie_word_embeddings", True) is False:
+        return found
+    return [replace(m, role="head") if k == place else m for k, m in enumerate(found)]

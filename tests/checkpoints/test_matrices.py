@@ -1,0 +1,257 @@
+"""What of a checkpoint is measured, in which layout; whatever the names, layouts, wrappers and buffers around it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from odd_models import STYLES, Size, Stored, buffers
+from property_examples import examples
+from safetensors.torch import save_file
+
+from toposcope.checkpoints import Checkpoint, roles, series
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.inventory import Inventory
+from toposcope.checkpoints.weights import Weights, weights_of
+
+WILD = Path(__file__).parents[3] / "shared" / "data" / "wild"
+
+
+def entries(tensors: dict[str, np.ndarray[Any, Any]]) -> list[Entry]:
+    """Tensors in memory, in the order of a checkpoint."""
+    return [
+        Entry(name, array.shape, str(array.dtype), lambda a, b, array=array: array[a:b])  # type: ignore[misc]
+        for name, array in tensors.items()
+    ]
+
+
+def weights(tensors: dict[str, np.ndarray[Any, Any]], **config: Any) -> Weights:
+    return weights_of(entries(tensors), (), lambda name: config if name == "config.json" else {})
+
+
+def measured(found: Weights) -> dict[str, np.ndarray[Any, Any]]:
+    """The measured matrices as (outputs, inputs)."""
+    return {
+        m.name: m.entry.whole().T if m.transposed else m.entry.whole()
+        for m in found.matrices
+        if m.role not in roles.NOT_ANALYSED
+    }
+
+
+def assert_right(found: Weights, stored: Stored) -> None:
+    got = measured(found)
+    assert sorted(got) == sorted(stored.right)
+    for name, matrix in stored.right.items():
+        assert np.array_equal(got[name], matrix), name
+
+
+SIZES = st.builds(
+    lambda heads, head, mlp, vocabulary, context, blocks, experts: Size(
+        heads * head, heads, mlp, vocabulary, context, blocks, experts
+    ),
+    heads=st.integers(2, 4),
+    head=st.sampled_from([2, 4, 6]),
+    mlp=st.integers(27, 40),
+    vocabulary=st.integers(41, 60),
+    context=st.integers(5, 26),
+    blocks=st.integers(1, 3),
+    experts=st.just(0),
+)
+
+
+@examples(150)
+@given(style=st.sampled_from(sorted(STYLES)), size=SIZES, seed=st.integers(0, 2**31), prefix=st.booleans())
+def test_every_style_is_read_as_its_plain_matrices(style: str, size: Size, seed: int, prefix: bool) -> None:
+    # Of heads with two equal axes nothing but the usual names tells which is which.
+    rng = np.random.default_rng(seed)
+    experts = int(rng.integers(2, 6)) if style in {"llama", "experts_turned"} else 0
+    stored = STYLES[style](Size(**{**size.__dict__, "experts": experts}), rng)
+    tensors = dict(stored.tensors) | buffers(size, rng)
+    assert_right(weights(tensors, tie_word_embeddings=False), stored)
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_style_from_files(style: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    stored = STYLES[style](Size(), np.random.default_rng(0))
+    tensors = {f"_orig_mod.{name}": torch.from_numpy(array.copy()).to(dtype) for name, array in stored.tensors.items()}
+    save_file(tensors, tmp_path / "step_10.safetensors")
+    torch.save({"model": tensors}, tmp_path / "step_20.pt")
+    for checkpoint in series(tmp_path):
+        layers = {layer.name: layer for layer in checkpoint.analysed()}
+        assert sorted(layers) == sorted(stored.right)
+        for name, matrix in stored.right.items():
+            expected = torch.from_numpy(matrix.copy()).to(dtype).float().numpy()
+            assert np.array_equal(layers[name].matrix(), expected), name
+    first, second = ({layer.name: layer.content_hash() for layer in c.analysed()} for c in series(tmp_path))
+    assert first == second
+
+
+# Never by values alone
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp.up_proj.weight", "mlp.W_in", "mlp.w1", "anything.weight", "h.0.attn.bias.weight"]
+)
+@pytest.mark.parametrize("kind", ["zero", "ternary", "triangle", "sinusoid", "constant"])
+def test_a_weight_stays_one_whatever_it_holds(name: str, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    held = {
+        "zero": np.zeros((16, 16)),
+        "ternary": rng.integers(-1, 2, (16, 16)),
+        "triangle": np.tril(np.ones((16, 16))),
+        "sinusoid": np.sin(np.outer(np.arange(16), np.linspace(0.1, 1, 16))),
+        "constant": np.ones((16, 16)),
+    }[kind].astype(np.float32)
+    assert list(measured(weights({name: held}))) == [name]
+
+
+@pytest.mark.parametrize("name", ["attn.mask", "attn.rope", "attn.causal", "scorer.index"])
+def test_a_parameter_with_the_name_of_a_buffer_is_a_weight_if_its_shape_and_values_are_of_one(name: str) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        "attn.q_proj.weight": rng.standard_normal((16, 16)).astype(np.float32),
+        name: rng.standard_normal((16, 16)).astype(np.float32),
+    }
+    assert sorted(measured(weights(tensors))) == sorted(tensors)
+
+
+def test_a_checkpoint_has_the_same_layers_alone_and_in_a_series(tmp_path: Path) -> None:
+    """A frozen layer, one that is zero at first, and one that never changes are layers at every step."""
+    rng = np.random.default_rng(0)
+    for step in range(4):
+        stored = STYLES["raw_parameters"](Size(), np.random.default_rng(1))
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in stored.tensors.items()}
+        tensors["layers.0.mlp.w2"] *= step
+        tensors["layers.0.attn.wq"] = torch.from_numpy(np.tril(np.ones((12, 12), np.float32)))
+        tensors["extra"] = torch.from_numpy(rng.standard_normal((12, 12)).astype(np.float32)) * step
+        save_file(tensors, tmp_path / f"step_{step}.safetensors")
+    opened = series(tmp_path)
+    alone = [[layer.name for layer in Checkpoint(tmp_path / f"step_{k}.safetensors", k).analysed()] for k in range(4)]
+    assert alone == [[layer.name for layer in checkpoint.analysed()] for checkpoint in opened]
+    assert all(names == alone[0] for names in alone)
+
+
+# The head
+
+
+@pytest.mark.parametrize("extra", ["token_type_embeddings", "embed_tokens_per_layer", "ngram_embeddings"])
+def test_a_second_table_does_not_hide_the_tied_head(extra: str) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        "embed_tokens.weight": rng.standard_normal((50, 8)).astype(np.float32),
+        f"{extra}.weight": rng.standard_normal((60, 8)).astype(np.float32),
+        "layers.0.mlp.fc1.weight": rng.standard_normal((20, 8)).astype(np.float32),
+    }
+    assert sorted(measured(weights(tensors))) == ["embed_tokens.weight", "layers.0.mlp.fc1.weight"]
+
+
+# What is measured of the parameters
+
+
+def test_the_share_that_is_measured_is_said_and_the_rest_named(tmp_path: Path) -> None:
+    stored = STYLES["lecture"](Size(), np.random.default_rng(0))
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in stored.tensors.items()}
+    tensors["conv.weight"] = torch.ones(40, 40, 3)
+    save_file(tensors, tmp_path / "step_1.safetensors")
+    checkpoint = Checkpoint(tmp_path / "step_1.safetensors", 1)
+    n = sum(m.size for m in stored.right.values())
+    whole = n + sum(t.size for t in stored.tables.values()) + 2 * 12 + 4800
+    coverage = checkpoint.weights.coverage()
+    assert (coverage.measured, coverage.total, coverage.layers) == (n, whole, len(stored.right))
+    said = coverage.sentence()
+    assert said.startswith(f"{100 * n / whole:.1f}% of the parameters are measured, in {len(stored.right)} matrices")
+    assert "tensors of 3 axes" in said
+    assert "(conv.weight)" in said
+    assert "embeddings" in said
+    inventory = Inventory.of(checkpoint)
+    assert inventory.parameters == whole
+    assert inventory.coverage == said
+    assert {o.what for o in inventory.others} == {"mask", "bias, norm or other vector", "3 axes"}
+
+
+# Every family that transformers builds
+
+
+def _built() -> list[tuple[str, torch.nn.Module, dict[str, Any]]]:
+    """Each language model of transformers, of few layers, without memory for its weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+    from transformers.models.auto import modeling_auto as auto
+
+    kinds = (
+        (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+        (auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, AutoModelForMaskedLM),
+        (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, AutoModelForSeq2SeqLM),
+    )
+    models = []
+    for names, builder in kinds:
+        for name in names:
+            try:
+                config = AutoConfig.for_model(name)
+                for attribute in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"):
+                    if isinstance(getattr(config, attribute, None), int):
+                        setattr(config, attribute, 2)
+                with torch.device("meta"):
+                    models.append((name, builder.from_config(config), {"tie_word_embeddings": False}))
+            except Exception:  # noqa: BLE001 - some need packages, or more than their defaults
+                continue
+    return models
+
+
+@pytest.mark.slow
+def test_linear_maps_and_tables_of_every_family_of_transformers() -> None:
+    """Each ``nn.Linear`` is a layer as stored, each ``Conv1D`` a turned one, each ``nn.Embedding`` is not measured."""
+    pytest.importorskip("transformers")
+    from transformers.pytorch_utils import Conv1D
+
+    models, wrong = _built(), []
+    assert len(models) > 150
+    for family, model, config in models:
+        listed = [
+            Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), _no_values)
+            for name, t in model.state_dict().items()
+            if t.is_floating_point()
+        ]
+        found = weights_of(listed, (), lambda name, config=config: config if name == "config.json" else {})  # type: ignore[misc]
+        layers = {m.tensor: m for m in found.matrices}
+        for name, module in model.named_modules():
+            layer = layers.get(f"{name}.weight")
+            if type(module) is torch.nn.Linear and (
+                layer is None or layer.transposed or layer.role in roles.NOT_ANALYSED
+            ):
+                wrong.append((family, name, "linear"))
+            if isinstance(module, Conv1D) and (layer is None or not layer.transposed):
+                wrong.append((family, name, "Conv1D"))
+            if isinstance(module, torch.nn.Embedding) and layer is not None and layer.role not in roles.NOT_ANALYSED:
+                wrong.append((family, name, "embedding"))
+    # A linear map that makes relative positions is called a table of them, and so is a vocabulary called w.
+    assert {name.rpartition(".")[2] for _, name, _ in wrong} <= {"relative_pos_embeddings", "w"}
+    assert len(wrong) < 12
+
+
+def _no_values(start: int, stop: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal((stop - start, 1)).astype(np.float32)
+
+
+# Inputs from outside, with values computed by SciPy's spanning trees
+
+
+@pytest.mark.skipif(not WILD.exists(), reason="needs the reference checkpoints, which are not part of the project")
+@pytest.mark.parametrize("file", ["lecture/model.pt", "tl/model.pt", "rope/model.pt"])
+def test_reference_checkpoints(file: str) -> None:
+    import toposcope as ts
+
+    right = json.loads((WILD / "right.json").read_text())[file]
+    layers = {layer.name: layer for layer in series(WILD / "checkpoints" / file)[0].analysed()}
+    assert sorted(layers) == sorted(right)
+    for name, values in right.items():
+        matrix = layers[name].matrix()
+        assert list(matrix.shape) == values["shape"]
+        assert ts.neural_persistence(matrix).mean == pytest.approx(values["np_mean"], abs=1e-8)
+        assert np.linalg.norm(matrix) == pytest.approx(values["frobenius_norm"], rel=1e-6)
+        (h0, *_) = ts.rips(matrix, max_dimension=0)
+        assert h0.lifetimes.sum() == pytest.approx(values["H0.total"], rel=1e-6)

@@ -1,0 +1,95 @@
+"""Pruned and normalised weights are read as the model computes them, whatever parts torch stores."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+
+from toposcope.checkpoints import Checkpoint
+
+
+class Halved(nn.Module):
+    """A parametrisation of one's own."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight / 2
+
+
+def pruned(layer: nn.Linear) -> None:
+    prune.l1_unstructured(layer, "weight", amount=0.4)  # type: ignore[no-untyped-call]
+
+
+def spectral(layer: nn.Linear) -> nn.Linear:
+    """Normalise by the spectral norm; some passes settle its vectors, and evaluation keeps them."""
+    parametrizations.spectral_norm(layer)
+    layer.train()
+    for _ in range(20):
+        layer(torch.randn(2, layer.in_features))
+    layer.eval()
+    return layer
+
+
+def old_spectral(layer: nn.Linear) -> nn.Linear:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.spectral_norm(layer)
+    layer.train()
+    for _ in range(20):
+        layer(torch.randn(2, layer.in_features))
+    layer.eval()
+    layer(torch.randn(2, layer.in_features))
+    return layer
+
+
+def old_weight_norm(layer: nn.Linear, dim: int = 0) -> nn.Linear:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.weight_norm(layer, dim=dim)
+        layer(torch.randn(1, layer.in_features))
+    return layer
+
+
+WAYS: dict[str, tuple[Callable[[nn.Linear], object], str]] = {
+    "pruned": (pruned, "pruned"),
+    "weight norm": (parametrizations.weight_norm, "weight norm"),
+    "weight norm by columns": (lambda layer: parametrizations.weight_norm(layer, dim=1), "weight norm"),
+    "weight norm, before torch 2": (old_weight_norm, "weight norm"),
+    "spectral norm": (spectral, "spectral norm"),
+    "spectral norm, before torch 2": (old_spectral, "spectral norm"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_weight_is_what_the_model_computes(way: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"fc1": nn.Linear(7, 12), "plain": nn.Linear(12, 7)})
+    apply, how = WAYS[way]
+    apply(model["fc1"])  # type: ignore[arg-type]
+    torch.save(model.state_dict(), tmp_path / "step_1.pt")
+    found = {layer.name: layer for layer in Checkpoint(tmp_path / "step_1.pt", 1).analysed()}
+    assert sorted(found) == ["fc1.weight", "plain.weight"]
+    weight = model["fc1"].weight
+    assert isinstance(weight, torch.Tensor)
+    expected = torch.Tensor.detach(weight).numpy()
+    assert np.allclose(found["fc1.weight"].matrix(), expected, atol=1e-6)
+    assert (found["fc1.weight"].how, found["plain.weight"].how) == (how, "")
+    assert np.array_equal(found["fc1.weight"].read(3, 5), found["fc1.weight"].read()[3:5])
+
+
+def test_a_parametrisation_that_is_not_known_is_said(tmp_path: Path) -> None:
+    layer = nn.Linear(5, 6)
+    parametrize.register_parametrization(layer, "weight", Halved())
+    torch.save({f"fc1.{name}": w for name, w in layer.state_dict().items()}, tmp_path / "step_1.pt")
+    (found,) = Checkpoint(tmp_path / "step_1.pt", 1).analysed()
+    assert (found.name, found.how) == ("fc1.weight", "before its parametrisation")
+
+
+def test_parts_that_do_not_fit_stay_as_they_are(tmp_path: Path) -> None:
+    tensors = {"a.weight_v": torch.ones(4, 3), "a.weight_g": torch.ones(4, 3), "b.weight_orig": torch.ones(4, 3)}
+    torch.save(tensors, tmp_path / "step_1.pt")
+    assert all(layer.how == "" for layer in Checkpoint(tmp_path / "step_1.pt", 1).layers())
