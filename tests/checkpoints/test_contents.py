@@ -627,7 +627,6 @@ OTHERS = {
     "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(40),
     "an SQLite database": b"SQLite format 3\0" + bytes(40),
     "text (JSON)": b'{"error": "not found"}',
-    "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n",
     "a safetensors file": (8).to_bytes(8, "little") + b"{}      ",
 }
 

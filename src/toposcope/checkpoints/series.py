@@ -233,6 +233,8 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     listed, unusable = _usable(root.files(), options.pattern)
     folder, names, left = _checkpoint_folder(root, listed, options.pattern)
     candidates = _candidates(names)
+    if not (candidates or unusable or is_checkpoint(names)) and (below := _runs_below(names)):
+        return _only_run(root, below, options)
     steps = {part: options.step_of(stem) for part, stem in candidates.items()}
     stepped = [
         options.checkpoint(folder.child(part), candidates[part], step)
@@ -247,6 +249,32 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     single = _single(name, root, folder, names, candidates, options)
     return replace(single, ignored=(*single.ignored, *left, *unusable))
+
+
+def _runs_below(names: list[str]) -> list[str]:
+    """Return the folders below that hold a run each: Lightning's versions, an output folder, one of a tracker."""
+    found = []
+    for folder in sorted({name.partition("/")[0] for name in names if "/" in name}):
+        within = _inside(names, f"{folder}/")
+        if _is_run([f"{folder}/{name}" for name in within], folder) or _holds_checkpoints(within):
+            found.append(folder)
+        else:
+            found += [f"{folder}/{below}" for below in _runs_below(within)]
+    return found
+
+
+def _only_run(root: Source, below: list[str], options: _Options) -> Series:
+    """Return the series of the one run below a folder; several are refused."""
+    if len(below) > 1:
+        raise ToposcopeError(
+            f"{root.spec}: a folder of {len(below)} runs, among them {', '.join(below[:3])}; name one, such as "
+            f"{root.spec.rstrip('/')}/{below[0]}"
+        )
+    place = root
+    for part in below[0].split("/"):
+        place = place.child(part)
+    opened = _in_one_place(below[0].rpartition("/")[2], place, options)
+    return replace(opened, notes=(f"the one run below it, in {below[0]}", *opened.notes))
 
 
 def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
@@ -389,8 +417,9 @@ def _checkpoint_folder(
     return *_below(root, names, f"{chosen}/"), tuple(part for part in [*beside, *others] if part not in _STATES)
 
 
-def _is_run(names: list[str]) -> bool:
-    return any(name.startswith(f"{folder}/") for name in names for folder in _SUBFOLDERS)
+def _is_run(names: list[str], within: str = "") -> bool:
+    prefix = f"{within}/" if within else ""
+    return any(_holds_checkpoints(_inside(names, f"{prefix}{folder}/")) for folder in _SUBFOLDERS)
 
 
 def _holds_checkpoints(names: list[str]) -> bool:

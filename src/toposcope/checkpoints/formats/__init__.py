@@ -16,6 +16,8 @@ from types import ModuleType
 
 from toposcope.checkpoints.formats.contents import Inside, Key, text_of
 from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.pointers import refuse_pointers
+from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.weight_names import of_weights
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.errors import ToposcopeError
@@ -66,6 +68,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
         If no format recognises the files, there is no such key, or a file is damaged or unsafe.
     """
     module = _format_for(spec, files, key)
+    refuse_pointers({name: file for name, file in files.items() if name == "config.json"} | of_weights(files))
     listed: list[Entry] = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
         if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
@@ -73,6 +76,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
                 f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
             )
     _check_expansion(spec, files, listed)
+    refuse_part(spec, files, listed)
     return listed if isinstance(listed, Listing) else Listing(listed)
 
 

@@ -8,20 +8,20 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
-from toposcope.checkpoints.formats import model_folder
+from toposcope.checkpoints.formats import model_folder, torch_file
 from toposcope.checkpoints.formats.contents import (
     Inside,
     Key,
     fields_of,
     model_of,
     refuse_key,
-    stated_along,
     without_attribute,
 )
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, all_rows, reshaped, stacked
+from toposcope.checkpoints.formats.series_inside import stated_along
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
@@ -31,23 +31,23 @@ _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_optim_st
 _LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt")
 _EXPERT = re.compile(r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt")
 _PARTS = (_MODULE, _ZERO3, _LAYER, _EXPERT)
+MAX_RANKS = 1 << 20
 FIX = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
 _UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
 
 
 def claims(names: Collection[str]) -> bool:
     """By the files of ranks or layers, here or one folder deeper, next to no whole model."""
-    return _folder(names) is not None and not model_folder.claims(names)
+    return len(names) > 1 and _folder(names) is not None and not model_folder.claims(names)
 
 
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """List the tensors of the model, put together from its files."""
     refuse_key(spec, key)
     inner = _inside(files)
-    if {int(m[2]) for m in _matches(_ZERO3, inner)} | {int(m[1]) for m in _matches(_MODULE, inner)} - {0}:
-        ranks = {int(m[m.re.groups]) for pattern in (_MODULE, _ZERO3) for m in _matches(pattern, inner)}
-        if ranks != {0}:
-            _refuse(spec, f"{len(ranks)} model-parallel ranks (mp_rank_00, ...)", _UNIVERSAL)
+    ranks = {int(match[match.re.groups]) for match in _matches(_MODULE, inner) + _matches(_ZERO3, inner)}
+    if any(ranks):
+        _refuse(spec, f"{len(ranks)} model-parallel ranks (mp_rank_{max(ranks):02d})", _UNIVERSAL)
     if _matches(_EXPERT, inner):
         _refuse(spec, "experts in files of their own", _UNIVERSAL)
     if _matches(_LAYER, inner):
@@ -97,11 +97,10 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
 
 def _whole(spec: str, inner: Files) -> Listing:
     """List the tensors of the one module file."""
-    ((name, *_),) = _matches(_MODULE, inner)[:1]
-    saved = Saved(inner[name])
+    saved = Saved(inner[_matches(_MODULE, inner)[0][0]])
     if reason := missing_ranks(saved.content):
         raise CheckpointError(f"{saved.file.location}: {reason}", "unsupported")
-    return Listing(_module(saved))
+    return torch_file.entries_of(saved.file)
 
 
 def _module(saved: Saved) -> list[Entry]:
@@ -151,8 +150,8 @@ def _zero3(spec: str, inner: Files) -> Listing:
 
 def _partition_count(optimizer: Saved) -> int | None:
     count = (fields_of((fields_of(optimizer.content) or {}).get("optimizer_state_dict")) or {}).get("partition_count")
-    count = max(count, default=None) if type(count) in SEQUENCES and all(type(n) is int for n in count) else count
-    return count if type(count) is int and 0 < count < 1 << 20 else None
+    counts = [n for n in (count if isinstance(count, SEQUENCES) else [count]) if type(n) is int and 0 < n < MAX_RANKS]
+    return max(counts, default=None)
 
 
 @dataclass(frozen=True)
@@ -171,13 +170,14 @@ class _Rank:
         """Return this rank's numbers of all trained parameters, one after another."""
         state = fields_of((fields_of(self.optimizer.content) or {}).get("optimizer_state_dict")) or {}
         groups = state.get("fp32_flat_groups")
-        groups = [groups] if isinstance(groups, StoredTensor) else groups
-        if type(groups) not in SEQUENCES or not groups or not all(_is_flat(group) for group in groups):
+        groups = groups if isinstance(groups, SEQUENCES) else [groups]
+        flat = [group for group in groups if _is_flat(group)]
+        if not flat or len(flat) < len(groups):
             _refuse(self.spec, "ranks of ZeRO-3 without fp32_flat_groups of numbers")
-        return stacked("flat", [all_rows(self.optimizer.entry("flat", group)) for group in groups])
+        return stacked("flat", [all_rows(self.optimizer.entry("flat", group)) for group in flat])
 
 
-def _is_flat(value: Any) -> bool:
+def _is_flat(value: Any) -> TypeGuard[StoredTensor]:
     return isinstance(value, StoredTensor) and len(value.shape) == 1
 
 
@@ -205,8 +205,10 @@ class _Zero3:
             at += share
         own = self.ranks[0].module.get("shared_params")
         by_name = {entry.name: entry for entry in listed}
-        for pair in own if type(own) in SEQUENCES else ():
-            if type(pair) in SEQUENCES and len(pair) == 2 and isinstance(pair[0], str) and pair[1] in by_name:
+        for pair in own if isinstance(own, SEQUENCES) else ():
+            if isinstance(pair, SEQUENCES) and len(pair) == 2 and all(isinstance(name, str) for name in pair):
+                if pair[1] not in by_name or pair[0] in by_name:
+                    _refuse(self.spec, f"{pair[0][:80]!r} shared with {pair[1][:80]!r}, which does not exist")
                 listed.append(replace(by_name[pair[1]], name=pair[0]))
         return listed
 
@@ -214,18 +216,21 @@ class _Zero3:
         """Return the frozen parameters, of which every rank holds a fragment."""
         listed = []
         for name, shape in self._shapes("frozen_param_shapes").items():
-            fragments = [(fields_of(rank.module.get("frozen_param_fragments")) or {}).get(name) for rank in self.ranks]
-            if not all(_is_flat(part) and part.shape[0] == self._share(shape) for part in fragments):
-                _refuse(self.spec, f"fragments of the frozen {name[:80]!r} that do not fit its shape {list(shape)}")
-            parts = [rank.saved.entry(name, part) for rank, part in zip(self.ranks, fragments, strict=True)]
-            listed.append(self._whole(name, shape, [all_rows(part) for part in parts]))
+            pieces = [all_rows(self._fragment(rank, name, shape)) for rank in self.ranks]
+            listed.append(self._whole(name, shape, pieces))
         return listed
+
+    def _fragment(self, rank: _Rank, name: str, shape: tuple[int, ...]) -> Entry:
+        part = (fields_of(rank.module.get("frozen_param_fragments")) or {}).get(name)
+        if not _is_flat(part) or part.shape[0] != self._share(shape):
+            _refuse(self.spec, f"fragments of the frozen {name[:80]!r} that do not fit its shape {list(shape)}")
+        return rank.saved.entry(name, part)
 
     def buffers(self) -> list[Entry]:
         """Return the buffers, which every rank holds whole."""
         first = self.ranks[0]
-        names = first.module.get("buffer_names")
-        names = set(filter(_is_text, names)) if type(names) in SEQUENCES else set()
+        stated = first.module.get("buffer_names")
+        names = stated if isinstance(stated, SEQUENCES) else ()
         return [entry for entry in _module(first.saved) if entry.name in names]
 
     def _share(self, shape: tuple[int, ...]) -> int:
@@ -240,7 +245,7 @@ class _Zero3:
         """Return the shapes of parameters by name, which all ranks agree in."""
         first, *others = (rank.module.get(field) for rank in self.ranks)
         found: dict[str, tuple[int, ...]] = {}
-        for group in first if type(first) in SEQUENCES else [first]:
+        for group in first if isinstance(first, SEQUENCES) else [first]:
             for name, shape in (fields_of(group) or {}).items():
                 if not isinstance(name, str) or name in found:
                     _refuse(self.spec, f"{field} that name a parameter twice")
@@ -256,7 +261,3 @@ class _Zero3:
             return natural_numbers(shape)
         except ValueError:
             _refuse(self.spec, f"no shape of {name[:80]!r}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)

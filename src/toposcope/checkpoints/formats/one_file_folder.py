@@ -8,7 +8,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from toposcope.checkpoints.formats import distributed, model_folder, safetensors_file, torch_file
+from toposcope.checkpoints.formats import (
+    deepspeed,
+    distributed,
+    megatron,
+    meta_llama,
+    model_folder,
+    safetensors_file,
+    torch_file,
+)
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Listing
 from toposcope.checkpoints.formats.trainer_state import trainer_counters
@@ -20,7 +28,7 @@ _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGN
 
 def claims(names: Collection[str]) -> bool:
     """By one file of whole weights among several, in no other kind of folder."""
-    others = (distributed, model_folder)
+    others = (deepspeed, distributed, megatron, meta_llama, model_folder)
     return len(names) > 1 and len(_weights(names)) == 1 and not any(format.claims(names) for format in others)
 
 

@@ -75,7 +75,7 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
     names = [name.rpartition("/")[2] for name in files]
     if len(names) == 1 and _ZERO3.fullmatch(names[0]):
         _refuse(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
-    if listed and all(0 in entry.shape for entry in listed):
+    if any(entry.name.endswith("weight") for entry in listed) and all(0 in entry.shape for entry in listed):
         _refuse(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
     for name, file in files.items():
         if _ONE_OF_SEVERAL.fullmatch(name):

@@ -59,7 +59,6 @@ _BEGINNINGS = {
     b"SQLite format 3": "an SQLite database",
     b"\x93NUMPY": "an array of NumPy; rename it to .npy",
     b"GGUF": "a GGUF file; rename it to .gguf",
-    b"version https://git-lfs": "a Git LFS pointer; fetch the file itself with git lfs pull",
     b"\x7fELF": "a program",
     b"<": "a web page (HTML or XML), as servers send instead of a file that needs a login; fetch it again",
     b"{": "text (JSON)",

@@ -1,0 +1,111 @@
+"""Folders as trainers leave them: the one run in them is found, several are named, none is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_checkpoints import family_weights, refused
+
+from toposcope.checkpoints import series
+
+
+def saved(path: Path, step: int = 0) -> None:
+    """One checkpoint: of Lightning, of nanoGPT, or plain."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        save_file(family_weights(), path)
+    elif path.suffix == ".ckpt":
+        state = {f"model.{name}": tensor for name, tensor in family_weights().items()}
+        torch.save({"state_dict": state, "global_step": step, "pytorch-lightning_version": "2.5.0"}, path)
+    else:
+        torch.save({"model": family_weights(), "iter_num": step, "optimizer": {"state": {}}}, path)
+
+
+def lightning(folder: Path, *versions: int) -> None:
+    for version in versions:
+        checkpoints = folder / "lightning_logs" / f"version_{version}" / "checkpoints"
+        for step in (100, 200):
+            saved(checkpoints / f"epoch={step // 100}-step={step}.ckpt", step)
+        saved(checkpoints / "last.ckpt", 200)
+        (checkpoints.parent / "metrics.csv").write_text("step,loss\n100,3.5\n200,3.1\n")
+
+
+@pytest.mark.parametrize("below", ["", "lightning_logs", "lightning_logs/version_0"])
+def test_the_one_version_of_lightning(below: str, tmp_path: Path) -> None:
+    lightning(tmp_path, 0)
+    opened = series(tmp_path / below)
+    assert opened.steps == [100, 200]
+    assert opened.ignored == ("last.ckpt",)
+    assert bool(opened.notes) == (below != "lightning_logs/version_0")
+    assert len(opened[0].analysed()) == 9
+
+
+@pytest.mark.parametrize("below", ["", "lightning_logs"])
+def test_several_versions_are_several_runs(below: str, tmp_path: Path) -> None:
+    lightning(tmp_path, 0, 1)
+    with refused(tmp_path / below, "2 runs", "version_0", "version_1", "name one"):
+        series(tmp_path / below)
+
+
+def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
+    for step in (500, 1000):
+        saved(tmp_path / f"checkpoint-{step}" / "model.safetensors")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        (tmp_path / f"checkpoint-{step}" / "optimizer.pt").write_bytes(b"")
+    saved(tmp_path / "model.safetensors")
+    (tmp_path / "runs" / "Nov25").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "runs/Nov25/events.out.tfevents.1"):
+        (tmp_path / name).write_text("{}")
+    opened = series(tmp_path)
+    assert opened.steps == [500, 1000]
+    assert opened.ignored == ("model.safetensors",)
+
+
+@pytest.mark.parametrize("below", ["", "out"])
+def test_the_out_folder_of_nanogpt(below: str, tmp_path: Path) -> None:
+    saved(tmp_path / "out" / "ckpt.pt", 300)
+    (tmp_path / "out" / "train.log").write_text("iter 300: loss 3.1\n")
+    assert series(tmp_path / below).steps == [300]
+
+
+@pytest.mark.parametrize("folder", ["artifacts/model-1", "output/model", "run"])
+def test_the_one_run_somewhere_below(folder: str, tmp_path: Path) -> None:
+    for step in (10, 20):
+        saved(tmp_path / folder / f"step_{step}.safetensors")
+    (tmp_path / "readme.md").write_text("")
+    opened = series(tmp_path)
+    assert opened.steps == [10, 20]
+    assert opened.notes == (f"the one run below it, in {folder}",)
+
+
+def test_several_runs_are_named(tmp_path: Path) -> None:
+    for run in ("a", "b", "c/d"):
+        saved(tmp_path / run / "step_1.safetensors")
+        saved(tmp_path / run / "step_2.safetensors")
+    with refused(tmp_path, "3 runs", "a, b, c/d"):
+        series(tmp_path)
+
+
+def test_a_folder_of_deepspeed(tmp_path: Path) -> None:
+    for step in (100, 200):
+        folder = tmp_path / f"global_step{step}"
+        folder.mkdir()
+        torch.save({"module": family_weights(), "global_steps": step}, folder / "mp_rank_00_model_states.pt")
+        for rank in range(3):
+            name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+            torch.save({"optimizer_state_dict": {}}, folder / name)
+    (tmp_path / "latest").write_text("global_step200")
+    opened = series(tmp_path)
+    assert opened.steps == [100, 200]
+    assert len(opened[0].analysed()) == 9
+
+
+@pytest.mark.parametrize("names", [[], ["checkpoints/config.json"], ["notes.txt", "a/b/c.json"]])
+def test_an_empty_run_says_what_was_expected(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    with refused(tmp_path, "no checkpoints; expected"):
+        series(tmp_path)
