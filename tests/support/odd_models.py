@@ -167,6 +167,36 @@ def raw_parameters(size: Size, rng: np.random.Generator) -> Stored:
     return out
 
 
+def by_columns(size: Size, rng: np.random.Generator) -> Stored:
+    """A grokking transformer by hand: a column for each token, (heads, head, width), (outputs, inputs) but for W_U."""
+    s, d, n, out = size, size.width, size.width // size.heads, Stored()
+    out.tensors["embed.W_E"] = out.tables["embed.W_E"] = _random(rng, d, s.vocabulary)
+    out.table("pos_embed.W_pos", _random(rng, s.context, d))
+    for k in range(s.blocks):
+        for part in "QKV":
+            tensor = _random(rng, s.heads, n, d)
+            out.tensors[f"blocks.{k}.attn.W_{part}"] = tensor
+            out.right[f"blocks.{k}.attn.W_{part}"] = tensor.reshape(d, d)
+        out.linear(f"blocks.{k}.attn.W_O", _random(rng, d, d))
+        out.linear(f"blocks.{k}.mlp.W_in", _random(rng, s.mlp, d))
+        out.linear(f"blocks.{k}.mlp.W_out", _random(rng, d, s.mlp))
+        out.vector(f"blocks.{k}.mlp.b_in", s.mlp)
+    out.turned("unembed.W_U", _random(rng, s.vocabulary, d))
+    return out
+
+
+def word_model(size: Size, rng: np.random.Generator) -> Stored:
+    """An LSTM between an encoder and a decoder, as in the tutorials."""
+    s, d, out = size, size.width, Stored()
+    out.table("encoder.weight", _random(rng, s.vocabulary, d))
+    for k in range(s.blocks):
+        out.linear(f"rnn.weight_ih_l{k}", _random(rng, 4 * d, d))
+        out.linear(f"rnn.weight_hh_l{k}", _random(rng, 4 * d, d))
+        out.vector(f"rnn.bias_ih_l{k}", 4 * d)
+    out.linear("decoder.weight", _random(rng, s.vocabulary, d))
+    return out
+
+
 def llama(size: Size, rng: np.random.Generator) -> Stored:
     """Llama of transformers, with a gate; with experts, stacked as (experts, outputs, inputs)."""
     s, d, out = size, size.width, Stored()
@@ -236,7 +266,7 @@ STYLES: Mapping[str, Style] = {
     style.__name__: style
     for style in (
         *(lecture, nanogpt, conv1d, flax, flax_heads, transformer_lens, raw_parameters, llama, experts_turned),
-        *(pytorch_encoder, private_names),
+        *(pytorch_encoder, private_names, by_columns, word_model),
     )
 }
 

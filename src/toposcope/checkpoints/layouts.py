@@ -23,10 +23,10 @@ READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
 WRITES = {"attn.out", "mlp.out"}
 """Roles whose outputs are."""
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
-_CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.weight$")
+_CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
 _INPUTS_FIRST = re.compile(r"(?:^|\.)_?W_[A-Za-z]+$")
-_EXPERTS = re.compile(r"experts?(?:$|[._])|moe", re.IGNORECASE)
+_EXPERTS = re.compile(r"experts?(?:$|[._])|moe|_(?:ch)?exps(?:$|\.)", re.IGNORECASE)
 _STACKED_ROWS = re.compile(r"(.*)\.experts(?:\.mlp)?\.(w1|v1|w2)(?:\.weight)?$")
 
 
@@ -39,16 +39,13 @@ class Matrix:
     layout: str = ""
 
 
-def residual_width(entries: Sequence[Entry], embeddings: Iterable[Entry]) -> int | None:
-    """Return the width of the residual stream: that of the embedding, where the norms have it too, or of most norms."""
-    norms = Counter(
-        entry.shape[0] for entry in entries if len(entry.shape) == 1 and _NORM.search(entry.name) and entry.shape[0] > 1
-    )
-    widths = Counter(entry.shape[1] for entry in embeddings)
-    common = [width for width, _ in widths.most_common() if width in norms or not norms]
-    if common:
-        return common[0]
-    return norms.most_common(1)[0][0] if norms else None
+def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: Iterable[Entry]) -> int | None:
+    """Return the width of the residual stream: of the axes of embeddings and norms, the one that most matrices have."""
+    norms = {entry.shape[0] for entry in entries if len(entry.shape) == 1 and _NORM.search(entry.name)}
+    last = {table.shape[1] for table in tables}
+    candidates = norms.union(*(table.shape for table in tables))
+    counts = Counter(size for entry in matrices for size in set(entry.shape) if size in candidates)
+    return max(candidates, key=lambda size: (counts[size], size in norms, size in last, size), default=None)
 
 
 def matrices(found: Sequence[tuple[Entry, str]], width: int | None) -> dict[str, list[Matrix]]:
@@ -93,15 +90,20 @@ def _turned(
 
 def _is_turned(name: str, part: Matrix, role: str, votes: Mapping[str, set[bool | None]], width: int | None) -> bool:
     style = _style(name, part)
-    if part.transposed or style == "done" or role in {"embed", "pos_embed"}:
+    if part.transposed or style == "done":
         return part.transposed
+    if role in {"embed", "pos_embed"}:
+        # A row for each token; by hand some tables have a column for each.
+        shape = part.entry.shape
+        return style == "parameter" and role == "embed" and shape[0] == width != shape[1]
     if style in {"kernel", "linear"}:
         return style == "kernel"
     of_style = votes[style] - {None}
-    own = _vote(part.entry.shape, role, width) if style != "conv1d" else None
+    own = None if "conv1d" in style else _vote(part.entry.shape, role, width)
     if own is not None:
         return own
-    return of_style == {True} or (not of_style and _INPUTS_FIRST.search(name) is not None)
+    is_usual = style == "conv1d kernel" or _INPUTS_FIRST.search(name) is not None
+    return of_style == {True} or (not of_style and is_usual)
 
 
 def _vote(shape: tuple[int, ...], role: str, width: int | None) -> bool | None:
@@ -117,7 +119,8 @@ def _style(name: str, part: Matrix) -> str:
     if part.layout == "heads":
         return "done"
     if leaf == "kernel":
-        return "kernel"
+        # The Conv1D of GPT-2 in Flax stores (outputs, inputs); the Dense of others, under the same names, does not.
+        return "conv1d kernel" if _CONV1D.search(name) else "kernel"
     if part.layout.startswith("expert"):
         return "experts"
     if _CONV1D.search(name):
@@ -135,7 +138,10 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
     last = len(entry.shape) - 1
     if len(at) != 1:
         is_reader = role in READS
-        if entry.name.endswith(".kernel"):
+        if role == "attn.qkv" and entry.shape[0] in {3, 4} and at == [last - 1, last]:
+            # Queries, keys and values below each other, each as a linear map has it.
+            at = [last]
+        elif entry.name.endswith(".kernel"):
             at = [0 if is_reader else last]
         elif _HEADS_FIRST.search(entry.name) and last == 2:
             at = [1 if is_reader else last]

@@ -20,7 +20,7 @@ VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
 """What a tensor is that is no matrix; the third with the number of its axes."""
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 
-_BIAS = re.compile(r"(?:^|[._])bias(?:es)?(?:_\w+)?$|(?:^|\.)b_?(?:[a-z]|in|out|up|down|gate|\d)?$", re.IGNORECASE)
+_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:_?[a-z\d]|_[A-Z]|_in|_out|_up|_down|_gate)?$")
 _OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
 _AVERAGE = re.compile(r"(?:model_)?ema(?:_model)?\.|(?:averaged|avg)_model\.")
 _EXTRA_TABLE = re.compile(r"per_layer|ngram|entity|value|segment|type|hash|global|emb_?\d|shape|pronunciation|char")
@@ -73,7 +73,8 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
                 contents.others[entry.name] = kind
                 del candidates[entry.name]
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
-    width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables)
+    others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
+    width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables, others)
     known = _by_shape(candidates, width)
     found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width)
     for name, parts in found.items():
@@ -113,8 +114,6 @@ def main_embedding(found: Sequence[tuple[str, str, tuple[int, ...]]]) -> int | N
 
 def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | None) -> dict[str, tuple[Entry, str, str]]:
     """Give roles by shape to matrices whose names say nothing, or say the half of an MLP that they are not."""
-    if width is None:
-        return dict(candidates)
     blocks: dict[int | None, Counter[tuple[int, ...]]] = {}
     heads, tables = set[tuple[int, ...]](), set[tuple[int, ...]]()
     for entry, role, _ in candidates.values():
@@ -149,9 +148,11 @@ def _outside_blocks(shape: tuple[int, ...], heads: set[tuple[int, ...]], tables:
     return "head" if shape in tables and not heads else ""
 
 
-def _inside_block(shape: tuple[int, ...], width: int, block: Mapping[tuple[int, ...], int]) -> str:
+def _inside_block(shape: tuple[int, ...], width: int | None, block: Mapping[tuple[int, ...], int]) -> str:
     """Return the role of a matrix from its block's shapes: fused qkv, or half of a pair that widens and narrows."""
     out, inputs = shape
+    if width is None:
+        return ""
     if shape == (3 * width, width):
         return "attn.qkv"
     if out == inputs or shape[::-1] not in block or width not in shape:
@@ -159,7 +160,7 @@ def _inside_block(shape: tuple[int, ...], width: int, block: Mapping[tuple[int, 
     return "mlp.in" if inputs == width and out > width else "mlp.out" if out == width and inputs > width else ""
 
 
-def _half(shape: tuple[int, ...], width: int, role: str, name: str) -> str:
+def _half(shape: tuple[int, ...], width: int | None, role: str, name: str) -> str:
     """Return the half of an MLP that a linear map's shape shows, where its name says the other."""
     if len(shape) != 2 or shape[0] == shape[1] or width not in shape or ".c_" in name:
         return role
