@@ -386,7 +386,7 @@ def test_which_of_two_models_is_meant_is_not_guessed(beside: dict[str, object], 
         Checkpoint(path, 1).layers()
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "config.json", "step_1", "step_1.npz", "step_1.pt.tmp", "folder"])
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "step_1", "step_1.onnx", "step_1.pt.tmp", "folder"])
 def test_other_files_and_folders_are_no_checkpoints(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if name == "folder":

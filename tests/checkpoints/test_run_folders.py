@@ -109,3 +109,28 @@ def test_an_empty_run_says_what_was_expected(names: list[str], tmp_path: Path) -
         (tmp_path / name).write_text("")
     with refused(tmp_path, "no checkpoints; expected"):
         series(tmp_path)
+
+
+def test_a_final_model_beside_the_logs_of_lightning_is_left_out(tmp_path: Path) -> None:
+    lightning(tmp_path, 0)
+    saved(tmp_path / "model_final.pt")
+    opened = series(tmp_path)
+    assert opened.steps == [100, 200]
+    assert opened.ignored == ("last.ckpt", "model_final.pt")
+
+
+@pytest.mark.parametrize("stem", ["ft-model", "model", "pytorch_model"])
+def test_the_only_shard_of_a_model_is_the_model(stem: str, tmp_path: Path) -> None:
+    for epoch in (0, 1):
+        saved(tmp_path / f"epoch_{epoch}" / f"{stem}-00001-of-00001.safetensors")
+        (tmp_path / f"epoch_{epoch}" / "config.json").write_text("{}")
+    opened = series(tmp_path)
+    assert opened.steps == [0, 1]
+    assert len(opened[0].entries) == len(family_weights())
+
+
+@pytest.mark.parametrize("place", ["abc123/checkpoints", "lightning_logs/version_0/checkpoints", "checkpoints", "abc"])
+def test_the_step_of_the_one_checkpoint_of_a_run(place: str, tmp_path: Path) -> None:
+    saved(tmp_path / place / "epoch=0-step=100.ckpt", 100)
+    assert series(tmp_path).steps == [100]
+    assert series(tmp_path / place).steps == [100]

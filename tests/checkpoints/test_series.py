@@ -452,9 +452,9 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "step_1.npz")
-    with refused(tmp_path / "step_1.npz", "no checkpoints", ".safetensors"):
-        series(tmp_path / "step_1.npz")
+    touch(tmp_path, "step_1.json")
+    with refused(tmp_path / "step_1.json", "no checkpoints", ".safetensors"):
+        series(tmp_path / "step_1.json")
 
 
 @pytest.mark.reference

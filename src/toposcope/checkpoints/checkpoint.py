@@ -13,6 +13,7 @@ from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.formats import weight_names
 from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
+from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
 from toposcope.checkpoints.sources import CheckpointError, Files, LocalSource, Source, fingerprint
@@ -244,6 +245,7 @@ class Checkpoint:
             file = self.source.beside(name)
         if file is None:
             return {}
+        refuse_pointers({name: file})
         try:
             content = json.loads(file.read(0, min(file.size, MAX_CONFIG_BYTES)).tobytes())
             if not isinstance(content, dict):

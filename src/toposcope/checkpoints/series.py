@@ -11,8 +11,9 @@ from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
+from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
 from toposcope.checkpoints.formats.trainer_state import counters_beside
-from toposcope.checkpoints.formats.weight_names import PICKLES, SHARD, TORCH
+from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PICKLES, SHARD, TORCH
 from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import Access, CheckpointError, Files, LocalSource, Source, is_remote, roots
 from toposcope.checkpoints.sources.local import escaped, local_path
@@ -230,12 +231,20 @@ def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) ->
 
 def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     """Return the series in one place: files or folders with steps in their names, or a single checkpoint."""
+    _refuse_one_rank(root)
     listed, unusable = _usable(root.files(), options.pattern)
     folder, names, left = _checkpoint_folder(root, listed, options.pattern)
     candidates = _candidates(names)
-    if not (candidates or unusable or is_checkpoint(names)) and (below := _runs_below(names)):
+    is_one = is_checkpoint(names) and not _is_in_a_folder(names)
+    if not (candidates or unusable or is_one) and (below := _runs_below(names)):
         return _only_run(root, below, options)
     steps = {part: options.step_of(stem) for part, stem in candidates.items()}
+    logs = [run for run in _runs_below(names) if run.startswith("lightning_logs")]
+    if logs and not any(step is not None for step in steps.values()):
+        run = _only_run(root, logs, options)
+        return replace(run, ignored=(*run.ignored, *(part for part in steps if part != "lightning_logs")))
+    if ranks := [part for part in parts_of(candidates) if steps[part] is not None]:
+        refuse_ranks(folder.spec, ranks)
     stepped = [
         options.checkpoint(folder.child(part), candidates[part], step)
         for part, step in steps.items()
@@ -249,6 +258,24 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     single = _single(name, root, folder, names, candidates, options)
     return replace(single, ignored=(*single.ignored, *left, *unusable))
+
+
+def _refuse_one_rank(root: Source) -> None:
+    """Refuse the folder of one rank of Megatron-LM next to those of others, or a file in it."""
+    if isinstance(root, LocalSource):
+        path = root.path.absolute()
+        for place in (path, path.parent):
+            if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
+                raise CheckpointError(
+                    f"{root.spec}: one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}",
+                    "unsupported",
+                )
+
+
+def _is_in_a_folder(names: list[str]) -> bool:
+    """Return whether a lone file has a step in its name that the folder, in which it lies, has not."""
+    first, _, last = names[0].rpartition("/") if len(names) == 1 else ("", "", "")
+    return bool(first) and step_of(_stem(last)) is not None and step_of(first) is None
 
 
 def _runs_below(names: list[str]) -> list[str]:
@@ -304,7 +331,7 @@ def _single(
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
     if names == [name] and is_checkpoint(names):
         where, stem = folder, _stem(name)
-    elif is_checkpoint(names) and len(names) > 1:
+    elif is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
         where, stem = folder, name
     elif len(candidates) == 1:
         ((part, stem),) = candidates.items()
@@ -444,13 +471,18 @@ def _candidates(names: list[str]) -> dict[str, str]:
     for first, within in sorted(inside.items()):
         is_file = within == [""]
         stem = _stem(first) if is_file else first
+        if not is_file and _is_in_a_folder([f"{first}/{name}" for name in within]):
+            continue
         # The number of a shard is no step.
         if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
             candidates[first] = stem
             # A plain pickle can be anything; next to other checkpoints it is one only if its name has a step.
-            usual = [name for name in ([first] if is_file else within) if not name.endswith(PICKLES)]
+            usual = [name for name in ([first] if is_file else within) if not name.endswith((*PICKLES, *ARRAYS))]
             if step_of(stem) is None and not is_checkpoint(usual):
                 plain.append(first)
+    if any(step_of(stem) is not None and not name.endswith(ARRAYS) for name, stem in candidates.items()):
+        # Next to a series, arrays are what was measured at its steps.
+        plain += [name for name in candidates if name.endswith(ARRAYS)]
     return {n: s for n, s in candidates.items() if n not in plain} or candidates
 
 

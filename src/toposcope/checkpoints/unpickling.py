@@ -431,6 +431,7 @@ class _Unpickler(pickle._Unpickler):
         except KeyError:
             pass
         full = f"{module}.{name}"
+        full = full if full.isprintable() else ascii(full)[1:-1]
         if _is_attack(module, name):
             raise CheckpointError(
                 f"{self._location}: its pickle names {full[:120]!a}, which no saved model needs but an attack does; "

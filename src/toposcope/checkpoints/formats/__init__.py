@@ -68,7 +68,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
         If no format recognises the files, there is no such key, or a file is damaged or unsafe.
     """
     module = _format_for(spec, files, key)
-    refuse_pointers({name: file for name, file in files.items() if name == "config.json"} | of_weights(files))
+    refuse_pointers(of_weights(files))
     listed: list[Entry] = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
         if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:

@@ -6,6 +6,7 @@ are put together from their chunks without a process group.
 
 import io
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -35,6 +36,10 @@ from toposcope.checkpoints.unpickling import (
 METADATA = ".metadata"
 OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
 """Prefixes of names that do not belong to the model, where only names distinguish them."""
+MEGATRON_META = ("common.pt", "metadata.json")
+"""Files that Megatron-Core writes into the folder."""
+_ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
+MAX_LAYERS = 1 << 12
 LIGHTNING_META = "meta.pt"
 """A file that Lightning writes into the folder."""
 
@@ -91,6 +96,7 @@ NAMES: Names = (
     | {(module, name): value for module in _METADATA_MODULES for name, value in _RECORDS.items()}
     | {(module, "_StorageInfo"): _Place for module in _STORAGE_MODULES}
     | {(module, "_StoragePrefix"): Placeholder for module in _STORAGE_MODULES}
+    | {("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"): _Metadata}
 )
 """Names that the pickle of ``.metadata`` may hold, and what each stands for."""
 
@@ -124,7 +130,28 @@ def entries(spec: str, files: Files) -> list[Entry]:
         raise _damaged(file, f"torch does not write this ({str(error)[:120]!a})") from error
     if not listed:
         raise _damaged(file, f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}")
-    return listed
+    return [layer for entry in listed for layer in _layers_of(entry)] if _is_megatron(inside) else listed
+
+
+def _is_megatron(files: Files) -> bool:
+    return all(name in files for name in MEGATRON_META)
+
+
+def _layers_of(entry: Entry) -> list[Entry]:
+    """Return the layers of a tensor in which Megatron-Core stacks that of all layers, each under its own name."""
+    match = _ALL_LAYERS.fullmatch(entry.name)
+    if match is None or len(entry.shape) < 2 or entry.shape[0] > MAX_LAYERS:
+        return [entry]
+    shape, dtype = entry.shape[1:], entry.dtype
+    return [
+        Entry(f"{match[1]}.{k}.{match[2]}", shape, dtype, partial(_read_layer, entry, k), sequential_rows=False)
+        for k in range(entry.shape[0])
+    ]
+
+
+def _read_layer(entry: Entry, k: int, start: int, stop: int) -> NDArray[Any]:
+    layer: NDArray[Any] = entry.read(k, k + 1)[0]
+    return layer[start:stop]
 
 
 @dataclass(frozen=True)
@@ -177,7 +204,8 @@ class _Stored:
             for name, record in content.get("state_dict_metadata").items()
             if isinstance(name, str) and isinstance(record, _Tensor)
         }
-        self._paths = content.get("planner_data")
+        # Megatron-Core saves one flat dictionary.
+        self._paths = None if _is_megatron(files) else content.get("planner_data")
         self._places: dict[tuple[str, tuple[int, ...]], _Place] = {}
         for index, place in content.get("storage_data").items():
             if not isinstance(index, _Index) or not isinstance(place, _Place):

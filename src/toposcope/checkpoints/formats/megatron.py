@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from toposcope.checkpoints.formats.contents import Inside, Key, fields_of, model_of, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.joining import Rows, Saved, side_by_side, stacked
+from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
 from toposcope.checkpoints.sources import CheckpointError, Files
 from toposcope.checkpoints.steps import MAX_STEP
 from toposcope.checkpoints.unpickling import StoredTensor
 
-_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/(?:model_optim_rng|model_rng|model)\.pt")
 _Place = tuple[int, int]
 """The rank among tensor-parallel ones, and the pipeline stage."""
 MAX_RANKS = 1 << 10
@@ -40,7 +40,7 @@ _SIZES = (
 
 def claims(names: Collection[str]) -> bool:
     """By the folders of ranks."""
-    return any(_RANK.fullmatch(name) for name in names)
+    return any(MEGATRON_RANK.fullmatch(name) for name in names)
 
 
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
@@ -69,14 +69,15 @@ def missing_ranks(content: Any) -> str:
     sizes = {name: value for name, value in _arguments(content).items() if type(value) is int}
     names = (*_SIZES[:2], "expert_model_parallel_size")
     several = [f"{name} {sizes[name]}" for name in names if sizes.get(name, 1) > 1]
-    return f"one rank of several of a model of Megatron-LM ({', '.join(several)}); {FIX}" if several else ""
+    what = f"one rank of several of a model of Megatron-LM ({', '.join(several)}); name the folder of all ranks"
+    return what if several else ""
 
 
 def _ranks(spec: str, files: Files) -> dict[_Place, Saved]:
     """Return what each rank saved."""
     ranks: dict[_Place, Saved] = {}
     for name in sorted(files):
-        if match := _RANK.fullmatch(name):
+        if match := MEGATRON_RANK.fullmatch(name):
             tensor, stage, expert = match.groups()
             if expert is not None:
                 _refuse(spec, "experts in files of their own")

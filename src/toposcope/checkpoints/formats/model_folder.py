@@ -10,6 +10,7 @@ import msgspec
 from toposcope.checkpoints.formats import safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.formats.trainer_state import trainer_counters
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import is_relative_name
@@ -49,8 +50,8 @@ def is_file_name(name: str) -> bool:
 
 def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     """List the tensors of every shard."""
-    name = next((name for name in NAMES if name in files), None)
-    if name is None:
+    name = _main(files)
+    if not name:
         shards = sorted(n for n in files if SHARD.fullmatch(n))
         raise CheckpointError(
             f"{spec}: {len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too",
@@ -84,12 +85,18 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what else the one file holds, and the counters stated there or in the folder."""
-    name = next((name for name in NAMES if name in files), "")
+    name = _main(files)
     if name and not name.endswith(".json"):
         found = _whole(name).inside(spec, {name: files[name]}, key)
         return replace(found, stated=trainer_counters(files) | found.stated)
     refuse_key(spec, key)
     return Inside(stated=trainer_counters(files))
+
+
+def _main(names: Collection[str]) -> str:
+    """Return the name of the index or of the file that is whole, also as the only shard; empty if there is none."""
+    only = [name for name in names if (match := SHARD.fullmatch(name)) and int(match[2]) == int(match[3]) == 1]
+    return next((name for name in [*NAMES, *only] if name in names), "")
 
 
 def _whole(name: str) -> _Format:
@@ -125,6 +132,7 @@ def _index(index: StoredFile, files: Files) -> _ShardIndex:
             raise ValueError("too long")
         content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        refuse_pointers({index.location: index})
         raise CheckpointError(
             f"{index.location}: not a shard index (no weight_map of names); fetch it again", "damaged"
         ) from error

@@ -16,7 +16,9 @@ from toposcope.checkpoints.sources import CheckpointError, Files
 
 _PART = re.compile(r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model)[._-]?)(\d+)(.*)", re.IGNORECASE)
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
-_ONE_OF_SEVERAL = re.compile(r"(?:model_optim_rng|model_rng|mp_rank_\d+_model_states)\.pt")
+_MEGATRON = re.compile(r"(?:model_optim_rng|model_rng)\.pt")
+_DEEPSPEED = re.compile(r"mp_rank_\d+_model_states\.pt")
+_LAYER = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
 _ZERO3 = re.compile(r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 
 
@@ -75,13 +77,14 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
     names = [name.rpartition("/")[2] for name in files]
     if len(names) == 1 and _ZERO3.fullmatch(names[0]):
         _refuse(spec, f"one rank of ZeRO-3; name its folder, or {deepspeed.FIX}")
+    if len(names) == 1 and _LAYER.fullmatch(names[0]):
+        _refuse(spec, "one pipeline layer of a model of DeepSpeed; name its folder")
     if any(entry.name.endswith("weight") for entry in listed) and all(0 in entry.shape for entry in listed):
         _refuse(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {deepspeed.FIX}")
     for name, file in files.items():
-        if _ONE_OF_SEVERAL.fullmatch(name):
-            content = Saved(file).content
-            if reason := megatron.missing_ranks(content) or deepspeed.missing_ranks(content):
-                raise CheckpointError(f"{file.location}: {reason}", "unsupported")
+        for pattern, module in ((_MEGATRON, megatron), (_DEEPSPEED, deepspeed)):
+            if pattern.fullmatch(name) and (reason := module.missing_ranks(Saved(file).content)):
+                _refuse(file.location, reason)
 
 
 def _refuse(spec: str, reason: str) -> NoReturn:

@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from toposcope.checkpoints.formats.contents import (
     MAX_LISTED,
@@ -30,7 +30,7 @@ from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.pickles import Legacy, Plain, Unknown, array_entry, opened, storage_of
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
 from toposcope.checkpoints.formats.strided import not_weights, strided_entry
-from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other
+from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other
 from toposcope.checkpoints.pickled_arrays import NAMES, StoredArray
 from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.range_stream import RangeStream
@@ -67,9 +67,26 @@ _BEGINNINGS = {
 """First bytes of other files."""
 
 
+class Saved(Protocol):
+    """A file that was opened: the object in it, names of classes that were not made, and its tensors."""
+
+    unknown: Unknown
+
+    @property
+    def content(self) -> Any:
+        """The saved object, `StoredTensor` or `StoredArray` for each tensor."""
+        ...
+
+    def entry(self, name: str, tensor: Any) -> Entry:
+        """Return one of its tensors."""
+        ...
+
+
 def claims(names: Collection[str]) -> bool:
     """By the suffix of a single file that does not belong to the optimizer."""
-    return len(names) == 1 and (name := next(iter(names))).endswith((*TORCH, *PICKLES)) and not is_other(name)
+    if len(names) != 1 or MEGATRON_RANK.fullmatch(name := next(iter(names))):
+        return False
+    return name.endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
@@ -80,7 +97,11 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
 
 def entries_of(file: StoredFile, key: Key = ()) -> Listing:
     """List the tensors of the model in one file, or of the one under a key."""
-    saved = open_file(file)
+    return listing(file, open_file(file), key)
+
+
+def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
+    """List the tensors of the model in what a file saves, or of the one under a key."""
     content = _content(file, saved)
     inner = descend(content, key, file.location)
     found = contents_of(inner, resolved(content, key, file.location))
@@ -110,7 +131,11 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
 
 def inside_of(file: StoredFile, key: Key = ()) -> Inside:
     """Return the series in one file, and the counters that it states."""
-    saved = open_file(file)
+    return within(file, open_file(file), key)
+
+
+def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
+    """Return the series in what a file saves, and the counters that it states."""
     content = _content(file, saved)
     key = resolved(content, key, file.location)
     found = contents_of(descend(content, key, file.location), key)
@@ -120,7 +145,7 @@ def inside_of(file: StoredFile, key: Key = ()) -> Inside:
     return Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
 
 
-def _counter(saved: "Archive | Legacy | Plain", tensor: Stored) -> Any:
+def _counter(saved: Saved, tensor: Stored) -> Any:
     """Return the value of a small tensor, None of a large one."""
     entry = saved.entry("counter", tensor)
     return entry.whole().tolist() if entry.n_bytes <= MAX_COUNTERS else None
@@ -177,7 +202,7 @@ def unsupported(file: StoredFile, reason: str) -> CheckpointError:
     return CheckpointError(f"{file.location}: {reason}", "unsupported")
 
 
-def _content(file: StoredFile, saved: "Archive | Legacy | Plain") -> Any:
+def _content(file: StoredFile, saved: Saved) -> Any:
     """Return the object in a file, unless the same values lie in so many places that they cannot all be looked at."""
     content = saved.content
     if repeats(content):

@@ -9,14 +9,18 @@ File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 PICKLES = (".pkl", ".pickle")
 """Of anything; taken for weights only where nothing else is."""
-_ENDINGS = ((".safetensors", ".distcp"), TORCH, PICKLES)
+ARRAYS = (".npz", ".npy")
+"""Of NumPy, the same."""
+_ENDINGS = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 _OTHER_WORDS = (
     "optim(izer)?s?|(lr_?)?schedulers?|(grad_?)?scaler|rng|rng_states?|random_states?|training_args|"
     "train(er)?(_state)?|dataloader"
 )
 _OTHER = re.compile(rf"(^|/)({_OTHER_WORDS})([._-][^/]*)?$|optim_states\.pt$", re.IGNORECASE)
-SHARD = re.compile(r"-\d+-of-\d+$")
-"""End of the stem of a shard; its number is no step."""
+MEGATRON_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/(?:model_optim_rng|model_rng|model)\.pt")
+"""What a tensor-parallel rank saves, in a pipeline stage, of some experts."""
+SHARD = re.compile(r"-(?!0*1-of-0*1$)\d+-of-\d+$")
+"""End of the stem of a shard, unless it is the only one; its number is no step."""
 
 
 def is_other(name: str) -> bool:
