@@ -32,5 +32,5 @@ def test_masks_and_shared_layers_are_read(legacy: bool, tmp_path: Path) -> None:
         {**weights, "mask": torch.ones(1, 1).expand(2048, 2048)}, path, _use_new_zipfile_serialization=not legacy
     )
     layers = {layer.name: layer for layer in Checkpoint(path, 1).layers()}
-    assert len(layers) == 25
+    assert len(layers) == 24
     assert layers["layers.23.w"].shape == (2048, 2048)

@@ -91,6 +91,129 @@ def test_every_style_from_files(style: str, dtype: torch.dtype, tmp_path: Path) 
     assert first == second
 
 
+# Kinds of which a generator of whole models has too few
+
+
+def r(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def _ones(*shape: int) -> np.ndarray[Any, Any]:
+    return np.ones(shape, np.float32)
+
+
+BLOCK = {"embed_tokens.weight": r(31, 12), "layers.0.norm.weight": r(12), "layers.0.mlp.up_proj.weight": r(28, 12)}
+UP, TIED = "layers.0.mlp.up_proj.weight", "embed_tokens.weight"
+"""What is measured of `BLOCK`: the embedding is the tied head."""
+CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
+    "convolutions of one tap are linear maps": (
+        {**BLOCK, "layers.0.ffn.w_1.weight": r(28, 12, 1), "layers.0.ffn.w_2.weight": r(12, 28, 3)},
+        {UP, TIED, "layers.0.ffn.w_1.weight"},
+        set(),
+    ),
+    "haiku": (
+        {"lm/~/embed.embeddings": r(31, 12), "lm/h0_attn/query.w": r(12, 12), "lm/h0_mlp/linear.w": r(12, 48)},
+        {"lm/~/embed.embeddings", "lm/h0_attn/query.w", "lm/h0_mlp/linear.w"},
+        {"lm/h0_attn/query.w", "lm/h0_mlp/linear.w"},
+    ),
+    "names joined by slashes": (
+        {"params/decoder/layers_0/mlp/Dense_0/kernel": r(12, 12), "params/norm/scale": r(12)},
+        {"params/decoder/layers_0/mlp/Dense_0/kernel"},
+        {"params/decoder/layers_0/mlp/Dense_0/kernel"},
+    ),
+    "arrays in variables": (
+        {
+            "embed.embedding.value": r(31, 12),
+            "blocks.0.linear1.kernel.value": r(12, 28),
+            "head.kernel.value": r(12, 31),
+        },
+        {"blocks.0.linear1.kernel.value", "head.kernel.value"},
+        {"blocks.0.linear1.kernel.value", "head.kernel.value"},
+    ),
+    "layers stacked by a scan are not heads": (
+        {**BLOCK, "blocks.attn.q_proj.kernel": r(3, 12, 20), "blocks.attn.c_proj.kernel": r(3, 12, 12)},
+        {UP, TIED},
+        set(),
+    ),
+    "a bias shows the outputs": (
+        {"W1": r(30, 200), "b1": r(200), "W2": r(200, 27), "b2": r(27), "net.fc.w": r(20, 10), "net.fc.b": r(20)},
+        {"W1", "W2", "net.fc.w"},
+        {"W1", "W2"},
+    ),
+    "flat names": (
+        {"W_Q": r(12, 12), "W_O": r(12, 12), "W_in": r(12, 28), "W_out": r(28, 12)},
+        {"W_Q", "W_O", "W_in", "W_out"},
+        {"W_Q", "W_O", "W_in", "W_out"},
+    ),
+    "grouped heads of TransformerLens": (
+        {"embed.W_E": r(31, 12), "blocks.0.attn._W_K": r(1, 12, 3), "unembed.W_U": r(12, 31)},
+        {"blocks.0.attn._W_K", "unembed.W_U"},
+        {"blocks.0.attn._W_K", "unembed.W_U"},
+    ),
+    "a decay that is learned": (
+        {**BLOCK, "layers.0.att.time_decay_w1": r(12, 16)},
+        {UP, TIED, "layers.0.att.time_decay_w1"},
+        set(),
+    ),
+    "a linear map called an embedding": (
+        {**BLOCK, "patch_embed.weight": r(20, 48), "patch_embed.bias": r(20), "input_emb_proj.weight": r(12, 9)},
+        {UP, TIED, "patch_embed.weight", "input_emb_proj.weight"},
+        set(),
+    ),
+    "copies": (
+        {**BLOCK, **{f"teacher.{n}": w for n, w in BLOCK.items()}, "layers.0.mlp.up_proj.weight_ema": r(28, 12)},
+        {UP, TIED},
+        set(),
+    ),
+    "a module called ema": ({**BLOCK, "ema.fc.weight": r(5, 6)}, {UP, TIED, "ema.fc.weight"}, set()),
+    "matrices that begin as the identity or a triangle": (
+        {**BLOCK, "layers.0.recurrent": np.eye(20, dtype=np.float32), "layers.0.mixing": np.tril(_ones(20, 20))},
+        {UP, TIED, "layers.0.recurrent", "layers.0.mixing"},
+        set(),
+    ),
+    "an encoder and a decoder of other widths": (
+        {"encoder.weight": r(31, 10), "rnn.weight_ih_l0": r(64, 10), "decoder.weight": r(31, 16)},
+        {"rnn.weight_ih_l0", "decoder.weight"},
+        set(),
+    ),
+    "a classifier has no tied head": ({**BLOCK, "score.weight": r(2, 12)}, {UP, "score.weight"}, set()),
+    "another output": ({**BLOCK, "reward_fc.weight": r(3, 12)}, {UP, "reward_fc.weight"}, set()),
+    "masks of the shape of their weights": (
+        {
+            **BLOCK,
+            "layers.0.mlp.up_proj.weight_mask": (r(28, 12) > 0).astype(np.float32),
+            "attn_local_mask": _ones(12, 12),
+        },
+        {UP, TIED},
+        set(),
+    ),
+    "norms of each head, and biases": (
+        {**BLOCK, "layers.0.attn.q_norm.weight": r(3, 4), "layers.0.attn.b_qkv": r(3, 12)},
+        {UP, TIED},
+        set(),
+    ),
+    "learned tokens and positions": (
+        {
+            **BLOCK,
+            "register_tokens": r(4, 12),
+            "Er": r(17, 3),
+            "layers.0.attn.rel_bias.weight": r(32, 4),
+            "embed2.weight": r(31, 5),
+        },
+        {UP, TIED},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_measured_and_turned(case: str) -> None:
+    tensors, names, turned = CASES[case]
+    found = weights(tensors)
+    assert set(measured(found)) == names
+    assert {m.name for m in found.matrices if m.transposed and m.name in names} == turned
+
+
 # Never by values alone
 
 

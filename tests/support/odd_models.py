@@ -284,9 +284,7 @@ def buffers(size: Size, rng: np.random.Generator) -> dict[str, Array]:
         np.where(np.tril(square) > 0, 0, -np.inf).astype(np.float32),
         np.tril(square) - np.tril(square, -5),
     ]
-    # A square of a weight's shape whose name says nothing could be a weight.
-    silent = ["future", "m"] if t not in {width, size.mlp, size.vocabulary, width // size.heads} else []
-    names = ["tril", "mask", "causal_mask", "attn.bias_mask", "bias", "visible", "lower_triangle", *silent]
+    names = ["tril", "mask", "causal_mask", "attn.bias_mask", "bias", "visible", "lower_triangle", "future"]
     tables = {
         "cos_cached": np.cos(angles),
         "sin_cached": np.sin(angles),

@@ -22,62 +22,36 @@ _NEVER_TRAINED = re.compile(
     r"|running_(?:mean|var)|num_batches_tracked|masked_bias|tril|triu|(?:causal|attn|attention|subsequent|future)_mask"
     r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
 )
+_OF_PARAMETRISATION = re.compile(r"(?:^|\.)parametrizations\.\w+\.\d+\.")
 _MASK_CALLED_BIAS = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.bias$")
+_MASKS = {"mask", "masks", "causal"}
 _WORDS = {
-    *(
-        "mask",
-        "masks",
-        "causal",
-        "bias",
-        "freq",
-        "freqs",
-        "cos",
-        "sin",
-        "rope",
-        "rotary",
-        "cache",
-        "cached",
-        "pe",
-        "slopes",
-    ),
-    *(
-        "slope",
-        "index",
-        "indices",
-        "idx",
-        "buffer",
-        "counter",
-        "count",
-        "running",
-        "positions",
-        "position",
-        "pos",
-        "decay",
-    ),
-    *(
-        "window",
-        "lookup",
-        "grid",
-        "sinusoid",
-        "angles",
-        "angle",
-        "theta",
-        "timescale",
-        "visible",
-        "lower",
-        "upper",
-        "ema",
-    ),
+    *_MASKS,
+    *("freqs", "cos", "sin", "rope", "rotary", "cache", "cached", "pe", "slopes", "index", "indices", "idx"),
+    *("buffer", "counter", "running"),
 }
+"""Words of buffers: a tensor with one of them is a buffer if its shape is that of no weight, or by what it holds."""
+_WEAK_WORDS = {
+    *("bias", "tril", "triu", "triangle", "triangular", "visible", "lower", "upper", "future", "peek", "lookahead"),
+    *("position", "positions", "pos", "table", "encoding", "signal", "timing", "freq", "theta", "angle", "angles"),
+    *("sinusoid", "window", "slope", "decay", "attend"),
+}
+"""Words that a weight may have as well: what the tensor holds must agree."""
 _WEIGHT_LEAF = re.compile(
-    r"(?:\w+_)?(?:weights?|kernel|embedding|w)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
+    r"(?:\w+_)?(?:weights?|kernel|embedding|w\d*)|w_?[a-z]{0,3}\d*|w_(?:gate|down|query|value|pos)|lora_\w+|a_log|\w*proj\w*"
 )
 MASK, TABLE, BUFFER = "mask", "fixed table of positions", "buffer"
 
 
 def is_weight_name(name: str) -> bool:
     """Return whether the last part of a name is one of trained weights: ``weight``, ``kernel``, ``W_Q``."""
-    return _WEIGHT_LEAF.fullmatch(name.lower().rpartition(".")[2]) is not None
+    return _WEIGHT_LEAF.fullmatch(leaf_of(name)) is not None
+
+
+def leaf_of(name: str) -> str:
+    """Return the last part of a name, in lower case."""
+    parts = re.split(r"[./]", name.lower())
+    return parts[-2] if parts[-1] == "value" and len(parts) > 1 else parts[-1]
 
 
 def named_buffer(name: str, axes: int) -> str:
@@ -85,9 +59,11 @@ def named_buffer(name: str, axes: int) -> str:
 
     A mask that GPT-2 and its kin call ``attn.bias`` has two axes and more, which no bias of theirs has.
     """
-    leaf = name.lower().rpartition(".")[2]
+    leaf = leaf_of(name)
     if axes > 1 and _MASK_CALLED_BIAS.search(name):
         return MASK
+    if _OF_PARAMETRISATION.search(name):
+        return BUFFER
     if not _NEVER_TRAINED.fullmatch(leaf):
         return ""
     return MASK if "mask" in leaf or leaf.startswith("tri") else BUFFER
@@ -103,22 +79,25 @@ def buffer_kind(entry: Entry, shapes: Collection[tuple[int, ...]]) -> str:
     shapes : collection of tuples
         Of the tensors whose names are those of weights.
     """
-    leaf = entry.name.lower().rpartition(".")[2]
     if is_weight_name(entry.name):
         return ""
-    is_named = not _WORDS.isdisjoint(re.split(r"[_\d]+", leaf))
+    words = set(re.split(r"[_\d]+", leaf_of(entry.name)))
+    is_named = not _WORDS.isdisjoint(words)
+    if not is_named and _WEAK_WORDS.isdisjoint(words):
+        return ""
     is_alone = entry.shape not in shapes and entry.shape[::-1] not in shapes
-    held = _held(entry) if is_named or is_alone else ""
-    if held and (is_named or is_alone):
-        return held
-    return BUFFER if is_named and is_alone else ""
+    held = _held(entry, is_mask=not _MASKS.isdisjoint(words))
+    return held or (BUFFER if is_named and is_alone else "")
 
 
-def _held(entry: Entry) -> str:
-    """Return what a tensor of two axes holds: a mask, a table of angles, or neither, as an empty text."""
+def _held(entry: Entry, *, is_mask: bool) -> str:
+    """Return what a tensor of two axes holds: a mask, a table of angles, or neither, as an empty text.
+
+    Of one that is called a mask, two values are enough.
+    """
     if len(entry.shape) != 2 or not entry.is_float or min(entry.shape) < 3:
         return ""
-    if _is_triangle(entry):
+    if _is_triangle(entry) or (is_mask and _has_two_values(entry)):
         return MASK
     return TABLE if entry.shape[0] > 3 and _turns_evenly(_rows(entry, 0, 4)) else ""
 
@@ -126,6 +105,12 @@ def _held(entry: Entry) -> str:
 def _rows(entry: Entry, start: int, stop: int) -> NDArray[np.float64]:
     rows: NDArray[Any] = widened(without_8_bits(entry.read(start, stop), entry.dtype))
     return rows.astype(np.float64)
+
+
+def _has_two_values(entry: Entry) -> bool:
+    count = entry.shape[0]
+    rows = [_rows(entry, k, k + 1) for k in sorted({0, 1, count // 2, count - 1})]
+    return len(set(np.concatenate(rows).ravel().tolist())) <= 2
 
 
 def _is_triangle(entry: Entry) -> bool:
@@ -139,7 +124,9 @@ def _is_triangle(entry: Entry) -> bool:
         values.update(row.tolist())
         edges = np.flatnonzero(row[1:] != row[:-1]) + 1
         at_diagonal = not {i, i + 1}.isdisjoint(edges.tolist())
-        if len(values) > 2 or len(edges) > 2 or not at_diagonal:
+        # One value alone in its row is the identity, which weights begin as.
+        is_single = 0 < i < size - 1 and len(edges) == 2 and edges[1] - edges[0] == 1
+        if len(values) > 2 or len(edges) > 2 or not at_diagonal or is_single:
             return False
     return len(values) == 2 and not any(map(math.isnan, values))
 

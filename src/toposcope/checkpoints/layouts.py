@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.buffers import leaf_of
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import contiguous
 
+MAX_CONVOLVED = 16
+"""Taps of a convolution; an axis of a matrix of experts has more."""
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}
 """Roles whose inputs are the residual stream."""
 WRITES = {"attn.out", "mlp.out"}
@@ -25,6 +28,7 @@ WRITES = {"attn.out", "mlp.out"}
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
+_ROUTER = re.compile(r"router|gating", re.IGNORECASE)
 _INPUTS_FIRST = re.compile(r"(?:^|\.)_?W_[A-Za-z]+$")
 _EXPERTS = re.compile(r"experts?(?:$|[._])|moe|_(?:ch)?exps(?:$|\.)", re.IGNORECASE)
 _STACKED_ROWS = re.compile(r"(.*)\.experts(?:\.mlp)?\.(w1|v1|w2)(?:\.weight)?$")
@@ -48,7 +52,9 @@ def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: 
     return max(candidates, key=lambda size: (counts[size], size in norms, size in last, size), default=None)
 
 
-def matrices(found: Sequence[tuple[Entry, str]], width: int | None) -> dict[str, list[Matrix]]:
+def matrices(
+    found: Sequence[tuple[Entry, str]], width: int | None, biases: Mapping[str, int]
+) -> dict[str, list[Matrix]]:
     """Return the matrices in each tensor, by its name; none where its axes cannot be told apart.
 
     Parameters
@@ -57,10 +63,17 @@ def matrices(found: Sequence[tuple[Entry, str]], width: int | None) -> dict[str,
         Tensors of two axes and more, with their roles.
     width : int or None
         Of the residual stream.
+    biases : mapping of str to int
+        Lengths of the vectors, by name.
     """
-    routers = {e.name: e.shape[0] for e, _ in found if "router" in e.name.lower() and len(e.shape) == 2}
+    routers = {
+        e.name[: e.name.lower().index(".router")]: e.shape[0]
+        for e, _ in found
+        if ".router" in e.name.lower() and len(e.shape) == 2
+    }
     result: dict[str, list[Matrix]] = {}
-    for entry, role in found:
+    for stored, role in found:
+        entry = stored if role in {"conv", "other"} else _without_outer_ones(stored)
         if len(entry.shape) == 2:
             result[entry.name] = _experts_in_rows(entry, routers) or [Matrix(entry)]
         elif role in {"mlp.in", "mlp.out"} and len(entry.shape) == 3 and _holds_experts(entry, width):
@@ -71,24 +84,49 @@ def matrices(found: Sequence[tuple[Entry, str]], width: int | None) -> dict[str,
             result[entry.name] = [matrix] if matrix else []
         else:
             result[entry.name] = []
-    return _turned(result, {entry.name: role for entry, role in found}, width)
+    return _turned(result, {entry.name: role for entry, role in found}, width, biases)
+
+
+def _without_outer_ones(entry: Entry) -> Entry:
+    """Return a tensor of three axes, of which the first or the last has one entry, without it."""
+    shape = entry.shape
+    if len(shape) != 3 or 1 not in (shape[0], shape[2]) or shape[1] == 1:
+        return entry
+    return _reshaped(entry, shape[1:] if shape[0] == 1 else shape[:2])
 
 
 def _turned(
-    found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None
+    found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None, biases: Mapping[str, int]
 ) -> dict[str, list[Matrix]]:
     """Mark the matrices stored as (inputs, outputs): by their own shapes, or as the others of the same style."""
+    own = {
+        name: _vote(parts[0].entry.shape, _flow(name, roles[name]), width, biases.get(_bias_of(name)))
+        for name, parts in found.items()
+        if parts
+    }
     votes: dict[str, set[bool | None]] = {}
-    for name, parts in found.items():
-        for part in parts[:1]:
-            votes.setdefault(_style(name, part), set()).add(_vote(part.entry.shape, roles[name], width))
+    for name, vote in own.items():
+        votes.setdefault(_style(name, found[name][0]), set()).add(vote)
     return {
-        name: [replace(part, transposed=_is_turned(name, part, roles[name], votes, width)) for part in parts]
+        name: [replace(part, transposed=_is_turned(name, part, roles[name], own[name], votes, width)) for part in parts]
         for name, parts in found.items()
     }
 
 
-def _is_turned(name: str, part: Matrix, role: str, votes: Mapping[str, set[bool | None]], width: int | None) -> bool:
+def _flow(name: str, role: str) -> str:
+    """Return the role whose axes a matrix has: a router of experts reads the stream."""
+    return "mlp.in" if role == "other" and _ROUTER.search(name) else role
+
+
+def _bias_of(name: str) -> str:
+    """Return the name that the bias of a raw parameter has: ``b1`` of ``W1``, ``fc.b`` of ``fc.w``."""
+    outer, dot, leaf = name.rpartition(".")
+    return f"{outer}{dot}b{leaf[1:]}" if leaf[:1] in {"w", "W"} else ""
+
+
+def _is_turned(
+    name: str, part: Matrix, role: str, vote: bool | None, votes: Mapping[str, set[bool | None]], width: int | None
+) -> bool:
     style = _style(name, part)
     if part.transposed or style == "done":
         return part.transposed
@@ -99,15 +137,16 @@ def _is_turned(name: str, part: Matrix, role: str, votes: Mapping[str, set[bool 
     if style in {"kernel", "linear"}:
         return style == "kernel"
     of_style = votes[style] - {None}
-    own = None if "conv1d" in style else _vote(part.entry.shape, role, width)
-    if own is not None:
-        return own
+    if vote is not None and "conv1d" not in style:
+        return vote
     is_usual = style == "conv1d kernel" or _INPUTS_FIRST.search(name) is not None
     return of_style == {True} or (not of_style and is_usual)
 
 
-def _vote(shape: tuple[int, ...], role: str, width: int | None) -> bool | None:
-    """Return whether a shape shows (inputs, outputs), or None if it shows nothing."""
+def _vote(shape: tuple[int, ...], role: str, width: int | None, bias: int | None = None) -> bool | None:
+    """Return whether a shape shows (inputs, outputs), also beside a bias, whose length is that of the outputs."""
+    if bias in shape and shape[0] != shape[1]:
+        return shape[1] == bias
     if width is None or shape[0] == shape[1] or width not in shape or role not in READS | WRITES:
         return None
     return (shape[0] == width) == (role in READS)
@@ -115,10 +154,10 @@ def _vote(shape: tuple[int, ...], role: str, width: int | None) -> bool | None:
 
 def _style(name: str, part: Matrix) -> str:
     """Return the way of storing that a name stands for: all of one style are stored the same way round."""
-    leaf = name.rpartition(".")[2]
+    leaf = leaf_of(name)
     if part.layout == "heads":
         return "done"
-    if leaf == "kernel":
+    if leaf == "kernel" or (leaf == "w" and ("/" in name or "~" in name)):
         # The Conv1D of GPT-2 in Flax stores (outputs, inputs); the Dense of others, under the same names, does not.
         return "conv1d kernel" if _CONV1D.search(name) else "kernel"
     if part.layout.startswith("expert"):
@@ -129,19 +168,26 @@ def _style(name: str, part: Matrix) -> str:
 
 
 def _holds_experts(entry: Entry, width: int | None) -> bool:
-    return _EXPERTS.search(entry.name) is not None or (width is not None and width in entry.shape[1:])
+    """Return whether a tensor of three axes holds experts: by its name, or by two axes of a matrix of the stream."""
+    if _EXPERTS.search(entry.name):
+        return True
+    return leaf_of(entry.name) != "kernel" and width in entry.shape[1:] and min(entry.shape[1:]) > MAX_CONVOLVED
 
 
 def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
     """Return the matrix of a weight of attention with axes for heads; None if no axis is known to be the stream's."""
     at = [axis for axis, size in enumerate(entry.shape) if size == width]
     last = len(entry.shape) - 1
+    is_kernel = leaf_of(entry.name) == "kernel"
+    if is_kernel and (last != 2 or (0 if role in READS else last) not in at or width in (entry.shape[1], None)):
+        # Layers stacked along an axis, as scanned models have them.
+        return None
     if len(at) != 1:
         is_reader = role in READS
         if role == "attn.qkv" and entry.shape[0] in {3, 4} and at == [last - 1, last]:
             # Queries, keys and values below each other, each as a linear map has it.
             at = [last]
-        elif entry.name.endswith(".kernel"):
+        elif is_kernel:
             at = [0 if is_reader else last]
         elif _HEADS_FIRST.search(entry.name) and last == 2:
             at = [1 if is_reader else last]
@@ -162,7 +208,7 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
 def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     """Return the experts stacked along the rows of a matrix, as many as the router of its block has outputs."""
     match = _STACKED_ROWS.fullmatch(entry.name)
-    count = next((n for name, n in routers.items() if match and name.startswith(f"{match.group(1)}.")), 0)
+    count = routers.get(match.group(1), 0) if match else 0
     if not match or not count or entry.shape[0] % count:
         return []
     stacked = _reshaped(entry, (count, entry.shape[0] // count, entry.shape[1]))

@@ -20,10 +20,18 @@ VECTOR, BIAS, MORE_AXES, NO_NUMBERS, EMPTY = (
 """What a tensor is that is no matrix; the third with the number of its axes."""
 OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
 
-_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:_?[a-z\d]|_[A-Z]|_in|_out|_up|_down|_gate)?$")
+_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
+_NORM = re.compile(
+    r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
+)
 _OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
-_AVERAGE = re.compile(r"(?:model_)?ema(?:_model)?\.|(?:averaged|avg)_model\.")
-_EXTRA_TABLE = re.compile(r"per_layer|ngram|entity|value|segment|type|hash|global|emb_?\d|shape|pronunciation|char")
+_AVERAGE = re.compile(
+    r"(?:^|(?<=[._]))(?:model_|module_)?(?:ema|teacher|target|shadow|averaged?|avg|swa)(?:_(?:model|module|network|layers))?[._]"
+    r"|_(?:ema|average)$"
+)
+_EXTRA_TABLE = re.compile(
+    r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,11 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
     """
     contents = Contents()
     candidates: dict[str, tuple[Entry, str, str]] = {}
-    has_average = not all(_AVERAGE.match(entry.name) for entry in entries)
+    copies = _copies(entries)
     for entry in entries:
         if reason := _no_matrix(entry):
             contents.others[entry.name] = reason
-        elif has_average and _AVERAGE.match(entry.name):
+        elif entry.name in copies:
             contents.others[entry.name] = AVERAGE
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
@@ -72,17 +80,39 @@ def contents_of(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bo
             if why != roles.OWN_RULE and (kind := buffer_kind(entry, shapes)):
                 contents.others[entry.name] = kind
                 del candidates[entry.name]
+    vectors = {e.name: e.shape[0] for e in entries if len(e.shape) == 1}
+    _name_projections(candidates, vectors)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
     width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables, others)
     known = _by_shape(candidates, width)
-    found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width)
+    found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width, vectors)
     for name, parts in found.items():
         _, role, why = known[name]
         if not parts:
             contents.others[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
         contents.matrices += [Found(part.entry.name, name, role, why, part) for part in parts]
     return contents
+
+
+def _copies(entries: Sequence[Entry]) -> set[str]:
+    """Return the names of copies of other weights: a teacher or a moving average, with a twin of the same shape."""
+    shapes = {entry.name: entry.shape for entry in entries}
+    tails = {name.partition(".")[2]: shape for name, shape in shapes.items() if not _AVERAGE.search(name)}
+    return {
+        name
+        for name, shape in shapes.items()
+        for rest in [_AVERAGE.sub("", name, count=1)]
+        if rest != name and shape in (shapes.get(rest), tails.get(rest))
+    }
+
+
+def _name_projections(candidates: dict[str, tuple[Entry, str, str]], vectors: Mapping[str, int]) -> None:
+    """Take linear maps that are called embeddings for what they are: a table has no bias."""
+    for name, (entry, role, why) in candidates.items():
+        bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
+        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
+            candidates[name] = (entry, "other", roles.BY_NAME)
 
 
 def _no_matrix(entry: Entry) -> str:
@@ -97,6 +127,8 @@ def _no_matrix(entry: Entry) -> str:
         return OPTIMIZER
     long_axes = sum(size > 1 for size in entry.shape)
     if len(entry.shape) < 2 or (long_axes < 2 and (len(entry.shape) > 2 or not is_weight_name(entry.name))):
+        return VECTOR
+    if _NORM.search(entry.name):
         return VECTOR
     return BIAS if _BIAS.search(entry.name) else ""
 
@@ -123,7 +155,7 @@ def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | Non
     known = {}
     for name, (entry, role, why) in candidates.items():
         block = _block(name)
-        if why == roles.UNKNOWN and len(entry.shape) == 2:
+        if why == roles.UNKNOWN and len(entry.shape) == 2 and name.endswith("weight"):
             by_shape = (
                 _outside_blocks(entry.shape, heads, tables)
                 if block is None
@@ -143,7 +175,7 @@ def _block(name: str) -> int | None:
 
 def _outside_blocks(shape: tuple[int, ...], heads: set[tuple[int, ...]], tables: set[tuple[int, ...]]) -> str:
     """Return the role of a matrix outside all blocks that has the shape of the head, or of the embedding."""
-    if shape in heads and not tables:
+    if not tables and shape[0] in {head[0] for head in heads}:
         return "embed"
     return "head" if shape in tables and not heads else ""
 

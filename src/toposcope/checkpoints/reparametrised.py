@@ -57,7 +57,7 @@ def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, 
 
 def _is_gain(gain: tuple[int, ...], weight: tuple[int, ...]) -> bool:
     """Return whether a shape is that of one factor for each slice along an axis."""
-    return len(gain) == len(weight) and sum(g == w != 1 for g, w in zip(gain, weight, strict=True)) <= 1
+    return not gain or (len(gain) == len(weight) and sum(g == w != 1 for g, w in zip(gain, weight, strict=True)) <= 1)
 
 
 def _made(name: str, main: Entry, make: Callable[..., Any], *others: Entry) -> Entry:
@@ -77,7 +77,8 @@ def _float64(entry: Entry) -> Matrix:
 
 def _normalised(v: Matrix, gain: Matrix) -> Matrix:
     """Return gain v / |v|, the norm over all axes but that of the gain (Salimans and Kingma 2016, eq. 2)."""
-    axes = tuple(axis for axis, size in enumerate(gain.shape) if size == 1 and v.shape[axis] != 1)
+    sizes = gain.shape or (1,) * v.ndim
+    axes = tuple(axis for axis, size in enumerate(sizes) if size == 1 and v.shape[axis] != 1)
     normalised: Matrix = gain * v / np.sqrt((v * v).sum(axis=axes, keepdims=True))
     return normalised
 

@@ -37,15 +37,17 @@ _TRANSFORM = re.compile(r"transform|predictions|pooler|lm_head|cls")
 _POSITION = re.compile(
     r"wpe|w_pos|(?:.*_)?pos(?:ition)?s?(?:al)?_?(?:emb|enc|bias|table).*|.*emb\w*_?pos(?:ition)?s?(?:al)?|positions?|pe"
     r"|(?:token_?)?type_?emb\w*|segment_?emb\w*|.*rel(?:ative)?_(?:pos|att).*|\w*position\w*emb\w*|bias_values|pos"
+    r"|er|rpe|(?:rel_?|t5_?)bias|rel(?:ative)?_(?:[kv]|height|width)|w_p"
+    r"|(?:register|meta|memory|prefix|task|mask|cls|sep|special|latent)_?tokens?|registers|soft_prompt|null_kv"
 )
 _EMBEDDING = re.compile(
     r"wte|w_e|emb|embed|lut|shared|.*emb(?:ed)?(?:ding)?s?(?:_table|_layer|_matrix)?|embed_(?:tokens?|in|global)(?:_\w+)?"
-    r"|(?:w|tok\w*|word|vocab|input|src|tgt|char)_?emb\w*|\w*tok(?:en)?s?_emb\w*|embeddings_\d+"
+    r"|(?:w|tok\w*|word|vocab|input|src|tgt|char)_?emb\w*|\w*tok(?:en)?s?_emb\w*|emb(?:ed(?:dings)?)?_?\d+|ve"
 )
 _HEAD = re.compile(
     r"lm_head|head|(?:lm_|out_|output_|de_?)?(?:unembed\w*|embed_out|w_u)|out_head|output|output_(?:layer|projection|head)"
     r"|\w*logits|lm_loss|vocab_proj\w*|proj_out|generator(?:_lm_head)?|decoder|final_(?:proj|linear|layer)|pred_layer"
-    r"|classifier|ff_out|lm_out|fc_out|w_out|to_vocab|unembedding"
+    r"|classifier|ff_out|lm_out|fc_out|to_vocab|unembedding|score|classification_head|qa_outputs"
 )
 _OTHER = re.compile(
     r"(?:\w*_)?(?:router|gate)|router\w*|x_proj|dt_proj|bcdt_proj|a_log|d|project_(?:in|out)|in_proj_[abz]+|[abfgr]_proj"
@@ -77,12 +79,16 @@ _ALONE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"c_attn|\w*qkv\w*|att_proj|query_key_value|in_proj_weight"), "attn.qkv"),
     (
         re.compile(
-            r"ff_proj|up_proj|gate_proj|gate_up_proj|c_fc|fc_?1|fc_in|lin(?:ear)?_?1|linear_[xy]|ffn|w_?[13]|ffn_(?:up|gate)"
+            r"ff_proj|up_proj|gate_proj|gate_up_proj|c_fc|fc_?1|fc_in|lin(?:ear)?_?1|linear_[xy]|ffn|w_?[13]|ffn_(?:up|gate|gate_up)"
         ),
         "mlp.in",
     ),
     (re.compile(r"ff_out|down_proj|fc_?2|fc_out|lin(?:ear)?_?2|ffn_(?:output|down)|w_?2"), "mlp.out"),
     (re.compile(r"[oO]_proj|attn_out(?:put)?|out_lin|wo|w_o|out_proj|linear_out"), "attn.out"),
+    *((re.compile(rf"w_?{letter}"), f"attn.{letter}") for letter in "qkv"),
+    (re.compile(r"w_in"), "mlp.in"),
+    (re.compile(r"w_out"), "mlp.out"),
+    (re.compile(r"final_linear|lm_head"), "head"),
 )
 _BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 _WRAPPED = r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
@@ -148,7 +154,7 @@ def _by_name(name: str) -> str:
     return found or ("other" if _OTHER.fullmatch(last) else "")
 
 
-_HEAD_PARTS = {"proj", "out_proj", "decoder", "out"}
+_HEAD_PARTS = {"proj", "out_proj", "decoder", "out", "w_out"}
 _HEAD_MODULES = {"generator", "pred_layer", "lm_head", "head"}
 _CONTEXTS = (("transform", _TRANSFORM), ("mlp", _MLP), ("attention", _ATTENTION), ("mamba", _MAMBA))
 
@@ -156,13 +162,21 @@ _CONTEXTS = (("transform", _TRANSFORM), ("mlp", _MLP), ("attention", _ATTENTION)
 def _words(name: str) -> list[str]:
     """Return the parts of a name in lower case, without those that say nothing at its end."""
     parts = name.lower().replace("/", ".").split(".")
+    if parts[-1] == "value" and parts[-2:-1] and parts[-2] in {"kernel", "embedding", "scale", "bias"}:
+        # Flax's nnx keeps each array in a variable.
+        parts.pop()
     while len(parts) > 1 and parts[-1] in _LEAVES:
         parts.pop()
+    parts[-1] = parts[-1].lstrip("_") or parts[-1]
+    # GGUF writes experts behind the name of what they are.
+    parts[-1] = re.sub(r"_(?:sh|ch)?exps?$", "", parts[-1])
     return parts
 
 
 def _table_role(last: str) -> str:
-    """Return the role of a table of embeddings or positions, or an empty text."""
+    """Return the role of a table of embeddings or positions, or an empty text; a projection of one is no table."""
+    if last.endswith(("_proj", "_projection")):
+        return ""
     if _POSITION.fullmatch(last):
         return "pos_embed"
     return "embed" if _EMBEDDING.fullmatch(last) and not _HEAD.fullmatch(last) else ""

@@ -11,6 +11,7 @@ from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint, model_folder
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
+from toposcope.checkpoints.formats.foreign import known_foreign
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
 from toposcope.checkpoints.formats.trainer_state import counters_beside
 from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PICKLES, SHARD, TORCH
@@ -345,9 +346,11 @@ def _single(
     elif candidates:
         return _by_steps_inside(name, root, folder, candidates, options)
     else:
+        if foreign := known_foreign(names):
+            raise CheckpointError(f"{root.spec}: {foreign}", "unsupported")
         raise ToposcopeError(
-            f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin or .ckpt files, model folders, or "
-            "folders of torch.distributed.checkpoint"
+            f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt or .gguf files, model "
+            "folders, or folders of torch.distributed.checkpoint"
         )
     return _looked_into(Series(name, root.spec, (), (), root), where, stem, options)
 

@@ -1,6 +1,7 @@
 """A checkpoint's tensors as weights: unpacked, adapters multiplied out, sorted into matrices and all else."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,11 +211,35 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
     return {}
 
 
+def _has_other_output(found: Sequence[Matrix], place: int, stated: Mapping[str, Any]) -> bool:
+    """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
+
+    What the configuration calls a language model has a head, whatever lies beside it.
+    """
+    architectures = stated.get("architectures")
+    if isinstance(architectures, list) and any(re.search("LM|Causal", str(name)) for name in architectures):
+        return False
+    width = found[place].entry.shape[1]
+    return any(
+        m.role == "other"
+        and m.tensor.endswith(".weight")
+        and roles.block_of(m.name) is None
+        and m.entry.shape[1] == width
+        and 1 < m.entry.shape[0] != width
+        and not _NO_OUTPUT.search(m.name)
+        for m in found
+    )
+
+
+_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
+
+
 def _with_tied_head(found: list[Matrix], configuration: Configuration) -> list[Matrix]:
     """Give the embedding the role of the head if no head is stored: the two are one matrix."""
     place = matrices.main_embedding([(m.name, m.role, m.entry.shape) for m in found])
     if place is None or any(m.role == "head" for m in found):
         return found
-    if configuration("config.json").get("tie_word_embeddings", True) is False:
+    stated = configuration("config.json")
+    if stated.get("tie_word_embeddings", True) is False or _has_other_output(found, place, stated):
         return found
     return [replace(m, role="head") if k == place else m for k, m in enumerate(found)]

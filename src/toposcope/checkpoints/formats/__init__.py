@@ -100,8 +100,8 @@ def _format_for(spec: str, files: Files, key: Key) -> ModuleType:
                 raise ToposcopeError(f"{spec}: holds one model, not several; leave out :{text_of(key)[:40]}")
             return module
     raise ToposcopeError(
-        f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, a model folder, or a "
-        "folder of torch.distributed.checkpoint)"
+        f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, .gguf, .npz, .msgpack, a "
+        "model folder, or a folder of torch.distributed.checkpoint)"
     )
 
 

@@ -9,7 +9,7 @@ File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 PICKLES = (".pkl", ".pickle")
 """Of anything; taken for weights only where nothing else is."""
-ARRAYS = (".npz", ".npy")
+ARRAYS = (".npz",)
 """Of NumPy, the same."""
 _ENDINGS = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 _OTHER_WORDS = (

@@ -1,0 +1,223 @@
+"""Arrays saved by NumPy: ``*.npz``, an archive with an array for each name."""
+
+import io
+import re
+import zipfile
+import zlib
+from ast import literal_eval
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import IO, Any
+
+import numpy as np
+
+from toposcope.checkpoints.formats import torch_file
+from toposcope.checkpoints.formats.contents import Inside, Key, is_state
+from toposcope.checkpoints.formats.dtypes import itemsize
+from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats.lone_files import lone_file
+from toposcope.checkpoints.formats.pickles import Unknown, array_entry, stream_of
+from toposcope.checkpoints.formats.strided import strided_entry
+from toposcope.checkpoints.formats.weight_names import is_other
+from toposcope.checkpoints.pickled_arrays import StoredArray, StoredDtype
+from toposcope.checkpoints.sources import Bytes, CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.range_stream import RangeStream
+from toposcope.checkpoints.unpickling import Deferred
+
+MAGIC = b"\x93NUMPY"
+MAX_HEADER_BYTES = 10_000
+"""As in NumPy; only records need more."""
+MAX_ARRAYS = 100_000
+_LOCAL_HEADER_BYTES = 30
+_UNREADABLE = {
+    "O": "holds Python objects, which only a pickle can; save each array under its own name with numpy.savez",
+    "V": "has no dtype of NumPy (its writer's bfloat16, perhaps); save it as float32",
+}
+"""What is wrong with arrays by the first letter of their dtype."""
+_NOT_NUMBERS = ("U", "S", "M", "m")
+"""Texts and times."""
+
+
+def claims(names: Collection[str]) -> bool:
+    """By the ending of a single file, or of the only weights in a folder."""
+    if len(names) == 1:
+        (name,) = names
+        return name.endswith(".npz") and not is_other(name)
+    return bool(lone_file(names, ".npz"))
+
+
+def entries(spec: str, files: Files, key: Key = ()) -> Listing:
+    """List the arrays by their headers."""
+    file = _file(files)
+    return torch_file.listing(file, _Arrays(file), key)
+
+
+def inside(spec: str, files: Files, key: Key = ()) -> Inside:
+    """Return the series in the file, and the counters that it states."""
+    file = _file(files)
+    return torch_file.within(file, _Arrays(file), key)
+
+
+def _file(files: Files) -> StoredFile:
+    (file,) = files.values() if len(files) == 1 else [files[lone_file(files, ".npz")]]
+    return file
+
+
+class _Deflated(StoredArray):
+    """A compressed array: its member of the archive, where that begins, and the bytes before the numbers."""
+
+    __slots__ = ("begin", "header", "info")
+
+    def __init__(self, info: zipfile.ZipInfo, begin: int) -> None:
+        super().__init__()
+        self.info, self.begin, self.header = info, begin, 0
+
+
+class _Arrays:
+    """The arrays of a file (see `toposcope.checkpoints.formats.torch_file.Saved`)."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        self.unknown: Unknown = {}
+        if file.read(0, min(2, file.size)).tobytes() != b"PK":
+            raise CheckpointError(
+                f"{file.location}: damaged, or not a file of NumPy, by its first bytes; fetch or save it again",
+                "damaged",
+            )
+        self.content: Any = _nested(_members(file))
+
+    def entry(self, name: str, tensor: StoredArray) -> Entry:
+        """Return one of the arrays; the rows of a compressed one are read with all before them."""
+        if not isinstance(tensor, _Deflated) or tensor.tensor is None:
+            return array_entry(self._file, name, tensor)
+        size = tensor.tensor.storage.count * itemsize(tensor.tensor.dtype)
+        data = partial(_inflated, self._file, tensor.info, tensor.begin, tensor.header)
+        found = strided_entry(self._file, name, tensor.tensor, size, data, is_big=tensor.is_big)
+        return replace(found, sequential_rows=False)
+
+
+def _members(file: StoredFile) -> dict[str, StoredArray]:
+    """Return the arrays of an archive by name."""
+    stream = stream_of(file)
+    arrays: dict[str, StoredArray] = {}
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            listed = archive.infolist()
+            if len(listed) > MAX_ARRAYS:
+                raise _unsupported(file, f"an archive of {len(listed)} files, more than {MAX_ARRAYS} arrays")
+            for info in listed:
+                name = info.filename.removesuffix(".npy")
+                if name == info.filename:
+                    raise _unsupported(file, f"an archive that holds {name[:80]!a}, not arrays alone; unpack it")
+                if name in arrays:
+                    raise _damaged(file, f"it holds {name[:80]!a} twice")
+                arrays[name] = _member(file, info, stream, archive)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file.location}: truncated or damaged: its list of arrays cannot be read ({str(error)[:80]!a}); fetch or "
+            "save it again",
+            "truncated",
+        ) from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise _unsupported(file, f"an archive that numpy.savez does not write ({str(error)[:80]!a})") from error
+    if not arrays:
+        raise _unsupported(file, "an empty archive; numpy.savez was called without arrays")
+    return arrays
+
+
+def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive: zipfile.ZipFile) -> StoredArray:
+    """Return one array of an archive, of which only the header is read."""
+    stream.seek(info.header_offset)
+    local = stream.read(_LOCAL_HEADER_BYTES)
+    begin = info.header_offset + len(local)
+    begin += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+    if begin + info.compress_size > file.size:
+        raise EOFError("an array ends after the file")
+    is_stored = info.compress_type == zipfile.ZIP_STORED
+    if is_stored and info.compress_size != info.file_size:
+        raise _damaged(file, f"{info.filename[:80]!a} has two sizes")
+    array = StoredArray() if is_stored else _Deflated(info, begin)
+    with archive.open(info) as opened:
+        header = _describe(file, repr(info.filename[:80]), array, opened, begin if is_stored else 0, info.file_size)
+    if isinstance(array, _Deflated):
+        array.header = header
+    return array
+
+
+def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes], begin: int, size: int) -> int:
+    """Set shape and dtype of an array by its header, and return how many bytes this has; `size` counts them too."""
+    start = stream.read(8)
+    width = 2 if start[6:7] == b"\1" else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if not start.startswith(MAGIC) or start[6] not in (1, 2, 3):
+        raise _damaged(file, f"{name} does not begin as an array does")
+    if length > MAX_HEADER_BYTES:
+        raise _unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+    try:
+        fields = _fields(stream.read(length), start[6])
+        dtype = StoredDtype(fields["descr"]) if isinstance(fields["descr"], str) else None
+        shape, is_fortran = fields["shape"], fields["fortran_order"]
+    except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
+        raise _damaged(file, f"the header of {name} cannot be read") from error
+    if dtype is None:
+        raise _unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
+    if not dtype.name and not dtype.code.startswith(_NOT_NUMBERS):
+        reason = _UNREADABLE.get(dtype.code[:1], f"has the dtype {dtype.code!a}; save it as float64")
+        raise _unsupported(file, f"{name} {reason}")
+    header = len(start) + width + length
+    try:
+        array.fill(shape, dtype, bool(is_fortran), Deferred(begin + header, begin + size, is_text=False))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{file.location}: truncated or damaged: {name} has {size - header} bytes of numbers, which does not fit "
+            "its shape; fetch or save it again",
+            "truncated",
+        ) from error
+    return header
+
+
+def _fields(header: bytes, version: int) -> Mapping[str, Any]:
+    text = header.decode("utf-8" if version == 3 else "latin1")
+    # Python 2 wrote whole numbers as 3L.
+    found = literal_eval(re.sub(r"(\d)L(?=[,)])", r"\1", text).strip())
+    if not isinstance(found, dict):
+        raise ValueError("not a dictionary")
+    return found
+
+
+def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, start: int, stop: int) -> Bytes:
+    """Return bytes of the numbers of a compressed array."""
+    stream = io.BufferedReader(RangeStream(file, begin, begin + info.compress_size), 1 << 20)
+    try:
+        with zipfile.ZipExtFile(stream, "r", info) as opened:
+            opened.seek(header + start)
+            content = opened.read(stop - start)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise _damaged(file, f"the compressed bytes of {info.filename[:80]!a} cannot be read") from error
+    if len(content) != stop - start:
+        raise _damaged(file, f"{info.filename[:80]!a} ends too early")
+    return np.frombuffer(bytearray(content), np.uint8)
+
+
+def _nested(arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
+    """Return arrays under dotted names, in dictionaries where ``params/w`` and ``opt/m`` stand for a training state."""
+    names = {name: name.replace("/", ".") for name in arrays}
+    if len(set(names.values())) < len(names):
+        return dict(arrays)
+    heads = {name.partition("/")[0] for name in arrays if "/" in name}
+    if "params" not in heads and not any(is_state(head, None) for head in heads):
+        return {names[name]: array for name, array in arrays.items()}
+    content: dict[str, Any] = {name: array for name, array in arrays.items() if "/" not in name}
+    for head in heads - set(content):
+        inside = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{head}/")}
+        content[head] = _nested(inside)
+    return content
+
+
+def _unsupported(file: StoredFile, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file.location}: {reason}", "unsupported")
+
+
+def _damaged(file: StoredFile, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file.location}: damaged: {reason}; fetch or save it again", "damaged")
