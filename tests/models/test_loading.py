@@ -208,7 +208,7 @@ def test_every_step_of_a_series(tmp_path: Path) -> None:
 
 
 def test_embeddings_that_no_name_identifies(tmp_path: Path) -> None:
-    save_file({"a.weight": torch.ones(5, 3), "b.weight": torch.ones(4, 3)}, tmp_path / "step_1.safetensors")
+    save_file({"a.weight": torch.ones(5, 3), "b.weight": torch.ones(3, 3)}, tmp_path / "step_1.safetensors")
     with pytest.raises(
         ToposcopeError, match=r"step_1.safetensors: 0 input and 0 output embeddings, .* give them roles"
     ):
