@@ -331,3 +331,44 @@ def test_the_public_function_takes_the_text_that_names_a_series(folder: Path) ->
         f"Diagnosis('{folder}', 11 checkpoints, {diagnosis.tensors} tensors: 1 fault, 0 notes (names, headers, hashes))"
     )
     assert [finding.check for finding in diagnosis.findings] == ["truncated"]
+
+
+# What a file says of itself
+
+
+def counted(folder: Path, counters: dict[int, int]) -> Path:
+    """Checkpoints by the step in their names, each with the counter saved in it."""
+    for step, counter in counters.items():
+        weights = {"layers.0.mlp.fc1.weight": torch.randn(8, 4), "lm_head.weight": torch.randn(9, 4)}
+        torch.save({"model": weights, "iter_num": counter}, folder / f"step_{step}.pt")
+    return folder
+
+
+def test_a_step_inside_that_differs_is_a_fault(tmp_path: Path) -> None:
+    diagnosis = doctor(counted(tmp_path, {0: 0, 100: 100, 200: 250, 300: 300}))
+    assert [(f.check, f.severity, f.steps) for f in diagnosis.findings] == [("step inside", "fault", (200,))]
+    assert "step 200 by its name, but iter_num inside is 250" in diagnosis.findings[0].message
+
+
+def test_names_that_count_something_else_throughout_are_a_note(tmp_path: Path) -> None:
+    diagnosis = doctor(counted(tmp_path, {1: 1000, 2: 2000, 3: 3000}))
+    assert [(f.check, f.severity, f.steps) for f in diagnosis.findings] == [("step inside", "note", (1, 2, 3))]
+
+
+def test_the_share_that_is_measured_and_what_was_chosen_are_said(tmp_path: Path) -> None:
+    for step in (1, 2):
+        weights = {"layers.0.mlp.fc1.weight": torch.randn(8, 4) * step, "lm_head.weight": torch.randn(9, 4) * step}
+        torch.save({"model": weights, "ema": weights}, tmp_path / f"step_{step}.pt")
+    diagnosis = doctor(tmp_path)
+    assert diagnosis.faults == 0
+    assert diagnosis.coverage == "100% of the parameters are measured, in 2 matrices"
+    assert diagnosis.remarks == ["also holds ema; to read one, add its key to the path, as in :ema"]
+
+
+def test_weights_that_cannot_be_unpacked_are_a_fault(tmp_path: Path) -> None:
+    packed = {"lm_head.weight": torch.randn(9, 4), "layers.0.q_proj.weight": torch.ones(4, 4, dtype=torch.int8)}
+    torch.save(packed, tmp_path / "step_1.pt")
+    (finding,) = doctor(tmp_path).findings
+    assert (finding.check, finding.severity) == ("unsupported", "fault")
+    assert "layers.0.q_proj.weight" in finding.message
+    assert "69% of the parameters could be measured" in finding.message

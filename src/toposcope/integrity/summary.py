@@ -194,7 +194,9 @@ def summarise(
         summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
         summary.coverage = checkpoint.weights.coverage()
         summary.remarks = checkpoint.notes
-        summary.stated = disagreement(checkpoint)
+        if isinstance(checkpoint.source, LocalSource):
+            # Elsewhere the counters may lie in a file that would be fetched for them alone.
+            summary.stated = disagreement(checkpoint)
         if checkpoint.weights.refused:
             raise CheckpointError(f"{checkpoint.location}: {checkpoint.weights.refusal()}", "unsupported")
         for entry in weights_of(checkpoint):

@@ -107,7 +107,7 @@ def _examined(material: DoctorMaterial, _: Sequence[Picture]) -> Iterable[Block 
     coverage = f" {diagnosis.coverage}." if diagnosis.coverage else ""
     return [say(f"{diagnosis.series}: {diagnosis.checkpoints:,} checkpoints with {diagnosis.tensors:,} tensors in all; "
                 f"read: {what}. Steps: {listed}.{coverage}"),
-            *(say(f"{remark}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
+            *(say(f"{remark[:1].upper()}{remark[1:]}.", note=True) for remark in diagnosis.remarks)]  # fmt: skip
 
 
 def _summary(material: DoctorMaterial) -> list[str]:
