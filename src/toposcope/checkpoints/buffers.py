@@ -8,6 +8,7 @@ alone never decide: a frozen, an all-zero or a ternary weight is a weight.
 import math
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,13 @@ _WEIGHT_LEAF = re.compile(
 MASK, TABLE, BUFFER = "mask", "fixed table of positions", "buffer"
 
 
+@lru_cache(maxsize=1 << 16)
 def is_weight_name(name: str) -> bool:
     """Return whether the last part of a name is one of trained weights: ``weight``, ``kernel``, ``W_Q``."""
     return _WEIGHT_LEAF.fullmatch(leaf_of(name)) is not None
 
 
+@lru_cache(maxsize=1 << 16)
 def leaf_of(name: str) -> str:
     """Return the last part of a name, in lower case."""
     parts = re.split(r"[./]", name.lower())
