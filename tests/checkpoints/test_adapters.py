@@ -12,13 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from toposcope.checkpoints import formats
+from toposcope.checkpoints import Checkpoint, formats
 from toposcope.checkpoints.adapters import Adapted, combined
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.checkpoints.sources import LocalSource
+from toposcope.checkpoints.sources import CheckpointError, LocalSource
 
 WILD = Path(__file__).parents[3] / "shared" / "data" / "wild" / "checkpoints"
 LORA = {"peft_type": "LORA", "r": 4, "lora_alpha": 16}
@@ -269,3 +270,15 @@ def test_samples(step: int) -> None:
     assert [entry.name for entry in found.entries] == [f"transformer.h.{k}.attn.c_attn.weight" for k in range(3)]
     assert all(entry.shape == (144, 48) for entry in found.entries)
     assert not found.refused
+
+
+@pytest.mark.parametrize("names", [("lora_a", "lora_b"), ("lora_A1", "lora_B1")])
+def test_factors_under_names_of_no_pair_are_refused_and_not_measured(names: tuple[str, str], tmp_path: Path) -> None:
+    tensors = {
+        f"layers.0.q_proj.{name}": np.ones(shape, np.float32)
+        for name, shape in zip(names, ((8, 2), (2, 8)), strict=True)
+    }
+    save_file(tensors, tmp_path / "adapters.safetensors")
+    (tmp_path / "adapter_config.json").write_text('{"lora_parameters": {"rank": 2, "scale": 10.0}}')
+    with pytest.raises(CheckpointError, match="merge it into its base model"):
+        Checkpoint(tmp_path / "adapters.safetensors", 0).analysed()

@@ -665,3 +665,58 @@ def test_dictionaries_in_many_places_do_not_take_forever(tmp_path: Path) -> None
     looped: dict[str, Any] = {"w.x": torch.ones(2, 2)}
     looped["model"] = looped["ema"] = looped
     assert series(saved(tmp_path / "a.pt", looped)).steps == [0]
+
+
+# Models that are no checkpoints of one run
+
+
+def test_the_folder_of_accelerate_is_its_first_model(tmp_path: Path) -> None:
+    save_file(family_weights(), tmp_path / "model.safetensors")
+    save_file(family_weights(1), tmp_path / "model_1.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"):
+        torch.save({"shadow_params": [torch.ones(3, 3)]}, tmp_path / name)
+    (checkpoint,) = series(tmp_path)
+    assert [entry.name for entry in checkpoint.entries] == [
+        e.name for e in Checkpoint(tmp_path / "model.safetensors", 0).entries
+    ]
+    assert checkpoint.notes == ["also holds other models: model_1.safetensors; name the file to read one"]
+
+
+@pytest.mark.parametrize("blocks", ["h", "layers", "blocks"])
+def test_blocks_are_no_series(blocks: str, tmp_path: Path) -> None:
+    block = {"w1": {"weight": np.ones((8, 4), np.float32)}}
+    content = {"wte": {"embedding": np.ones((9, 4), np.float32)}, blocks: {str(k): block for k in range(3)}}
+    (tmp_path / "params.pkl").write_bytes(pickle.dumps(content))
+    (checkpoint,) = series(tmp_path / "params.pkl")
+    assert len(checkpoint.entries) == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda: {"models": [family_weights(k) for k in range(3)], "seeds": [1, 2, 3]},
+        lambda: {"model_1": family_weights(1), "model_2": family_weights(2)},
+        lambda: {"clients": {0: family_weights(0), 1: family_weights(1)}},
+    ],
+)
+def test_different_models_are_no_series(content: Callable[[], Any], tmp_path: Path) -> None:
+    torch.save(content(), tmp_path / "file.pt")
+    with pytest.raises(CheckpointError) as caught:
+        _ = series(tmp_path / "file.pt")[0].entries
+    assert caught.value.kind == "unsupported"
+
+
+def test_steps_of_a_plan_are_not_those_of_the_checkpoints(tmp_path: Path) -> None:
+    torch.save(
+        {"checkpoints": [family_weights(k) for k in range(3)], "lr_decay_epochs": [30, 60, 90]}, tmp_path / "file.pt"
+    )
+    opened = series(tmp_path / "file.pt")
+    assert opened.steps == [0, 1, 2]
+    assert "no steps are saved" in opened.notes[0]
+
+
+def test_a_key_of_many_digits_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "step_1.pkl").write_bytes(pickle.dumps({10**5000: np.ones((3, 3), np.float32)}))
+    with pytest.raises(ToposcopeError) as caught:
+        _ = Checkpoint(tmp_path / "step_1.pkl", 1).entries
+    assert "\n" not in str(caught.value)

@@ -165,6 +165,16 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {UP, TIED},
         set(),
     ),
+    "averages without dots, momentum encoders": (
+        {
+            **BLOCK,
+            "model_ema.layers0mlpup_projweight": r(28, 12),
+            "encoder_q.fc.weight": r(6, 5),
+            "encoder_k.fc.weight": r(6, 5),
+        },
+        {UP, TIED, "encoder_q.fc.weight"},
+        set(),
+    ),
     "a module called ema": ({**BLOCK, "ema.fc.weight": r(5, 6)}, {UP, TIED, "ema.fc.weight"}, set()),
     "matrices that begin as the identity or a triangle": (
         {**BLOCK, "layers.0.recurrent": np.eye(20, dtype=np.float32), "layers.0.mixing": np.tril(_ones(20, 20))},

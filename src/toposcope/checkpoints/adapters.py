@@ -170,6 +170,8 @@ class _Combination:
         if weight is None:
             if self.base is not None:
                 raise _Refused("its base model has no one weight of this name; check that the two belong together")
+            if self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
+                raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")
             return Entry(f"{_plain(pair.module)}.weight", product.shape, "float32", product.read), words
         if self.base is not None and self.config.get("init_lora_weights") not in _UNCHANGED_STARTS:
             raise _Refused(f"its training began from a changed base model (init_lora_weights); {MERGE}")

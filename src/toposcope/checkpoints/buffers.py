@@ -29,7 +29,7 @@ _MASKS = {"mask", "masks", "causal"}
 _WORDS = {
     *_MASKS,
     *("freqs", "cos", "sin", "rope", "rotary", "cache", "cached", "pe", "slopes", "index", "indices", "idx"),
-    *("buffer", "counter", "running"),
+    *("buffer", "counter", "running", "queue"),
 }
 """Words of buffers: a tensor with one of them is a buffer if its shape is that of no weight, or by what it holds."""
 _WEAK_WORDS = {

@@ -99,12 +99,17 @@ def _copies(entries: Sequence[Entry]) -> set[str]:
     """Return the names of copies of other weights: a teacher or a moving average, with a twin of the same shape."""
     shapes = {entry.name: entry.shape for entry in entries}
     tails = {name.partition(".")[2]: shape for name, shape in shapes.items() if not _AVERAGE.search(name)}
-    return {
-        name
-        for name, shape in shapes.items()
-        for rest in [_AVERAGE.sub("", name, count=1)]
-        if rest != name and shape in (shapes.get(rest), tails.get(rest))
-    }
+    # Some averages are stored under names without dots.
+    joined = {name.replace(".", ""): shape for name, shape in tails.items() | shapes.items()}
+    copies = set()
+    for name, shape in shapes.items():
+        rest = _AVERAGE.sub("", name, count=1)
+        key = name.replace("encoder_k.", "encoder_q.")
+        if (rest != name and shape in (shapes.get(rest), tails.get(rest), joined.get(rest))) or (
+            key != name and shape == shapes.get(key)
+        ):
+            copies.add(name)
+    return copies
 
 
 def _name_projections(candidates: dict[str, tuple[Entry, str, str]], vectors: Mapping[str, int]) -> None:

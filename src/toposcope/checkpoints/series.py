@@ -14,7 +14,7 @@ from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_o
 from toposcope.checkpoints.formats.foreign import known_foreign
 from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
 from toposcope.checkpoints.formats.trainer_state import counters_beside
-from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PICKLES, SHARD, TORCH
+from toposcope.checkpoints.formats.weight_names import ARRAYS, MEGATRON_RANK, PICKLES, SECOND_MODEL, SHARD, TORCH
 from toposcope.checkpoints.selection import Selection
 from toposcope.checkpoints.sources import Access, CheckpointError, Files, LocalSource, Source, is_remote, roots
 from toposcope.checkpoints.sources.local import escaped, local_path
@@ -475,6 +475,8 @@ def _candidates(names: list[str]) -> dict[str, str]:
         is_file = within == [""]
         stem = _stem(first) if is_file else first
         if not is_file and _is_in_a_folder([f"{first}/{name}" for name in within]):
+            continue
+        if SECOND_MODEL.fullmatch(first) and {"model.safetensors", "pytorch_model.bin"} & inside.keys():
             continue
         # The number of a shard is no step.
         if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):

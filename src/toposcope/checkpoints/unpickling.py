@@ -22,6 +22,8 @@ Names = Mapping[tuple[str, str], Any]
 MAX_PICKLE_BYTES = 1 << 28
 """A hundred times the pickle of the largest models, which holds no numbers."""
 MAX_LINE_BYTES = 1 << 16
+MAX_KEY_BITS = 128
+"""Of a whole number that is a key; one of thousands of digits cannot be shown."""
 MIN_DEFERRED_BYTES = 1 << 6
 MIN_DEFERRED_TEXT = 1 << 10
 """Bytes, and bytes of a text, that are not read before they are needed; names are shorter."""
@@ -471,6 +473,8 @@ class _Unpickler(pickle._Unpickler):
             # Hashing tuples within tuples can take forever, or overflow the stack.
             if type(key) is tuple and any(type(part) is tuple for part in key):
                 raise pickle.UnpicklingError("a key of tuples within tuples")
+            if type(key) is int and key.bit_length() > MAX_KEY_BITS:
+                raise pickle.UnpicklingError("a number of many digits as a key")
         self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
     def _instantiate(self, kind: Any, arguments: list[Any]) -> None:

@@ -13,7 +13,8 @@ from toposcope.checkpoints.coverage import PLAIN_KINDS, Coverage
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.reparametrised import put_together
 
-PACKED = "packed weights"
+PACKED = "packed weights and adapters"
+_ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
 Configuration = Callable[[str], Mapping[str, Any]]
 """Returns the content of a JSON file beside the weights, by its name."""
 Base = Callable[[Any], Sequence[Entry] | None]
@@ -144,6 +145,9 @@ def weights_of(
         remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
+    left = [e.name for e in entries if "lora" in e.name.lower() and len(e.shape) > 1 and e.name not in refused]
+    refused = refused | dict.fromkeys(left, _ADAPTER)
+    sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in refused and e.name not in sizes}
     made = set(how) | ({e.name for e in entries} - plain)
     contents = matrices.contents_of([e for e in entries if e.name not in refused], rules, all_weights=all_weights)
     found = [
@@ -240,6 +244,8 @@ def _with_tied_head(found: list[Matrix], configuration: Configuration) -> list[M
     if place is None or any(m.role == "head" for m in found):
         return found
     stated = configuration("config.json")
-    if stated.get("tie_word_embeddings", True) is False or _has_other_output(found, place, stated):
+    inner = stated.get("text_config")
+    ties = (part.get("tie_word_embeddings") for part in (stated, inner) if isinstance(part, dict))
+    if any(tie is False for tie in ties) or _has_other_output(found, place, stated):
         return found
     return [replace(m, role="head") if k == place else m for k, m in enumerate(found)]

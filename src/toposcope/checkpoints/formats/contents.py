@@ -218,7 +218,8 @@ def model_of(content: Any) -> Model:
 
 def is_state(name: str | int, value: Any) -> bool:
     """Return whether a value is the state of an optimizer, a scheduler or a random number generator."""
-    is_state = is_other(str(name)) or _JAX_STATES.fullmatch(str(name)) is not None
+    text = name if isinstance(name, str) else ""
+    is_state = is_other(text) or _JAX_STATES.fullmatch(text) is not None
     return is_state or "param_groups" in (items_of(value) or ())
 
 

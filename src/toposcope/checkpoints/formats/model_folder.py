@@ -12,6 +12,7 @@ from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.pointers import refuse_pointers
 from toposcope.checkpoints.formats.trainer_state import trainer_counters
+from toposcope.checkpoints.formats.weight_names import SECOND_MODEL
 from toposcope.checkpoints.sources import CheckpointError, Files, StoredFile
 from toposcope.checkpoints.sources.source import is_relative_name
 
@@ -58,7 +59,10 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
             "missing shard",
         )
     if not name.endswith(".json"):
-        return _whole(name).entries(spec, {name: files[name]}, key)
+        listed = _whole(name).entries(spec, {name: files[name]}, key)
+        seconds = sorted(n for n in files if SECOND_MODEL.fullmatch(n))
+        notes = [f"also holds other models: {', '.join(seconds[:3])}; name the file to read one"] if seconds else []
+        return Listing(listed, [*getattr(listed, "notes", ()), *notes], getattr(listed, "stated", None))
     refuse_key(spec, key)
     read = safetensors_file.entries_of if "safetensors" in name else torch_file.entries_of
     index = _index(files[name], files)

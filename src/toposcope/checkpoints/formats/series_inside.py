@@ -30,7 +30,14 @@ Reader = Callable[[Stored], Any]
 """Returns the numbers of a small tensor as a nested list."""
 MAX_COUNTERS = 1 << 16
 """Of steps listed next to a series."""
-_ENSEMBLES = re.compile(r"ensemble|member|fold|agent|worker|population|expert", re.IGNORECASE)
+_ENSEMBLES = re.compile(
+    r"ensemble|member|fold|agent|worker|population|expert|client|^models?$|networks?$|seed|polic|^h$|layers?$|blocks?$"
+    r"|stages?$|^encoder|^decoder",
+    re.IGNORECASE,
+)
+"""Names under which models or blocks of one shape lie that are no checkpoints of one run."""
+_PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|log|save|lr|per_", re.IGNORECASE)
+"""Lists of steps that are not those of the checkpoints."""
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
 _STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORECASE)
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
@@ -89,7 +96,8 @@ def _series_in(name: str, value: Any, key: Key, beside: Mapping[Any, Any], read:
 
 def _step_of_key(key: str | int) -> int | None:
     if isinstance(key, str):
-        return step_of(key)
+        # A number behind the word model is the model's own.
+        return None if key.lower().startswith("model") else step_of(key)
     return key if type(key) is int and 0 <= key <= MAX_STEP else None
 
 
@@ -109,6 +117,7 @@ def _are_alike(parts: Sequence[Any]) -> bool:
 def _steps_beside(name: str, count: int, beside: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
     """Return the steps that a list of equal length gives; one named like the series rather than another."""
     names = [key for key in beside if isinstance(key, str) and key != name and _STEPS.search(key)]
+    names = [key for key in names if not _PLANS.search(key)]
     stem = name.rstrip("s")
     for key in sorted(names, key=lambda key: (not key.startswith(stem), "epoch" in key)):
         steps = _numbers(beside[key], count, read)

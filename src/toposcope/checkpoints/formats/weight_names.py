@@ -14,13 +14,17 @@ ARRAYS = (".npz",)
 _ENDINGS = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
 _OTHER_WORDS = (
     "optim(izer)?s?|(lr_?)?schedulers?|(grad_?)?scaler|rng|rng_states?|random_states?|training_args|"
-    "train(er)?(_state)?|dataloader"
+    "train(er)?(_state)?|dataloader|custom_checkpoint"
 )
 _OTHER = re.compile(rf"(^|/)({_OTHER_WORDS})([._-][^/]*)?$|optim_states\.pt$", re.IGNORECASE)
 MEGATRON_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/(?:model_optim_rng|model_rng|model)\.pt")
 """What a tensor-parallel rank saves, in a pipeline stage, of some experts."""
 SHARD = re.compile(r"-(?!0*1-of-0*1$)\d+-of-\d+$")
 """End of the stem of a shard, unless it is the only one; its number is no step."""
+
+
+SECOND_MODEL = re.compile(r"(?:model|pytorch_model)_\d+\.(?:safetensors|bin)")
+"""What accelerate writes for the second and later models next to the first, which has no number."""
 
 
 def is_other(name: str) -> bool:

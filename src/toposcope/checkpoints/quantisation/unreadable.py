@@ -13,6 +13,7 @@ _BY_NAME: dict[str, tuple[str, tuple[str, ...]]] = {
     "dense_weights": ("SpQR", ()),
     "_data": ("quanto", ()),
     "qdata": ("torchao", ()),
+    "compressed": ("compressed-tensors, sparse", ("bitmask",)),
     "_weight_qdata": ("torchao", ()),
     "_packed_params": ("torch.ao", ()),
 }
