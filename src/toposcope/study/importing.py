@@ -123,6 +123,8 @@ class _Contents:
             if any(is_checkpoint([name]) for name in files):
                 self.notes.append(f"left out: {error}")
             return False
+        if opened.source is not None and opened.source.spec != str(place):
+            return False  # the one run below it, which is found by itself
         if len(opened) == 1 and below and not opened.steps[0]:
             return False  # one file of weights beside folders is not a run
         self.series[place] = opened.name
