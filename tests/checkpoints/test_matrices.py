@@ -175,6 +175,11 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {UP, TIED, "encoder_q.fc.weight"},
         set(),
     ),
+    "a module called lora of the model's own": (
+        {**BLOCK, "layers.0.attn.w_lora.lora.0.weight": r(6, 12), "layers.0.attn.w_lora.lora.2.weight": r(12, 6)},
+        {UP, TIED, "layers.0.attn.w_lora.lora.0.weight", "layers.0.attn.w_lora.lora.2.weight"},
+        set(),
+    ),
     "a module called ema": ({**BLOCK, "ema.fc.weight": r(5, 6)}, {UP, TIED, "ema.fc.weight"}, set()),
     "matrices that begin as the identity or a triangle": (
         {**BLOCK, "layers.0.recurrent": np.eye(20, dtype=np.float32), "layers.0.mixing": np.tril(_ones(20, 20))},

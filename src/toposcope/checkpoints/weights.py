@@ -14,6 +14,8 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.reparametrised import put_together
 
 PACKED = "packed weights and adapters"
+_FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
+"""Names of the factors of an adapter; models have modules called lora of their own."""
 _ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
 Configuration = Callable[[str], Mapping[str, Any]]
 """Returns the content of a JSON file beside the weights, by its name."""
@@ -145,7 +147,7 @@ def weights_of(
         remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
-    left = [e.name for e in entries if "lora" in e.name.lower() and len(e.shape) > 1 and e.name not in refused]
+    left = [e.name for e in entries if _FACTOR.search(e.name) and len(e.shape) > 1 and e.name not in refused]
     refused = refused | dict.fromkeys(left, _ADAPTER)
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in refused and e.name not in sizes}
     made = set(how) | ({e.name for e in entries} - plain)
