@@ -1,5 +1,7 @@
 """What may be wrong with a run, as its losses show: it diverged, single losses spike, or steps are missing."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -24,32 +26,40 @@ MIN_LATE_START = 10
 """Usual intervals before the first row of a log that begins late."""
 
 
-def divergence(steps: Steps, losses: Vector) -> list[str]:
-    """Return a sentence if a run diverged.
+class Divergence(NamedTuple):
+    """How a run ended badly.
+
+    Attributes
+    ----------
+    step : int
+        The first step of the bad end.
+    reason : str
+        What was logged from there on, with values of the rows.
+    """
+
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the run diverged at step {self.step:,}: {self.reason}"
+
+
+def divergence(steps: Steps, losses: Vector) -> Divergence | None:
+    """Return how a run ended badly; None if it did not.
 
     Parameters
     ----------
     steps : ndarray, shape (n,), int64
         In any order.
     losses : ndarray, shape (n,), float64
-        Positive; or NaN or infinite.
+        As logged: also NaN, infinite, or 0.
     """
     order = np.argsort(steps, kind="stable")
     steps, losses = steps[order], losses[order]
     finite = np.flatnonzero(np.isfinite(losses))
     if len(finite) and finite[-1] < len(losses) - 1:
-        return [f"the run diverged: no loss is finite and positive after step {steps[finite[-1]]}"]
-    losses = losses[finite]
-    if len(losses) < MIN_ROWS:
-        return []
-    width = max(MIN_WINDOW_ROWS, round(WINDOW_SHARE * len(losses)))
-    medians = [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
-    first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
-    if last <= MIN_RISE * lowest or last - lowest <= MIN_RETURN * (first - lowest):
-        return []
-    return [
-        f"the run diverged, or did not learn: the loss began at {first:.4g}, was {lowest:.4g} and ends at {last:.4g}"
-    ]
+        return Divergence(int(steps[finite[-1] + 1]), "no loss is finite from there on")
+    return None
 
 
 def spikes(steps: Steps, losses: Vector) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.anomalies import divergence, gaps, spikes
+from toposcope.logs.anomalies import Divergence, divergence, gaps, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of
 from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
@@ -57,7 +57,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         if not named.get("rank"):
             epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
             row = counted_on(row, epoch, loss, remarks)
-    curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
+    curve, diverged = _clean_losses(row, loss, bool(named.get("rank")), remarks)
     columns_beside = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
@@ -88,6 +88,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.table, identified, row),
+        diverged=diverged,
     )
 
 
@@ -113,8 +114,8 @@ def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[st
         return "nats", losses._replace(values=np.log(losses.values))
 
 
-def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> ByStep:
-    """Return the losses by step, of several ranks their mean; remarks say what was left out, and what went wrong."""
+def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> tuple[ByStep, Divergence | None]:
+    """Return the losses by step, of several ranks their mean, and how they ended badly; remarks say what was left out."""
     if loss.unreadable:
         remarks.append(f"{plural(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
     steps, losses = row[loss.logged], loss.values[loss.logged]
@@ -137,7 +138,6 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     if (finite & ~positive).any():
         n = int((finite & ~positive).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss of 0 or below: ignored")
-    diverged = divergence(whole_steps, np.where(positive, losses, np.nan))
     usable = finite & positive
     several = rows_a_step(whole_steps[usable])
     if ranks:
@@ -148,8 +148,8 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     else:
         remarks += _order_remarks(whole_steps[usable])
         curve = last_of_step(whole_steps[usable], losses[usable])
-    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values), *diverged]
-    return curve
+    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values)]
+    return curve, divergence(whole_steps, losses)
 
 
 def _order_remarks(steps: Steps) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.anomalies import Divergence
 from toposcope.logs.columns import target_of
 from toposcope.logs.table import LogTable
 from toposcope.typing import Steps, Vector
@@ -51,6 +52,12 @@ class Log:
         What was ignored or guessed while reading, a sentence each.
     table : LogTable or None
         Everything that was logged, with every loss and accuracy; None for a log that was not read.
+    diverged : Divergence or None
+        How the run ended badly, if it did.
+    finished : bool
+        Whether the tool says that the run ended.
+    peers : tuple of str
+        Other losses that could as well have been the target.
 
     Raises
     ------
@@ -72,6 +79,9 @@ class Log:
     norms: dict[str, Vector] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     table: LogTable | None = None
+    diverged: Divergence | None = None
+    finished: bool = False
+    peers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.steps):
