@@ -16,6 +16,25 @@ MIN_RISE = 1.1
 """Last over lowest median of a run that diverged; less may be noise."""
 MIN_RETURN = 0.5
 """Share of what was learned that a run that diverged has lost again."""
+N_BEFORE = 5
+"""Losses before a stretch of zeros, of which the lowest counts."""
+MAX_ROUNDED = 10
+"""Last places of the losses written; from a loss this low, 0 is a rounded one."""
+MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7
+MIN_ZEROS = 2
+"""Exact zeros that make an end; a tool may write one where nothing was logged."""
+MIN_LEVEL_ROWS = 10
+"""Rows of a log that may have exploded; half of them make a level."""
+NOISE_WIDTH, NORMAL_MAD = 4, 1.4826
+"""Standard deviations that single rows scatter by; one over the median absolute deviation of a normal."""
+MIN_AFTER_BEST, N_AFTER_BEST = 2, 3
+"""Evaluations after the best one for a rise to be seen, and the last of them whose median is compared."""
+MIN_BENDS = 6
+"""Evaluations whose noise is estimated."""
+MAX_NOISE_RANGE = 6
+"""Standard deviations between the lowest of many evaluations and a usual one."""
+MIN_OVERFIT = 0.01
+"""Share of the best loss; less is no clear rise."""
 MIN_SPIKE = 2.0
 """Times the median of five rows."""
 MIN_REGULAR_SHARE = 0.8
@@ -44,22 +63,110 @@ class Divergence(NamedTuple):
         return f"the run diverged at step {self.step:,}: {self.reason}"
 
 
-def divergence(steps: Steps, losses: Vector) -> Divergence | None:
+def divergence(steps: Steps, losses: Vector, kind: str = "") -> Divergence | None:
     """Return how a run ended badly; None if it did not.
+
+    It did if its loss is NaN, infinite or exactly 0 to the end, for longer than it ever was before; or if it ends above
+    its first value by more than it had fallen and its noise. A validation loss that rises is overfitting.
 
     Parameters
     ----------
     steps : ndarray, shape (n,), int64
-        In any order.
+        In the order in which they were written; rows from before a return to an earlier step do not count.
     losses : ndarray, shape (n,), float64
         As logged: also NaN, infinite, or 0.
+    kind : str
+        ``training``, ``validation`` or empty if unknown.
     """
-    order = np.argsort(steps, kind="stable")
-    steps, losses = steps[order], losses[order]
-    finite = np.flatnonzero(np.isfinite(losses))
-    if len(finite) and finite[-1] < len(losses) - 1:
-        return Divergence(int(steps[finite[-1] + 1]), "no loss is finite from there on")
-    return None
+    kept = steps <= np.minimum.accumulate(steps[::-1])[::-1]
+    steps, losses = steps[kept], losses[kept]
+    name = f"the {kind} loss" if kind else "the loss"
+    found = _lost(steps, losses, name)
+    if found is None and kind != "validation":
+        positive = np.isfinite(losses) & (losses > 0)
+        found = _explosion(steps[positive], losses[positive], name)
+    return found
+
+
+def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
+    """Return where losses end that are numbers, and not 0."""
+    positive = losses[np.isfinite(losses) & (losses > 0)]
+    lost = ~np.isfinite(losses)
+    if len(positive) and positive[-N_BEFORE:].min() > MAX_ROUNDED * _last_place(positive):
+        lost |= losses == 0
+    present = np.flatnonzero(~lost)
+    if not len(present):
+        return None
+    before, tail = int(present[-1]), losses[present[-1] + 1 :]
+    # NaN between numbers is how some tools write that nothing was logged
+    longest = max(int(present[0]), *(np.diff(present) - 1), 0)
+    if len(tail) <= longest or (len(tail) < MIN_ZEROS and (tail == 0).all()):
+        return None
+    kinds = (("NaN", np.isnan(tail)), ("infinite", np.isinf(tail)), ("0", tail == 0))
+    values = " or ".join(word for word, rows in kinds if rows.any())
+    rows = f"in all {len(tail):,} rows from there on" if len(tail) > 1 else "in the last row"
+    reason = f"{name} is {values} {rows}, after {losses[before]:.4g} at step {steps[before]:,}"
+    return Divergence(int(steps[before + 1]), reason)
+
+
+def _last_place(values: Vector) -> float:
+    """Return the last decimal place that values are written with, at most that of single precision."""
+    for place in range(MAX_PLACES):
+        scaled = values * 10.0**place
+        if (np.abs(scaled - scaled.round()) <= SINGLE_PRECISION * (1 + scaled)).all():
+            return float(10.0**-place)
+    return float(10.0**-MAX_PLACES)
+
+
+def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
+    """Return where a loss rose for good above its first value by more than it had fallen."""
+    if len(losses) < MIN_LEVEL_ROWS:
+        return None
+    width = max(MIN_LEVEL_ROWS // 2, round(WINDOW_SHARE * len(losses)))
+    levels = np.median(sliding_window_view(losses, width), axis=1)
+    first = max(float(losses[0]), float(levels[0]))
+    changes = np.diff(losses)
+    noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
+    # most of the last rows, so that no spike counts
+    last = float(np.quantile(losses[-width:], 0.25))
+    if last - first <= first - min(float(levels.min()), first) + noise or last <= MIN_RISE * first:
+        return None
+    low = np.flatnonzero(losses[:-width] <= first)
+    start = int(low[-1]) + 1 if len(low) else 0
+    return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
+
+
+def _course(steps: Steps, losses: Vector) -> str:
+    """Return the first, the lowest and the last row in words."""
+    low = int(np.argmin(losses))
+    return (
+        f"began at {losses[0]:.4g} at step {steps[0]:,}, was lowest, {losses[low]:.4g}, at step {steps[low]:,} and "
+        f"ends at {losses[-1]:.4g} at step {steps[-1]:,}"
+    )
+
+
+def rises(steps: Steps, losses: Vector) -> list[str]:
+    """Return a sentence if a loss rose back by half of its fall or more; steps ascend, losses are finite."""
+    if len(losses) < MIN_ROWS:
+        return []
+    width = max(MIN_WINDOW_ROWS, round(WINDOW_SHARE * len(losses)))
+    medians = [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
+    first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
+    if last <= MIN_RISE * lowest or last - lowest <= MIN_RETURN * (first - lowest):
+        return []
+    return [f"the loss rose again, or did not fall: it {_course(steps, losses)}"]
+
+
+def overfits(losses: Vector) -> bool:
+    """Return whether a validation loss has risen since its lowest, by more than its noise; losses are finite."""
+    best = int(np.argmin(losses))
+    after = losses[best + 1 :]
+    if best == 0 or len(after) < MIN_AFTER_BEST:
+        return False
+    bends = np.abs(np.diff(losses, 2))
+    noise = float(np.median(bends)) * NORMAL_MAD / np.sqrt(6) if len(losses) >= MIN_BENDS else 0.0
+    rise = float(np.median(after[-N_AFTER_BEST:])) - float(losses[best])
+    return rise > max(MAX_NOISE_RANGE * noise, MIN_OVERFIT * float(losses[best]))
 
 
 def spikes(steps: Steps, losses: Vector) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.anomalies import Divergence, divergence, gaps, spikes
+from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of
 from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, numbers, one_line, plural
@@ -18,6 +18,8 @@ from toposcope.typing import Steps, Vector
 
 MAX_ROUND_OFF = 1e-6
 """Share of the peak by which a learning rate may be negative and count as 0."""
+SUMMARY = "train_runtime"
+"""A column of the row that the Trainer logs when a run ends."""
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _UNIT_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -57,7 +59,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         if not named.get("rank"):
             epoch = numbers(raw.table[named["epoch"][0]]).values if named.get("epoch") else None
             row = counted_on(row, epoch, loss, remarks)
-    curve, diverged = _clean_losses(row, loss, bool(named.get("rank")), remarks)
+    curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
     columns_beside = {quantity: numbers(raw.table[named[quantity][0]]) for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
@@ -88,7 +90,8 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         norms={norm: beside[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in beside},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.table, identified, row),
-        diverged=diverged,
+        diverged=_divergence(raw.table, target, loss, row),
+        finished=_finished(raw, loss),
     )
 
 
@@ -114,8 +117,8 @@ def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[st
         return "nats", losses._replace(values=np.log(losses.values))
 
 
-def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> tuple[ByStep, Divergence | None]:
-    """Return the losses by step, of several ranks their mean, and how they ended badly; remarks say what was left out."""
+def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> ByStep:
+    """Return the losses by step, of several ranks their mean; remarks say what was left out, and what went wrong."""
     if loss.unreadable:
         remarks.append(f"{plural(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
     steps, losses = row[loss.logged], loss.values[loss.logged]
@@ -148,8 +151,36 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     else:
         remarks += _order_remarks(whole_steps[usable])
         curve = last_of_step(whole_steps[usable], losses[usable])
-    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values)]
-    return curve, divergence(whole_steps, losses)
+    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values), *rises(*curve)]
+    return curve
+
+
+def _divergence(table: pl.DataFrame, target: Target, loss: Numbers, row: Vector) -> Divergence | None:
+    """Return how a run ended badly: by the loss to forecast, or by the training loss beside a validation loss."""
+    found = _divergence_of(target, loss, row)
+    others = [t for t in identify_columns(table.columns).losses if t.name != target.name] if target.validation else []
+    training = next((t for t in others if not t.validation), None)
+    if found is not None or training is None:
+        return found
+    values = numbers(table[training.name])
+    # tools without nulls write NaN in the rows of another loss
+    foreign = np.any([np.isfinite(loss.values), *(np.isfinite(numbers(table[t.name]).values) for t in others)], axis=0)
+    return _divergence_of(training, values._replace(logged=values.logged & ~(np.isnan(values.values) & foreign)), row)
+
+
+def _divergence_of(target: Target, loss: Numbers, row: Vector) -> Divergence | None:
+    usable = loss.logged & is_step(row)
+    kind = "validation" if target.validation else "training"
+    return divergence(row[usable].astype(np.int64), loss.values[usable], kind) if usable.any() else None
+
+
+def _finished(raw: RawLog, loss: Numbers) -> bool:
+    """Return whether the tool says that the run ended: by its state, or by a summary after the last loss."""
+    if raw.facts.get("finished") or str(raw.facts.get("state")).lower() == "finished":
+        return True
+    summaries = [raw.table[name].is_not_null() for name in raw.table.columns if name.split("/")[-1] == SUMMARY]
+    last = int(np.flatnonzero(loss.logged)[-1])
+    return any(bool(logged[last:].any()) for logged in summaries)
 
 
 def _order_remarks(steps: Steps) -> list[str]:

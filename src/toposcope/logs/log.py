@@ -6,9 +6,9 @@ from typing import Self
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.anomalies import Divergence
+from toposcope.logs.anomalies import Divergence, overfits
 from toposcope.logs.columns import target_of
-from toposcope.logs.table import LogTable
+from toposcope.logs.table import ByStep, LogTable
 from toposcope.typing import Steps, Vector
 
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
@@ -96,6 +96,35 @@ class Log:
         """Whether the losses are of held-out data, by the name of their column."""
         return target_of(self.target).validation
 
+    @property
+    def last_seen(self) -> int:
+        """The last step of which anything was logged; the last loss may be of an earlier one."""
+        logged = self.table.steps if self.table is not None else self.steps
+        return int(max(self.steps[-1], *logged[-1:]))
+
+    @property
+    def validation(self) -> ByStep | None:
+        """The validation losses of the run: those of the target, else those logged beside it."""
+        if self.is_validation:
+            return ByStep(self.steps, self.loss)
+        if self.table is None:
+            return None
+        losses = self.table.values["validation_loss"]
+        logged = np.isfinite(losses)
+        return ByStep(self.table.steps[logged], losses[logged]) if logged.any() else None
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """Step and value of the lowest validation loss; of the lowest loss where there is none."""
+        steps, losses = self.validation or ByStep(self.steps, self.loss)
+        lowest = int(np.argmin(losses))
+        return int(steps[lowest]), float(losses[lowest])
+
+    @property
+    def overfits(self) -> bool:
+        """Whether the validation loss has risen since its lowest, by more than its noise."""
+        return self.validation is not None and overfits(self.validation.values)
+
     def until(self, step: float) -> Self | None:
         """Return what was logged up to a step, that included; None if nothing was."""
         n = int(np.searchsorted(self.steps, step, side="right"))
@@ -108,6 +137,8 @@ class Log:
             learning_rate=self.learning_rate[:n],
             norms={name: values[:n] for name, values in self.norms.items()},
             table=self.table.until(step) if self.table else None,
+            diverged=self.diverged if self.diverged and self.diverged.step <= step else None,
+            finished=self.finished and self.last_seen <= step,
         )
 
     def final_loss(self) -> tuple[float, float]:

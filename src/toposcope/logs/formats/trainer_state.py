@@ -58,4 +58,6 @@ def parse(content: bytes, source: Path, name: str = "") -> list[RawLog]:
     rows = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ToposcopeError("no log_history in it, the list of what the Trainer logged")
-    return [RawLog(source, name, table_of(rows), facts={"max_steps": state.get("max_steps")})]
+    planned = state.get("max_steps")
+    finished = isinstance(planned, int) and planned > 0 and state.get("global_step") == planned
+    return [RawLog(source, name, table_of(rows), facts={"max_steps": planned, "finished": finished})]
