@@ -89,7 +89,7 @@ def forecast(
 
     The log may be CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study. Complete logs of similar
     runs make the forecast closer and its interval narrower. With --watch the forecast is repeated whenever the log has
-    grown, until the last step. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link
+    grown, until the last step. The log of a run that diverged has no final loss: the exit status is 1. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link
     the loss to them.
 
     \b
@@ -119,7 +119,7 @@ def forecast(
             with bad_use():
                 complete = read_siblings(siblings, read, columns=names, unit=unit)
         report = forecasting.forecast(read, siblings=complete, schedule=schedule, last_step=steps)
-        return report if ladder is None else scored(report, ladder)
+        return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
 
     def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
         from toposcope.forecasting.downstream.forecast_scores import with_scores
@@ -131,7 +131,7 @@ def forecast(
             return with_scores(report, evaluations, tasks=tasks or None, loss=loss, recipe=recipe)
 
     if watch is not None:
-        _watch(make, watch, as_json, out)
+        _exit(_watch(make, watch, as_json, out))
         return
     with bad_use():
         report = make()
@@ -142,6 +142,13 @@ def forecast(
         _print(report)
     if written:
         click.echo(written, err=as_json)
+    _exit(report)
+
+
+def _exit(report: ForecastReport | None) -> None:
+    """End with status 1 if the run diverged."""
+    if report is not None and report.log.diverged is not None:
+        raise SystemExit(1)
 
 
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
@@ -160,8 +167,10 @@ def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
             raise BadUse(f"--column {what}=...: {choices(what, FIELDS)}")
 
 
-def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None) -> None:
-    """Forecast again whenever the log has grown, until it is complete or the user interrupts."""
+def _watch(
+    make: Callable[[], ForecastReport], seconds: float, as_json: bool, out: Path | None
+) -> ForecastReport | None:
+    """Forecast again whenever the log has grown, until it is complete or has diverged; None if the user interrupts."""
     from time import sleep
 
     from toposcope.errors import ToposcopeError
@@ -180,17 +189,17 @@ def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, ou
                     click.echo(f"waiting: {last_error}", err=True)
                 sleep(seconds)
                 continue
-            last_error, step = "", int(report.log.steps[-1])
+            last_error, step = "", report.log.last_seen
             if step != last_step:
                 last_step = step
                 _print_line(report, as_json, printed)
                 if out is not None:
                     _write(report, out)
             if report.results is None:
-                return
+                return report
             sleep(seconds)
     except KeyboardInterrupt:
-        return
+        return None
 
 
 def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> None:
@@ -201,8 +210,9 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
         print_json(report.to_dict())
         return
     now = datetime.now().astimezone().strftime("%H:%M:%S")
-    step, last = int(report.log.steps[-1]), report.schedule.last_step
-    click.echo(f"{now}  step {step:,} of {last:,} ({step / last:.0%})  {report.headline()}")
+    step, last = report.log.last_seen, report.schedule.last_step
+    of = "" if report.log.diverged is not None else f" of {last:,} ({min(step / last, 1.0):.0%})"
+    click.echo(f"{now}  step {step:,}{of}  {report.headline()}")
     for sentence in _scores(report):
         click.echo(f"{now}  {sentence}")
     for remark in report.remarks:

@@ -16,12 +16,17 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_family, without_itself
 from toposcope.forecasting.wording import counted, short
 from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
     from toposcope.forecasting.downstream.score_link import TaskScores
+
+
+MAX_PEERS = 4
+"""Names of other losses in a headline."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,7 @@ class ForecastReport:
     siblings : tuple of LoggedRun
         Complete runs that were borrowed from; the run itself is none of them.
     results : ForecastSet or None
-        None if the run is complete: its final loss is known.
+        None if the run is complete, so that its final loss is known, or diverged, so that it has none.
     remarks : tuple of str
         Warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings.
     scores : tuple of TaskScores
@@ -75,22 +80,24 @@ class ForecastReport:
 
     @property
     def chosen(self) -> str:
-        """Name of the default forecaster; empty if the run is complete."""
+        """Name of the default forecaster; empty if the run is complete or diverged."""
         return "" if self.results is None else self.results.chosen
 
     @property
     def default(self) -> Forecast | None:
-        """The default forecast; None if the run is complete."""
+        """The default forecast; None if the run is complete or diverged."""
         return None if self.results is None else self.results.forecasts[self.chosen]
 
     @property
     def loss(self) -> float:
-        """The final loss: that of the default forecast, or of the complete run."""
+        """The final loss: that of the default forecast, or of the complete run; NaN if the run diverged."""
+        if self.log.diverged is not None:
+            return float("nan")
         return self.log.final_loss()[0] if self.default is None else self.default.loss
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90% interval of the final loss; NaN if the run is complete."""
+        """The 90% interval of the final loss; NaN if the run is complete or diverged."""
         return (np.nan, np.nan) if self.default is None else (self.default.low, self.default.high)
 
     @property
@@ -102,17 +109,27 @@ class ForecastReport:
         return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
 
     def headline(self) -> str:
-        """Return the final loss in a line, in the log's unit."""
+        """Return in a line where the run ends, of which loss and in its unit; or that it diverged."""
         log, digits = self.log, self.digits
+        if log.diverged is not None:
+            return str(log.diverged)
+        final = f"final {'validation' if log.is_validation else 'training'} loss {self.loss:.{digits}f}"
         if self.default is None:
-            loss, error = log.final_loss()
+            error = log.final_loss()[1]
             spread = f" ± {error:.{digits}f}" if np.isfinite(error) else ""
+            rows = (
+                f"that of the last evaluation, at step {log.steps[-1]:,}"
+                if log.is_validation
+                else f"over the last {FINAL_SHARE:.0%} of its rows"
+            )
             return (
-                f"the run is complete, at step {log.steps[-1]:,} of {self.schedule.last_step:,}: "
-                f"final loss {loss:.{digits}f}{spread} {log.unit}, over the last {FINAL_SHARE:.0%} of its rows"
+                f"the run is complete, at step {log.last_seen:,} of {self.schedule.last_step:,}: "
+                f"{final}{spread} {log.unit}, {rows}, {_column(log)}{_best(log)}"
             )
         low, high = (f"{end:.{digits}f}" for end in self.interval)
-        return f"final loss {self.loss:.{digits}f} {log.unit} ({LEVEL:.0%}: {low} to {high}), default: {self.chosen}"
+        return (
+            f"{final} {log.unit} ({LEVEL:.0%}: {low} to {high}), {_column(log)}{_best(log)}; default: {self.chosen}"
+        )
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -120,10 +137,12 @@ class ForecastReport:
         size = f", {short(log.parameters)} parameters" if np.isfinite(log.parameters) else ""
         sentences = {
             "read": f"{counted(len(log.steps), 'loss', 'losses')} from {log.target!r} in {log.unit}, steps "
-            f"{log.steps[0]:,} to {log.steps[-1]:,}{size}; {log.final_loss()[0]:.{self.digits}f} now",
-            "plan": f"{schedule.last_step:,} steps, {log.steps[-1] / schedule.last_step:.0%} seen; "
-            f"{_learning_rate(log, schedule)}",
+            f"{log.steps[0]:,} to {log.steps[-1]:,}{size}",
         }
+        if log.diverged is None:
+            seen = min(log.last_seen / schedule.last_step, 1.0)
+            sentences["read"] += f"; {log.final_loss()[0]:.{self.digits}f} now"
+            sentences["plan"] = f"{schedule.last_step:,} steps, {seen:.0%} seen; {_learning_rate(log, schedule)}"
         if self.siblings:
             relatives = sum(run.log.family == log.family for run in self.siblings)
             family = f" {log.family}" if log.family else ""
@@ -135,19 +154,25 @@ class ForecastReport:
         """Return everything as numbers, strings, lists and dictionaries; what is not finite stays so."""
         log, schedule, results, default = self.log, self.schedule, self.results, self.default
         last = int(log.steps[-1])
-        final, error = log.final_loss()
+        diverged = log.diverged is not None
+        final, error = (np.nan, np.nan) if diverged else log.final_loss()
+        best_step, best_loss = log.best
         report: dict[str, Any] = {
             "log": {
                 "name": log.name, "unit": log.unit, "target": log.target, "family": log.family, "n": len(log.steps),
                 "first_step": int(log.steps[0]), "last_step": last, "loss": final, "parameters": log.parameters,
+                "validation": log.is_validation, "peers": log.peers, "last_seen": log.last_seen,
             },
-            "schedule": {
+            "diverged": log.diverged._asdict() if log.diverged is not None else None,
+            "best_step": best_step,
+            "best_loss": best_loss,
+            "schedule": None if diverged else {
                 "last_step": schedule.last_step, "peak": schedule.peak, "warm_up": schedule.warm_up,
                 "final": float(schedule.rates[-1]), "decay_seen": schedule.decay_seen(last),
             },
-            "fraction_seen": fraction_seen(log, schedule),
-            "complete": results is None,
-            "final_loss": None if results is not None else {"loss": final, "standard_error": error},
+            "fraction_seen": None if diverged else fraction_seen(log, schedule),
+            "complete": results is None and not diverged,
+            "final_loss": None if results is not None or diverged else {"loss": final, "standard_error": error},
             "siblings": [run.log.name for run in self.siblings],
             "remarks": self.remarks,
             "default": None,
@@ -221,7 +246,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: final loss 2.19 nats (90%: 2.01 to 2.38), default: median>
+    <ForecastReport of now: final training loss 2.19 nats (90%: 2.01 to 2.38), column 'loss'; default: median>
     """
     if not isinstance(log, Log):
         log = read_log(log, run=run, columns=columns, unit=unit)
@@ -233,11 +258,15 @@ def forecast(
         runs, sibling_remarks = without_itself(log, siblings)
         log, family_remarks = with_family(log, runs)
         remarks = [*sibling_remarks, *family_remarks]
-    plan = planned(log, schedule, last_step, runs)
-    if is_complete(log, plan):
+    if log.diverged is not None:
+        plan = planned(log, last_step=max(log.last_seen, last_step or log.last_step or 0))
+        return ForecastReport(log, plan, (), None, log.remarks)
+    ended = log.finished and last_step is None and not schedule
+    plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
+    if ended or is_complete(log, plan):
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs)
-    first = [remark for remark in log.remarks if "diverged" in remark]
+    first = [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:
         first.append(f"no law could be fitted: {results.refused['power_law']}")
     default = results.forecasts[results.chosen].remarks
@@ -280,7 +309,7 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
 
     Where steps are counted from 0, the last row is one before the end.
     """
-    left = schedule.last_step - int(log.steps[-1])
+    left = schedule.last_step - log.last_seen
     usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
     between = left < usual or (left == usual and log.steps[0] == 0)
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
@@ -292,6 +321,24 @@ def _scores(scores: "tuple[TaskScores, ...]") -> list[dict[str, Any]]:
     from toposcope.forecasting.downstream.score_wording import scores_dicts
 
     return scores_dicts(scores)
+
+
+def _column(log: Log) -> str:
+    """Return the column of the losses, and those that could as well have been chosen."""
+    peers = f" (also logged: {', '.join(map(repr, log.peers[:MAX_PEERS]))}" if log.peers else ""
+    more = f" and {len(log.peers) - MAX_PEERS} more" if len(log.peers) > MAX_PEERS else ""
+    return f"column {log.target!r}{peers}{more}{')' if peers else ''}"
+
+
+def _best(log: Log) -> str:
+    """Return the best validation loss where it has risen since."""
+    if log.validation is None or not log.overfits:
+        return ""
+    (step, best), (steps, losses) = log.best, log.validation
+    return (
+        f"; the best validation loss was {best:.4g} at step {step:,}; it has risen since, to {losses[-1]:.4g} at step "
+        f"{steps[-1]:,}"
+    )
 
 
 def _learning_rate(log: Log, schedule: Schedule) -> str:

@@ -114,7 +114,7 @@ def fraction_seen(log: Log, schedule: Schedule) -> float:
 
     It is rounded so that runs logged at different steps use the same beginnings of their siblings.
     """
-    share = max(float(log.steps[-1]) / max(schedule.last_step, 1), MIN_FRACTION)
+    share = max(min(float(log.last_seen) / max(schedule.last_step, 1), 1.0), MIN_FRACTION)
     return float(f"{share:.2g}") if share < 0.1 else round(share, 2)
 
 

@@ -59,7 +59,17 @@ def with_interval(forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
     if now > MAX_RISE * lowest:
         high = max(high, now)
         source = f"the loss has risen from {lowest:.4g} to {now:.4g}: laws of learning runs do not apply; {source}"
+    if log.is_validation and log.overfits:
+        low, high = with_overfitting(log, schedule, low, high)
+        source = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back; {source}"
     return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, source))
+
+
+def with_overfitting(log: Log, schedule: Schedule, low: float, high: float) -> tuple[float, float]:
+    """Return an interval from the best validation loss at most to that of a rise that goes on as it did since then."""
+    (step, best), now, end = log.best, float(log.loss[-1]), max(schedule.last_step, log.last_seen)
+    pace = (now - best) / max(int(log.steps[-1]) - step, 1)
+    return min(low, best), max(high, now + pace * (end - int(log.steps[-1])))
 
 
 def lowest_and_last(log: Log) -> tuple[float, float]:
@@ -73,11 +83,11 @@ def lowest_and_last(log: Log) -> tuple[float, float]:
 
 
 def is_learning(log: Log) -> bool:
-    """Return whether the loss changes at all, and has not risen half of the way back from its lowest."""
+    """Return whether the loss changes at all, and has not risen: half of the way back, or while training overfits."""
     first, (lowest, last) = _levels(log)[0][0], lowest_and_last(log)
     diverges = last > MAX_RISE * lowest and last - lowest > (first - lowest) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
-    return not diverges and not constant
+    return not diverges and not constant and not (log.is_validation and log.overfits)
 
 
 def _levels(log: Log) -> tuple[list[float], float]:

@@ -33,7 +33,10 @@ def complete_runs(logs: Sequence[Log]) -> CompleteRuns:
     runs: list[LoggedRun] = []
     remarks = []
     for log in logs:
-        last = int(log.steps[-1])
+        if log.diverged is not None:
+            remarks.append(f"{log.name}: left out, {log.diverged}")
+            continue
+        last = log.last_seen
         duplicate = next((run.log.name for run in runs if ends_alike(run.log, log) and is_same_run(run.log, log)), None)
         if duplicate is not None:
             remarks.append(f"{log.name}: left out, the same run as {duplicate}")

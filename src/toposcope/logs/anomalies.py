@@ -35,6 +35,7 @@ MAX_NOISE_RANGE = 6
 """Standard deviations between the lowest of many evaluations and a usual one."""
 MIN_OVERFIT = 0.01
 """Share of the best loss; less is no clear rise."""
+ROSE = "the loss rose again, or did not fall"
 MIN_SPIKE = 2.0
 """Times the median of five rows."""
 MIN_REGULAR_SHARE = 0.8
@@ -154,7 +155,7 @@ def rises(steps: Steps, losses: Vector) -> list[str]:
     first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
     if last <= MIN_RISE * lowest or last - lowest <= MIN_RETURN * (first - lowest):
         return []
-    return [f"the loss rose again, or did not fall: it {_course(steps, losses)}"]
+    return [f"{ROSE}: it {_course(steps, losses)}"]
 
 
 def overfits(losses: Vector) -> bool:

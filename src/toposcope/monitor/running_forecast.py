@@ -109,7 +109,7 @@ class RunningForecast:
         siblings = self._siblings(log)
         report = forecast(log, siblings=siblings, last_step=self._last_step)
         if report.default is None:
-            self.refusal = "the run is complete"
+            self.refusal = str(log.diverged or "the run is complete")
             return None
         low, high = report.interval
         last_step = report.schedule.last_step

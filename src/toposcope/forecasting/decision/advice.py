@@ -295,8 +295,13 @@ def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float
     ToposcopeError
         If N0 or D0 is unknown, or the run cannot be compared with the points.
     """
+    if log.diverged is not None:
+        raise ToposcopeError(
+            f"{log.name}: {log.diverged}; there is nothing to continue but a checkpoint from before: give the log up to "
+            "there"
+        )
     N0 = log.parameters if parameters is None else parameters
-    D0 = log.tokens_per_step * float(log.steps[-1]) if tokens is None else tokens
+    D0 = log.tokens_per_step * float(log.last_seen) if tokens is None else tokens
     for what, option, value in (("parameters", "--parameters", N0), ("tokens", "--tokens", D0)):
         if not value > 0:
             raise ToposcopeError(f"{log.name}: the log lacks the run's {what}; give {option}")

@@ -48,13 +48,15 @@ def with_scores(
     Returns
     -------
     ForecastReport
-        With ``scores``.
+        With ``scores``; of a run that diverged without.
 
     Raises
     ------
     ToposcopeError
         If a task, loss or recipe is unknown, or the losses are in units that cannot be compared.
     """
+    if report.log.diverged is not None:
+        return report
     if not isinstance(evaluations, Evaluations):
         evaluations = read_evaluations(evaluations)
     recipes = evaluations.table["recipe"].unique().to_list()

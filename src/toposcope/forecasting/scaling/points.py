@@ -122,7 +122,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
 def points_of(logs: Iterable[Log]) -> Points:
     """Return one point for each log: its final loss, at all the tokens that it was trained on.
 
-    Logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
+    Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are left out, with a
     remark. Bits become nats.
 
     Raises
@@ -132,12 +132,14 @@ def points_of(logs: Iterable[Log]) -> Points:
     """
     rows, families, remarks, units = [], [], [], set()
     for log in logs:
-        tokens = log.tokens_per_step * float(log.steps[-1])
-        if not (log.parameters > 0 and tokens > 0):
+        tokens = log.tokens_per_step * float(log.last_seen)
+        if log.diverged is not None:
+            remarks.append(f"{log.name}: left out, {log.diverged}")
+        elif not (log.parameters > 0 and tokens > 0):
             missing = "parameters" if not log.parameters > 0 else "tokens"
             remarks.append(f"{log.name}: left out, its log does not state the number of {missing}")
-        elif log.last_step is not None and log.steps[-1] < MIN_COMPLETE_SHARE * log.last_step:
-            remarks.append(f"{log.name}: left out, it is not complete: step {log.steps[-1]} of {log.last_step}")
+        elif log.last_step is not None and log.last_seen < MIN_COMPLETE_SHARE * log.last_step:
+            remarks.append(f"{log.name}: left out, it is not complete: step {log.last_seen} of {log.last_step}")
         else:
             rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
             families.append(log.family)

@@ -37,25 +37,34 @@ class LoggedRates(NamedTuple):
         return float(self.rates.max())
 
 
+def known_rates(log: Log) -> LoggedRates:
+    """Return the learning rates of all rows of a log, whichever loss they hold; without a table those at its losses."""
+    if log.table is not None and (rates := log.table.values["learning_rate"])[np.isfinite(rates)].any():
+        # reading has said of rates below 0 that they are ignored
+        known = np.isfinite(rates) & (rates >= -ROUNDING * np.nanmax(rates))
+        return LoggedRates(log.table.steps[known].astype(np.float64), rates[known])
+    known = np.isfinite(log.learning_rate)
+    return LoggedRates(log.steps[known].astype(np.float64), log.learning_rate[known])
+
+
 def logged_rates(log: Log) -> LoggedRates | None:
-    """Return the learning rates of a log; None if none was logged, or none above 0.
+    """Return the learning rates of a log, without slips; None if none was logged, or none above 0.
 
     Raises
     ------
     ToposcopeError
         If a rate is negative beyond rounding.
     """
-    known = np.isfinite(log.learning_rate)
-    rates = log.learning_rate[known]
+    steps, rates = known_rates(log)
     if not len(rates) or not rates.max() > 0:
         if len(rates) and rates.min() < 0:
-            raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][0]}")
+            raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[0]:.0f}")
         return None
     wrong = rates < -ROUNDING * rates.max()
     if wrong.any():
-        raise ToposcopeError(f"{log.name}: the learning rate is negative at step {log.steps[known][np.argmax(wrong)]}")
+        raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[np.argmax(wrong)]:.0f}")
     spikes = _spikes(np.maximum(rates, 0))
-    return LoggedRates(log.steps[known][~spikes].astype(np.float64), np.maximum(rates, 0)[~spikes])
+    return LoggedRates(steps[~spikes], np.maximum(rates, 0)[~spikes])
 
 
 def rounding(rates: Vector) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
-from toposcope.forecasting.schedules.logged_rates import LoggedRates, logged_rates
+from toposcope.forecasting.schedules.logged_rates import LoggedRates, known_rates, logged_rates
 from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
@@ -23,6 +23,9 @@ MAX_DIFFERENCE = 0.01
 """Share of the peak by which a plan may differ from the log without a remark."""
 N_COMPARED = 100
 """Steps ahead at which two plans are compared."""
+
+ROUND_NUMBER = 10
+"""Steps that plans are likely to be multiples of."""
 
 ESTIMATED = "an end that is estimated"
 
@@ -52,7 +55,7 @@ def planned(log: Log, declared: str = "", last_step: int | None = None, siblings
         unknown.
     """
     logged = logged_rates(log)
-    slips = 0 if logged is None else int(np.isfinite(log.learning_rate).sum()) - len(logged.steps)
+    slips = 0 if logged is None else len(known_rates(log).steps) - len(logged.steps)
     schedule = _planned(log, logged, declared, last_step, siblings)
     if not slips:
         return schedule
@@ -69,7 +72,7 @@ def _planned(
     if end is not None:
         _check_end(log, end)
     if logged is not None and end is not None and _complete(logged, end):
-        return _joined(log, logged, end, None, [])
+        return _joined(log, logged, end, _to_the_end(logged, end), [])
     schedule = _continued(log, logged, end, siblings)
     schedule.assumed = True
     return schedule
@@ -100,6 +103,19 @@ def _complete(logged: LoggedRates, end: int) -> bool:
     return bool(end - logged.steps[-1] <= max(2 * gap, MAX_MISSING_END * end))
 
 
+def _to_the_end(logged: LoggedRates, end: int) -> Plan | None:
+    """Return how the rates go on over the last steps of a run; None where they follow no shape, or all are logged."""
+    shape = recognise(logged.steps, logged.rates, end) if logged.steps[-1] < end else None
+    return shape.rates if shape is not None else None
+
+
+def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
+    """Return where a shape ends; tools that log a rate after the step it was used for seem to end a step later."""
+    end = round(shape.last_step)
+    gap = int(np.median(np.diff(logged.steps)))
+    return end - 1 if any(end % whole == 1 for whole in (gap, ROUND_NUMBER) if whole > 1) else end
+
+
 def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
     """Continue what was logged as in siblings, else along the shape that it follows."""
     shape = None if logged is None else recognise(logged.steps, logged.rates, end)
@@ -111,7 +127,7 @@ def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: 
     if end is None:
         if logged is None or shape is None or not np.isfinite(shape.last_step):
             raise _no_end(log)
-        end = max(round(shape.last_step), int(log.steps[-1]))
+        end = max(_estimated_end(shape, logged), log.last_seen)
         shape = shape._replace(words=f"{shape.words}, {ESTIMATED}: declare the steps planned if you know them")
     ahead = continued_by_siblings(log, logged, siblings, end)
     if ahead is not None and (shape is None or _differ(shape, ahead, int(log.steps[-1]))):
@@ -175,7 +191,7 @@ def _as_declared(log: Log, logged: LoggedRates | None, declared: Declared, last_
         shape = None if logged is None else recognise(logged.steps, logged.rates, None)
         if shape is None or shape.kind != declared.kind or declared.numbers.get("cycles", 1) > 1:
             raise _no_end(log)
-        length = max(round(shape.last_step), int(log.steps[-1]))
+        length = max(_estimated_end(shape, logged), log.last_seen)
         remarks.append(f"{shape.words}, {ESTIMATED}")
     end = length if last_step is None else last_step
     _check_end(log, end)
